@@ -1,18 +1,14 @@
 """Vector-based methods, ALTI, ALTI-Logit, GlobEnc and DecompX, at lengths at which not every vector fits at once.
 
-The table of their records stands here, without torch; the other names are imported when first used.
+Their records come without torch; the other names are imported when first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lrp_core.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
-from lrp_core.explained import NO_CHOICE
+from alti.records import METHODS
 from lrp_core.lazy import lazily
-from lrp_core.method import Method
-from lrp_core.option import Option
-from lrp_core.registry import Registry
 
 if TYPE_CHECKING:
     from alti.logit import LogitContributions
@@ -34,95 +30,6 @@ __all__ = [
 ]
 
 
-def _vectors(name: str, label: str, function: str, **record: Any) -> Method:
-    """A method of vectors, of embeddings as they are: those of post-norm models, unless the record says otherwise."""
-    of_all: dict[str, Any] = {
-        "family": "vector",
-        "needs": (ATTENTION, ONE_STACK, POST_NORM),
-        "embeddings": NO_CHOICE,
-        "forwards": 2.5,
-        "instead": "alti_logit",
-    }
-    return Method(name, version=1, label=label, explain=f"alti.{function}", **of_all | record)
-
-
-METHODS: Registry[Method] = Registry(
-    "method",
-    _vectors(
-        "alti",
-        "ALTI",
-        "methods:explain_many",
-        gives=("tokens", "layers"),
-        explanations=NO_CHOICE,
-        conserves=False,
-        passes="alti",
-        order=20,
-        column="alti_logit",
-        about="L1 contributions of tokens to tokens, multiplied over layers",
-        source="Ferrando et al. 2022",
-        weak="That is no fault: it does not know which prediction is explained, "
-        "and a token contributes most to itself.",
-    ),
-    _vectors(
-        "alti_logit",
-        "ALTI-Logit",
-        "methods:explain_many",
-        options=(
-            Option(
-                "initial",
-                True,
-                "give the predicted position what its embeddings add to the logit; false as published",
-            ),
-        ),
-        needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
-        gives=("tokens", "heads"),
-        passes="alti",
-        instead="alti",
-        order=10,
-        colour="#cc79a7",
-        about="logit updates of every attention block, moved to the inputs through ALTI maps",
-        source="Ferrando et al. 2023; Close Look B.1",
-        weak="That is no fault: the last token is given what its own embedding adds; initial: false leaves that out.",
-    ),
-    _vectors(
-        "globenc",
-        "GlobEnc",
-        "methods:globenc",
-        options=(
-            Option(
-                "normalise",
-                True,
-                "bring the rows of a layer's map to a sum of 1; "
-                "false multiplies norms as they are, as the authors' code",
-                added_later=True,
-            ),
-        ),
-        gives=("tokens", "layers"),
-        explanations=NO_CHOICE,
-        conserves=False,
-        order=22,
-        about="norms of what tokens bring to tokens behind both norms of a block, multiplied over layers",
-        source="Modarressi et al. 2022",
-    ),
-    _vectors(
-        "decompx",
-        "DecompX",
-        "decompx:explain_many",
-        options=(
-            Option(
-                "score",
-                "norm",
-                "of a regression: the norms of the last vectors, as published, or what they add to the score",
-                choices=("norm", "parts"),
-            ),
-        ),
-        needs=(ATTENTION, ONE_STACK, POST_NORM, RULES),
-        forwards=lambda _, tokens: 1.5 * tokens,
-        order=15,
-        about="every state as a sum of one vector for each input token, through all blocks and the head",
-        source="Modarressi et al. 2023",
-    ),
-)
 alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
 
 __getattr__ = lazily(

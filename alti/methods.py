@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from alti import METHODS, planner
+from alti import planner
 from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import MemoryNeeds, MemoryPlan
 from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
+from alti.records import METHODS
 from lrp_core.explained import explained_by, explanations_of, relevance_of, without_sum
 from lrp_core.memory import is_out_of_memory
 from lrp_core.types import Batch, Relevance, Request, Results, UnsupportedMethod

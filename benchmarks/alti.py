@@ -20,12 +20,13 @@ from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.alti_baselines import bare_products, materialising
 from benchmarks.parts.samples import geometry_of, random_sample
 from jobs.bench.record import seconds_of, summary
-from jobs.plan.geometries import GEOMETRIES
+from jobs.config.geometries import GEOMETRIES
 from lrp_core import ModelView, Request
 from lrp_core.explained import LINEAR
 from lrp_core.families import family_of
 from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory
+from lrp_core.opening import view_of
 
 #: Numbers of samples, and their tokens, whose memory is compared with its prediction.
 SHAPES, QUICK_SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)), ((1, 16), (4, 8))
@@ -178,4 +179,4 @@ def _weights(config: Any, device: str, dtype: str) -> ModelView:
     """Random weights made on the device in their precision: large models do not fit twice."""
     auto = getattr(transformers, family_of(config).kind.auto)
     with torch.device(device):
-        return ModelView.of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))
+        return view_of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))

@@ -15,8 +15,9 @@ from benchmarks.parts.heads_baselines import bare, every_layer_again, products
 from benchmarks.parts.samples import model_of, random_sample
 from jobs.bench.record import summary
 from jobs.config import RunConfig
-from jobs.methods import METHODS, configured, defined_options, method
-from jobs.plan.geometries import GEOMETRIES
+from jobs.config.geometries import GEOMETRIES
+from jobs.config.methods import configured, defined_options
+from jobs.methods import METHODS, method
 from lrp_core import Batch, ModelView
 from lrp_core.method import Method
 from lrp_core.types import Request, UserError

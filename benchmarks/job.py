@@ -25,11 +25,11 @@ from evaluation.benchmark.demo import model_dir
 from evaluation.schema import RUNTIME
 from jobs.bench.record import paired_ratio, seconds_of, summary
 from jobs.cluster.pools import connect
-from jobs.commands.plan_forwards import forwards
 from jobs.config import NodesConfig, RunConfig
+from jobs.config.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.plan.geometries import GEOMETRIES
+from jobs.plan.forwards import forwards
 from jobs.plan.node import Run
 from jobs.stages.compute import compute, works_of
 from jobs.store import Ledger, Store

@@ -12,8 +12,9 @@ from jobs.commands.app import MODEL, Config, Root, Set, Wait, app
 from jobs.commands.asking import explain, neurons
 from jobs.commands.benchmarks import NEEDS_CLONE, benchmark
 from jobs.commands.benchmarks import names as benchmark_names
-from jobs.commands.terminal import complain, load_run, run_stages, say
-from jobs.stages.run import STAGES
+from jobs.commands.runs import load_run, run_stages
+from jobs.commands.terminal import complain, say
+from jobs.stages.record import STAGES
 from lrp_core.types import UserError
 
 NewFolder = Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")]

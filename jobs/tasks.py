@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.base import AnySource
-from evaluation.tasks import TASKS, Task, register, task_of
+from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
 from lrp_core import plugins
 from lrp_core.registry import Registry
 from lrp_core.types import UserError, nearest

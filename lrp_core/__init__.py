@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lrp_core.loading import load_model, random_model
     from lrp_core.method import Method
     from lrp_core.methods import METHODS, attribute
+    from lrp_core.opening import view_of
     from lrp_core.option import Option
     from lrp_core.types import (
         EMBEDDINGS,
@@ -50,6 +51,7 @@ __all__ = [
     "attribute",
     "load_model",
     "random_model",
+    "view_of",
 ]
 
 _HOMES = {
@@ -62,5 +64,6 @@ _HOMES = {
     "Method": "method",
     "ModelView": "view",
     "Option": "option",
+    "view_of": "opening",
 }
 __getattr__ = lazily(__name__, _HOMES)

@@ -23,7 +23,7 @@ from transformers.integrations.moe import ExpertsInterface
 from lrp_core.expert_rows import ExpertRows
 from lrp_core.families import Family
 from lrp_core.parts.block import BlockView, FeedForward
-from lrp_core.rules.bilinear import BilinearRule
+from lrp_core.rules.records import BilinearRule
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 from lrp_core import adapters
 from lrp_core.capabilities import ATTENTION
 from lrp_core.families import describing, family_of, introduce
+from lrp_core.opening import view_of
 from lrp_core.quantised import check_config
 from lrp_core.types import UserError, nearest
 from lrp_core.view import ModelView
@@ -86,7 +87,7 @@ def load_model(
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
-    view = ModelView.of(model if folder is None else adapters.attached(model, folder, merge), family)
+    view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
     return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
 
 
@@ -133,7 +134,7 @@ def random_model(
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
         model = _auto(config, family).from_config(config, attn_implementation=_attention(config, attn, family))
-    return ModelView.of(model.to(_dtype(dtype)), family)
+    return view_of(model.to(_dtype(dtype)), family)
 
 
 def _auto(config: PretrainedConfig, family: str | None) -> Any:

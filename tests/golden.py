@@ -24,11 +24,11 @@ import pyarrow as pa
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import VIEW
 from jobs.config import RunConfig
+from jobs.config.geometries import geometry_of, shape_of
 from jobs.plan.cells import make_plan
-from jobs.plan.geometries import geometry_of, shape_of
 from jobs.plan.models import reading_of, resolve
 from jobs.plan.node import Run
-from jobs.products import nodes
+from jobs.products.table import nodes
 from jobs.stages.prepare import prepare
 from jobs.stages.run import run
 from jobs.store import Artifact, Ledger, Store

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "queries_and_keys_take_half",
         "AttnLRP gives queries and keys twice their share.",
-        "lrp_core/rules/bilinear.py",
+        "lrp_core/rules/records.py",
         "return self.share * self.share if self.serves_gate else 0.0",
         "return self.share if self.serves_gate else 0.0",
         "tests/lrp_core/test_propositions.py::test_attnlrp_3_2_and_3_3_uniform_matrix_products_through_attention",

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan
-from jobs.plan.node import Run
+from jobs.plan.node import Plan, Run
 from jobs.products.record import Product
 from jobs.products.relevance import FINER, RELEVANCE
 from jobs.runner import driver
 from jobs.runner.driver import ModelWork
 from jobs.stages.compute import compute, compute_plan
-from jobs.stages.run import StageSummary
+from jobs.stages.record import StageSummary
 from jobs.store import Ledger, Store
 
 select = partial(compute, stage="select")

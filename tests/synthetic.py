@@ -8,9 +8,10 @@ import pyarrow as pa
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.kept import keeping
-from jobs.plan.cells import Cell, ModelPlan, Plan, schema_of
+from jobs.plan.cells import schema_of
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
+from jobs.plan.node import Cell, ModelPlan, Plan
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.families import FAMILIES

@@ -13,7 +13,7 @@ import torch
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.node import Run
-from jobs.products import PRODUCTS
+from jobs.products.table import PRODUCTS
 from jobs.stages import report
 from jobs.stages.report import samples as explorer
 from jobs.store import Ledger
@@ -92,7 +92,7 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     schema = written("evaluation/schema/relevance.py").SPARSITY
     product = written("jobs/products/sparsity.py").SPARSITY
     every = {**PRODUCTS, product.name: product}
-    for module in ("jobs.products", "jobs.runner.worker", "jobs.commands.status"):
+    for module in ("jobs.products.table", "jobs.runner.worker", "jobs.commands.status"):
         monkeypatch.setattr(f"{module}.PRODUCTS", every)
     monkeypatch.setattr("jobs.stages.compute.of_packages", lambda: [product])
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import closelook
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.schema import GENERIC
-from jobs.notebook import run as notebook_run
+from jobs import results
 from tests.synthetic import Words, write_run, write_store
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def test_a_method_of_the_readme_explains(monkeypatch):
 def run(tmp_path, monkeypatch):
     """A small run under runs/demo, as the pages call it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(notebook_run, "load_tokenizer", lambda model: Words())
+    monkeypatch.setattr(results, "load_tokenizer", lambda model: Words())
     return write_run(tmp_path / "runs" / "demo")
 
 
@@ -148,6 +148,6 @@ def test_the_fine_tuning_page_teaches_a_model_the_words_of_a_task(tmp_path, monk
     train, test = ({row["sample_id"] for row in names[half]} for half in ("train", "test"))
     assert not train & test
     assert len(train) == len(test) == 200
-    survey = sources.survey(sources.Origin("blimp5", "samples", path=str(tmp_path / "roberta-paradigms")))
+    survey = reading.survey(reading.Origin("blimp5", "samples", path=str(tmp_path / "roberta-paradigms")))
     assert survey.drawn == len(test)
-    assert all(row["evidence"] for row in sources.read(survey))
+    assert all(row["evidence"] for row in reading.read(survey))

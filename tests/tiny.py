@@ -7,6 +7,7 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from lrp_core import ModelView, random_model
+from lrp_core.opening import view_of
 
 _COMMON = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -176,7 +177,7 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
     for name, buffer in view.model.named_buffers():
         if name.endswith("bias") and buffer.is_floating_point():  # GPT-Neo calls a mask so
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
-    return ModelView.of(view.model.to(getattr(torch, dtype)))
+    return view_of(view.model.to(getattr(torch, dtype)))
 
 
 def tiny_classifier(family: str, labels: int = 3, **changes) -> ModelView:

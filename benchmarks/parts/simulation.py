@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from jobs.cluster.labels import Needs
 from jobs.cluster.pools import Share, Slots, share_of
-from jobs.commands.plan_forwards import forwards
 from jobs.commands.plan_speeds import FLOPS, flops_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
-from jobs.methods import configured
-from jobs.plan.geometries import Geometry, shape_of
+from jobs.config.geometries import Geometry, shape_of
+from jobs.config.methods import configured
+from jobs.plan.forwards import forwards
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from evaluation.benchmark.reading import Origin, pinned, records
 from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.sources import AnySource, Origin, pinned, records, source_of
-from evaluation.benchmark.sources.base import Generated, Source
+from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import fetch
+from evaluation.tasks import SOURCES
 from lrp_core.types import UserError
 
 
@@ -58,7 +59,7 @@ def source_for(corpus: Corpus) -> AnySource:
 
     Raises UserError for a source that is none of texts, and for one that says no path.
     """
-    source = source_of(corpus.source)
+    source = SOURCES[corpus.source]
     if isinstance(source, Generated):
         if source.corpus is None:
             raise UserError(f"the {source.name} source has no corpus")

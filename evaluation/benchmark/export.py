@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from evaluation.benchmark.audit import Audit, table
-from evaluation.benchmark.sources import SOURCES
-from evaluation.tasks import TASKS, Task
+from evaluation.tasks import SOURCES, TASKS, Task
 from lrp_core.types import UserError
 
 

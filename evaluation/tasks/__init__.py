@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evaluation.benchmark.sources import SOURCES
+from evaluation.benchmark.sources.base import AnySource
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks.agreement import BLIMP5, RA, SVA
 from evaluation.tasks.demo import BRACKETS, SENTIMENT, SHAPES, SIMILARITY, TRIGGERS
@@ -16,9 +16,10 @@ from evaluation.tasks.record import Task
 from lrp_core.registry import OURS, Registry
 from lrp_core.types import UserError
 
-__all__ = ["TASKS", "Task", "fed_by", "register", "task_of"]
+__all__ = ["SOURCES", "TASKS", "Task", "fed_by", "register", "task_of"]
 
 TASKS: Registry[Task] = Registry("task")
+SOURCES: Registry[AnySource] = Registry("source", SAMPLES)  # which feeds any task; the others come with the tasks
 
 
 def register(task: Task, by: str = OURS) -> Task:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from evaluation.benchmark.samples import Beginning, Words
-from evaluation.benchmark.sources import AnySource
-from evaluation.benchmark.sources.base import Source
+from evaluation.benchmark.sources.base import AnySource, Source
 
 #: What is looked for in every sample, or in each what its `meta.evidence` says.
 EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]

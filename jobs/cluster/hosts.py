@@ -18,7 +18,7 @@ from jobs.cluster.pools import PATIENCE, Share, placement
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jobs.cluster.scheduler import Report, Work
+    from jobs.cluster.work import Report, Work
     from jobs.config import RunConfig
     from jobs.store import Store
 

@@ -16,18 +16,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from jobs.secrets import without_secrets
+from jobs.store import Store
 from jobs.store.spent import KINDS
-
-if TYPE_CHECKING:
-    from jobs.store import Store
-
 
 LINE_EVERY_S = 10.0  # of progress, where there is no terminal
 LOADING = "loading"  # and explaining the first unit

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from jobs.commands.app import MODEL, Config, Json, Root, Wait
-from jobs.commands.terminal import load_run, run_stages
+from jobs.commands.runs import load_run, run_stages
 from lrp_core.types import UserError
 
 Target = Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")]

@@ -6,22 +6,17 @@ import hashlib
 import heapq
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 
 from evaluation.benchmark import audit as figures
 from evaluation.benchmark import export as card
 from evaluation.benchmark.samples import Row, meta_of
-from evaluation.schema import GENERIC, VIEW
 from jobs.commands import terminal
 from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.file import nearest
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
+from jobs.stages.audit import audit_table, record_of, samples_in
+from jobs.store import Ledger, Store
 from jobs.store.ledger import artifact_in
 from lrp_core.types import UserError
 
@@ -65,31 +60,6 @@ def audit(
     return not lines
 
 
-def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
-    tables: dict[str, dict[str, dict[str, Any]]] = {}
-    ledger = Ledger(store)
-    for name in tasks:
-        record, task = _record(ledger, name), config.task(name)
-        shares = task.share if task.is_published(record["origin"]["source"]) else {}
-        samples = figures.of_samples(_samples(ledger, name, figures.GENERIC_COLUMNS))
-        parts = figures.members(_samples(ledger, name, figures.GENERIC_COLUMNS), task.parts) if task.parts else {}
-        rows_of_parts = record["survey"].get("parts", {})
-        tables[name] = {}
-        for _, view in ledger.records("views"):
-            if (view["task"], view["benchmark"]) != (name, record["key"]):
-                continue
-            views = views_of(view["tokenizer"], name)
-            row = {"rows_in": record["read"] - record["beyond_limit"], "beyond_limit": record["beyond_limit"]}
-            row |= figures.of_views(_shards(ledger, views, VIEW, figures.VIEW_COLUMNS))
-            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]))
-            row["paper_share"] = shares.get(view["kind"])
-            tokens = _shards(ledger, views, VIEW, figures.VIEW_COLUMNS)
-            row |= {**samples, "parts": figures.of_parts(tokens, parts, rows_of_parts)}
-            tables[name][view["tokenizer"]] = row
-    return tables
-
-
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
     """Write the generic benchmark and its card to the folder `to`; returns the files written.
 
@@ -98,32 +68,15 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
     ledger = Ledger(store)
     records, shards, tasks = {}, {}, {}
     for name in config.tasks:
-        records[name] = _record(ledger, name)
-        shards[name] = _samples(ledger, name)
+        records[name] = record_of(ledger, name)
+        shards[name] = samples_in(ledger, name)
         tasks[name] = config.task(name)
     return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
-def _record(ledger: Ledger, task: str) -> dict[str, Any]:
-    """The manifest of the task's samples. Raises UserError where they are not prepared."""
-    record = ledger.latest(samples_of(task))
-    if record is None:
-        raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
-    return record
-
-
-def _samples(ledger: Ledger, task: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The shards of the task's samples. Raises StoreError where they are not as their manifest says."""
-    return _shards(ledger, samples_of(task), GENERIC, columns)
-
-
-def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
-    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)
-
-
 def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | None, n: int) -> None:
     """Print `n` random samples of each part, the same every time: they are drawn by a hash of their id."""
-    _record(ledger, task)
+    record_of(ledger, task)
     key = config.task(task).parts
     drawn = defaultdict[str, list[Row]](list)
     counts: Counter[str] = Counter()
@@ -131,7 +84,7 @@ def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | Non
     def draw(row: Row) -> bytes:
         return hashlib.sha256(f"{config.seed}:{row['sample_id']}".encode()).digest()
 
-    for shard in _samples(ledger, task):
+    for shard in samples_in(ledger, task):
         for row in shard.to_pylist():
             member = (key and meta_of(row).get(key)) or ""
             counts[member] += 1

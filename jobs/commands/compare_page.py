@@ -15,10 +15,11 @@ from evaluation.report.page import comparison_page
 from evaluation.report.results import Results
 from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.scoring.metrics import METRICS
-from jobs.commands.compare import Change
+from jobs.commands.changes import Change
 from jobs.config import RunConfig
-from jobs.notebook.run import Run
-from jobs.plan.cells import Plan, make_plan
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Plan
+from jobs.results import Run
 from jobs.stages.report import notes, provenance
 from jobs.stages.report.results import default_samples, results_of
 from jobs.stages.report.samples import choose, explorer

@@ -14,11 +14,11 @@ from typing import Any
 from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.kept import differences, refuse_another
-from jobs.methods import configured
-from jobs.plan.cells import ModelPlan, Plan, make_plan
-from jobs.plan.node import Run
-from jobs.products import nodes, stale
+from jobs.config.methods import configured
+from jobs.plan.cells import make_plan
+from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import HEADS, RELEVANCE
+from jobs.products.table import nodes, stale
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import short
 from jobs.store.ledger import key_in, manifest

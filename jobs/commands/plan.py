@@ -17,18 +17,19 @@ from jobs.commands.plan_costs import (
     curves_costs,
     finer_costs,
     total,
-    undecided,
 )
-from jobs.commands.plan_forwards import forwards, records
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, without_nodes
 from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.choices import undecided
 from jobs.plan.corpus import surveyed
+from jobs.plan.forwards import forwards, records
 from jobs.plan.node import Run
-from jobs.products import contexts, of_packages
+from jobs.products import contexts
 from jobs.products.relevance import FINER
-from jobs.stages.run import STAGES
+from jobs.products.table import of_packages
+from jobs.stages.record import STAGES
 from jobs.store import Ledger, Store
 
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.commands.plan_forwards import Chosen, forwards, forwards_of_labels, records
 from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
-from jobs.methods import configured, defined_options
-from jobs.plan.cells import Cell, ModelPlan, Plan, requests_of
-from jobs.plan.choices import Choice, curve_settings
-from jobs.plan.geometries import shape_of
+from jobs.config.geometries import shape_of
+from jobs.config.methods import configured, defined_options
+from jobs.plan.cells import requests_of
+from jobs.plan.choices import curve_settings
+from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
 from jobs.plan.inputs import Inputs
+from jobs.plan.node import Cell, ModelPlan, Plan
 from jobs.plan.units import LABELS_PASS
 from jobs.products.curves import CURVES, curves_of
 from jobs.products.record import Product
@@ -150,11 +151,6 @@ def capabilities_of(model: ModelConfig, planned: ModelPlan | None) -> frozenset[
         return planned.resolved.capabilities
     geometry = shape_of(model)
     return None if geometry is None else geometry.model_family.capabilities
-
-
-def undecided(choice: Choice) -> str:
-    """A line about a method whose cells wait for the choice of its options."""
-    return f"{choice}: one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
 
 
 def choice_costs(basis: Basis) -> Iterator[Cost]:

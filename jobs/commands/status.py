@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jobs.commands.plan import by_reason
-from jobs.commands.plan_costs import defined, undecided
+from jobs.commands.plan_costs import defined
 from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
 from jobs.config.lacking import told
-from jobs.plan.cells import Plan, make_plan, without_samples
-from jobs.plan.choices import Choice
-from jobs.plan.node import Run
-from jobs.products import PRODUCTS, nodes, stale
+from jobs.plan.cells import make_plan, without_samples
+from jobs.plan.choices import undecided
+from jobs.plan.node import Choice, Plan, Run
 from jobs.products.scores import metrics_lacking
+from jobs.products.table import PRODUCTS, nodes, stale
 from jobs.products.trials import TRIALS
 from jobs.store import Ledger, Store
 

@@ -3,15 +3,8 @@
 from jobs.config.controls import ControlsConfig
 from jobs.config.models import MethodConfig, ModelConfig
 from jobs.config.perturb import PerturbConfig, SelectConfig
-from jobs.config.run import (
-    BenchConfig,
-    NodesConfig,
-    PruneConfig,
-    RayConfig,
-    ReportConfig,
-    RunConfig,
-    TaskConfig,
-)
+from jobs.config.run import RunConfig
+from jobs.config.settings import BenchConfig, NodesConfig, PruneConfig, RayConfig, ReportConfig, TaskConfig
 
 __all__ = [
     "BenchConfig",

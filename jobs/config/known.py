@@ -6,14 +6,19 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evaluation.benchmark.corpus import Corpus, source_for
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
+from evaluation.tasks import Task
 from jobs.config.file import ConfigError
-from jobs.methods import METHODS, bound, left_open
-from jobs.plan.geometries import GEOMETRIES
+from jobs.config.geometries import GEOMETRIES
+from jobs.config.methods import bound, left_open
+from jobs.config.models import MethodConfig
+from jobs.config.neurons import CorpusConfig
+from jobs.config.perturb import PerturbConfig
+from jobs.config.settings import Settings
+from jobs.methods import METHODS
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil
@@ -22,15 +27,8 @@ from lrp_core.kinds import RESAMPLE
 from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.types import UserError, nearest
 
-if TYPE_CHECKING:
-    from evaluation.tasks import Task
-    from jobs.config.models import MethodConfig
-    from jobs.config.neurons import CorpusConfig
-    from jobs.config.perturb import PerturbConfig
-    from jobs.config.run import RunConfig
 
-
-def check(config: RunConfig) -> None:
+def check(config: Settings) -> None:
     """Raises ConfigError naming every key that asks for what neither closelook nor an installed package has.
 
     Raises UserError, naming the package, where the records of one cannot be had.
@@ -123,7 +121,7 @@ def _check_known(kind: str, name: str, known: Collection[str], of_run: str = "")
         raise UserError(f"no {kind} {name!r}{of_run}{nearest(name, known)}")
 
 
-def _check_method(config: RunConfig, entry: MethodConfig) -> None:
+def _check_method(config: Settings, entry: MethodConfig) -> None:
     """Raises UserError for an entry that cannot be bound, or that leaves options open without a `select` block."""
     bound(entry)
     alternatives = left_open(entry)
@@ -132,7 +130,7 @@ def _check_method(config: RunConfig, entry: MethodConfig) -> None:
         raise UserError(f"{entry.name} lists values for {names}: add `select: {{}}` to choose one, or give one value")
 
 
-def _check_task(config: RunConfig, name: str, record: Task) -> None:
+def _check_task(config: Settings, name: str, record: Task) -> None:
     """Raises UserError where the settings of a task do not fit its texts."""
     settings = config.tasks[name]
     if settings.output is not None and (settings.source != SAMPLES.name or name in known_tasks()):
@@ -145,7 +143,7 @@ def _check_task(config: RunConfig, name: str, record: Task) -> None:
         raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
 
 
-def _is_without_foils(config: RunConfig, task: str) -> bool:
+def _is_without_foils(config: Settings, task: str) -> bool:
     """True where the prediction has no alternative: the next word of a text, a score, words without foils."""
     record, settings = config.task(task), config.tasks[task]
     if record.beginning is not None or record.output == "score":
@@ -162,7 +160,7 @@ def _check_corpus(settings: CorpusConfig) -> None:
         raise UserError(f"the {settings.source} source makes as many texts as are asked for: give a `limit`")
 
 
-def _check_curves(config: RunConfig, settings: PerturbConfig) -> None:
+def _check_curves(config: Settings, settings: PerturbConfig) -> None:
     """Raises UserError where the run does not compute the explanations of its curves on every task that has curves."""
     asked = settings.explanations or config.explanations
     for name in asked:

@@ -13,7 +13,7 @@ from jobs.commands.answers import answers, answers_of_batches
 from jobs.commands.opened import Opened, open_model
 from jobs.commands.question import Question
 from jobs.config import MethodConfig
-from jobs.methods import bound
+from jobs.config.methods import bound
 from jobs.notebook.explanation import Explanation, Explanations
 from jobs.typed import typed
 from lrp_core.method import Method

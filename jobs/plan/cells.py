@@ -8,7 +8,7 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product as combinations
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,14 @@ import pyarrow as pa
 from evaluation.schema import CURVES, HEADS, LABELS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
-from jobs.methods import configured, defined_options, left_open
+from jobs.config.methods import configured, defined_options, left_open
 from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
+from jobs.plan.choices import choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
-from jobs.plan.heads import check_taken, tasks_of
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
-from jobs.plan.node import Node
+from jobs.plan.node import Cell, Choice, ModelPlan, Plan
+from jobs.plan.taken import check_taken, tasks_of
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
@@ -38,54 +38,6 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of tokens hold
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Cell(Node):
-    """Relevance of a method: of tokens, heads, layers, neurons, or of tokens for every label."""
-
-    requests: tuple[Request, ...]
-    chosen: Mapping[str, Any] = field(default_factory=dict)  # options of its method that the config leaves open
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """The cells of one model, and the choices among options that they wait for."""
-
-    resolved: ResolvedModel
-    inputs: dict[str, Inputs]  # by task
-    cells: tuple[Cell, ...]
-    choices: tuple[Choice, ...] = ()
-    tasks: tuple[str, ...] = ()  # that it takes, prepared or not
-    tokenizer: str = ""  # the key of what reads its samples
-
-    @property
-    def name(self) -> str:
-        return self.resolved.config.name
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A whole run. `failures` are models out of reach now; `undefined` are (model, method) pairs that do not exist."""
-
-    models: tuple[ModelPlan, ...]
-    failures: dict[str, str] = field(default_factory=dict)
-    undefined: tuple[tuple[str, str], ...] = ()
-    unprepared: tuple[tuple[str, str], ...] = ()  # (model, task) without tokenised views
-
-    def cells(self) -> Iterator[Cell]:
-        for model in self.models:
-            yield from model.cells
-
-    @property
-    def undecided(self) -> list[Choice]:
-        """Choices that are not made yet: the cells of their methods have no keys, and are not among the cells."""
-        return [choice for model in self.models for choice in model.choices if choice.chosen is None]
-
-    def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
-        """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
-        tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
-        return config.tasks_for(model) if tasks is None else tasks
 
 
 def validate(config: RunConfig) -> None:

@@ -7,18 +7,15 @@ have what was chosen in their keys; before it is chosen there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from evaluation.schema import TRIALS, titled
 from evaluation.scoring.areas import preferred
-from evaluation.scoring.flips import Flips
 from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
-from jobs.plan.node import Node
+from jobs.plan.node import Choice
 from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.store import Artifact, Ledger
 from lrp_core.explained import versions
@@ -33,24 +30,9 @@ VERSION = 2  # raised when choices change
 CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Choice(Node):
-    """The trials of a method for a model, task and precision."""
-
-    options: tuple[dict[str, Any], ...]  # of each trial
-    request: Request  # the variant by which trials are compared
-    rows: np.ndarray  # samples: indices into the views
-    flips: Flips  # how tokens go
-    texts: Texts | None  # of tokens in their place
-    record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
-
-    @property
-    def chosen(self) -> dict[str, Any] | None:
-        """The options that were chosen; None before."""
-        return None if self.record is None else self.options[self.record["chosen"]]
-
-    def __str__(self) -> str:
-        return f"{self.artifact.method} on {self.artifact.model}/{self.artifact.task}/{self.artifact.dtype}"
+def undecided(choice: Choice) -> str:
+    """A line about a method whose cells wait for the choice of its options."""
+    return f"{choice}: one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
 
 
 def in_words(options: Mapping[str, Any]) -> str:

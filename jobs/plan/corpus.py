@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
+from jobs.config import RunConfig
+from jobs.config.neurons import CorpusConfig
+from jobs.plan.models import ResolvedModel
+from jobs.store import Ledger
 from lrp_core.capabilities import NEURONS
 from lrp_core.types import UserError
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.config.neurons import CorpusConfig
-    from jobs.plan.models import ResolvedModel
-    from jobs.store import Ledger
 
 PRODUCT = "contexts"  # whose manifests say what was found
 UNIT_CHARACTERS = 1 << 20  # of the texts that a lost worker may cost; about 250,000 tokens of English

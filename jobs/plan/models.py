@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
+from jobs.config.geometries import geometry_of
 from jobs.plan.checkpoints import (
     ModelUnavailable,
     adapter_key,
@@ -32,7 +33,6 @@ from jobs.plan.checkpoints import (
     reserved,
     with_adapter,
 )
-from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
 from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending

@@ -1,16 +1,22 @@
-"""The nodes of a run's graph: artifacts that it wants, with all that decides their numbers."""
+"""The nodes of a run's graph, artifacts that it wants, with all that decides their numbers; and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.store import Artifact, Ledger, State, Store, key_of
 
 if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.plan.cells import ModelPlan, Plan
+    import numpy as np
+
+    from evaluation.scoring.flips import Flips
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.plan.inputs import Inputs
+    from jobs.plan.models import ResolvedModel
+    from jobs.plan.proposals import Texts
+    from lrp_core.types import Request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,6 +60,74 @@ class Node:
         if state == "done" and not all(map(ledger.is_done, self.made_of)):
             return "missing"
         return state
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cell(Node):
+    """Relevance of a method: of tokens, heads, layers, neurons, or of tokens for every label."""
+
+    requests: tuple[Request, ...]
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # options of its method that the config leaves open
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Choice(Node):
+    """The trials of a method for a model, task and precision."""
+
+    options: tuple[dict[str, Any], ...]  # of each trial
+    request: Request  # the variant by which trials are compared
+    rows: np.ndarray  # samples: indices into the views
+    flips: Flips  # how tokens go
+    texts: Texts | None  # of tokens in their place
+    record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The options that were chosen; None before."""
+        return None if self.record is None else self.options[self.record["chosen"]]
+
+    def __str__(self) -> str:
+        return f"{self.artifact.method} on {self.artifact.model}/{self.artifact.task}/{self.artifact.dtype}"
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The cells of one model, and the choices among options that they wait for."""
+
+    resolved: ResolvedModel
+    inputs: dict[str, Inputs]  # by task
+    cells: tuple[Cell, ...]
+    choices: tuple[Choice, ...] = ()
+    tasks: tuple[str, ...] = ()  # that it takes, prepared or not
+    tokenizer: str = ""  # the key of what reads its samples
+
+    @property
+    def name(self) -> str:
+        return self.resolved.config.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. `failures` are models out of reach now; `undefined` are (model, method) pairs that do not exist."""
+
+    models: tuple[ModelPlan, ...]
+    failures: dict[str, str] = field(default_factory=dict)
+    undefined: tuple[tuple[str, str], ...] = ()
+    unprepared: tuple[tuple[str, str], ...] = ()  # (model, task) without tokenised views
+
+    def cells(self) -> Iterator[Cell]:
+        for model in self.models:
+            yield from model.cells
+
+    @property
+    def undecided(self) -> list[Choice]:
+        """Choices that are not made yet: the cells of their methods have no keys, and are not among the cells."""
+        return [choice for model in self.models for choice in model.choices if choice.chosen is None]
+
+    def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
+        """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
+        tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
+        return config.tasks_for(model) if tasks is None else tasks
 
 
 @dataclass(frozen=True)

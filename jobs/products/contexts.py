@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,18 +20,15 @@ from evaluation.benchmark.contexts import template_of
 from evaluation.benchmark.corpus import CorpusSurvey, stamps
 from evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
 from evaluation.schema import CONTEXTS as SCHEMA
-from jobs.plan.cells import ModelPlan
+from jobs.config import RunConfig
 from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.merged import NOWHERE, UNIT, Merged, with_keys
 from jobs.products.reading import CorpusReader, read
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
+from jobs.runner.closing import Told
 from jobs.store import Artifact, Ledger
 from lrp_core.types import UserError
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.runner.closing import Told
 
 VERSION = 2  # raised when numbers change: stored ones of older versions are stale
 ROWS_AT_ONCE = 1 << 18  # contexts that are written from one pass over the parts

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from jobs.methods import METHODS, configured
-from jobs.plan.cells import Cell, ModelPlan
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.units import NO_FOIL, cut_units
 from jobs.products.record import Made, Opened, Reject, Row, Unit
 from jobs.store import Artifact

@@ -19,10 +19,10 @@ from evaluation.schema import titled
 from evaluation.scoring.flips import AREAS, Flips
 from evaluation.scoring.resampling import SINGLE_TOKEN
 from jobs.plan import choices
-from jobs.plan.cells import Cell, ModelPlan, schema_of
+from jobs.plan.cells import schema_of
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.plan.spool import gather
 from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from evaluation.benchmark.contexts import batches
 from evaluation.schema import CONTEXTS, titled
 from evaluation.schema import HEATMAPS as SCHEMA
-from jobs.plan.cells import ModelPlan
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.contexts import contexts_of, layer_name
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.products.writings import named_by

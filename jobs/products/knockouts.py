@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from evaluation.schema import ACTIVATIONS, NEURONS, titled
 from evaluation.schema import KNOCKOUTS as SCHEMA
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from jobs.plan.cells import ModelPlan
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_by_tokens
 from jobs.products import relevance
 from jobs.products.contexts import contexts_of

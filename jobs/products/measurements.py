@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.plan.node import Node, Run
+from jobs.config import BenchConfig, ModelConfig, RunConfig
+from jobs.plan.node import Node, Plan, Run
 from jobs.products.record import Product
 from jobs.store import Artifact
-
-if TYPE_CHECKING:
-    from jobs.config import BenchConfig, ModelConfig, RunConfig
-    from jobs.plan.cells import Plan
 
 VERSION = 1  # raised when something else is measured
 DTYPE = "float32"  # Close Look 5.4

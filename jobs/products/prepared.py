@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from jobs.config import ModelConfig, RunConfig
 from jobs.plan.node import Node, Run
 from jobs.products.record import Product
 from jobs.store import Artifact
 from jobs.store.artifacts import samples_of, views_of
 from jobs.store.ledger import key_in
-
-if TYPE_CHECKING:
-    from jobs.config import ModelConfig, RunConfig
 
 
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,18 +27,15 @@ from evaluation.scoring.head_orders import (
     ranked_curves,
     removed_at_points,
 )
-from jobs.plan.cells import ModelPlan
+from jobs.config import ModelConfig, PruneConfig, RunConfig
 from jobs.plan.clusters import clusters_of
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
 from jobs.products import relevance
 from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
 from lrp_core.explained import CONTRASTIVE
-
-if TYPE_CHECKING:
-    from jobs.config import ModelConfig, PruneConfig, RunConfig
 
 VERSION = 3  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost

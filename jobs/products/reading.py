@@ -19,7 +19,7 @@ from lrp_core.near_ties import SPARE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from jobs.runner.worker import Task
+    from jobs.runner.task import Task
     from lrp_core import ModelView
     from lrp_core.activity import Activity
 

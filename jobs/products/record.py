@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from evaluation.report.page import Part as ReportPart
     from jobs.config import ModelConfig, RunConfig
     from jobs.plan.models import ResolvedModel
-    from jobs.runner.worker import Task, WorkerOptions
+    from jobs.runner.task import Task, WorkerOptions
     from jobs.store import Store
     from lrp_core import ModelView
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME
-from jobs.methods import configured
-from jobs.plan.cells import Cell, schema_of
-from jobs.plan.node import Node, Part, Run
+from jobs.config.methods import configured
+from jobs.plan.cells import schema_of
+from jobs.plan.node import Cell, Node, Part, Run
 from jobs.plan.units import cut_units
 from jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
 from jobs.runner.closing import close

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,13 @@ from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_sc
 from evaluation.scoring.means import Means
 from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
 from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
+from jobs.config import ModelConfig, RunConfig
 from jobs.plan.inputs import Inputs, digest_of
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Plan, Run
 from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
 from jobs.products.relevance import LAYERS
+from jobs.runner.closing import Told
 from jobs.store import Artifact, Ledger, Store, StoreError
-
-if TYPE_CHECKING:
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.plan.cells import Cell, ModelPlan, Plan
-    from jobs.runner.closing import Told
 
 Metrics = list[list[str | int]]  # of `scored_by`
 ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from evaluation.schema import SHAPLEY as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.areas import rank_correlation
 from evaluation.scoring.controls import error_after_scaling
+from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Part, Run
@@ -24,9 +25,6 @@ from jobs.products.controlled import ControlNode, Explaining, computed, control_
 from jobs.products.record import Made, Opened, Product, Row
 from lrp_core.explained import NONE, needs_foil
 from lrp_core.types import Request
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 MOST = 10  # players: 1,024 sets

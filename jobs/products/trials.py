@@ -17,10 +17,10 @@ import pyarrow as pa
 from evaluation.schema import TRIALS as SCHEMA
 from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.trials import choose, trials_of
-from jobs.methods import configured, left_open
-from jobs.plan.cells import Cell, schema_of
-from jobs.plan.choices import Choice, in_words
-from jobs.plan.node import Node, Part, Run
+from jobs.config.methods import configured, left_open
+from jobs.plan.cells import schema_of
+from jobs.plan.choices import in_words
+from jobs.plan.node import Cell, Choice, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
 from jobs.products import relevance
 from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, with_replacements

@@ -6,21 +6,18 @@ They are keyed by the model and the relevance that names the neurons.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import NEURONS, titled
 from evaluation.schema import WRITINGS as SCHEMA
-from jobs.plan.cells import ModelPlan
-from jobs.plan.node import Node, Part, Run
+from jobs.config import RunConfig
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.knockouts import knockouts_of
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.store import Artifact, Ledger
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
 
 VERSION = 2  # raised when numbers change: stored ones of older versions are stale
 COUNT = 10  # words of either end

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from evaluation.schema import REJECT
 from jobs.plan.node import Node, Run
 from jobs.plan.units import FEW, UNASKED
+from jobs.products.record import Product
+from jobs.runner.task import Account
 from jobs.store import Store
-
-if TYPE_CHECKING:
-    from jobs.runner.worker import Account
 
 #: Gives further entries of a node's manifest.
 Entries = Callable[[Run, Node], Mapping[str, Any]]
@@ -24,12 +23,13 @@ Entries = Callable[[Run, Node], Mapping[str, Any]]
 Conclusion = Callable[[Run, Node, Sequence[str]], Mapping[str, Any]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Told:
-    """The reports of workers about the units of a run."""
+    """The reports of workers about the units of a product."""
 
-    accounts: dict[str, Account] = field(default_factory=dict)  # by path of a shard
-    splits: int = 0
+    product: Product  # that the shards are of
+    accounts: Mapping[str, Account]  # by path of a shard
+    splits: int
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _accounts(run: Run, node: Node, shards: Sequence[str], told: Told) -> tuple[
     failed: list[str] = []
     for shard in shards:
         path = f"{artifact.folder}/{shard}"
-        count, rejected_here, _ = told.accounts.get(path) or _read_account(run, node, path)
+        count, rejected_here, _ = told.accounts.get(path) or _read_account(run, node, told.product, path)
         computed = None if count is None or computed is None else computed + count
         rejects |= {reject["sample_id"]: reject for reject in rejected_here}
         if any(reject["reason"] not in UNASKED for reject in rejected_here):
@@ -147,14 +147,10 @@ def _write_rejects(store: Store, path: str | None, rejects: list[dict[str, Any]]
         store.delete(path)
 
 
-def _read_account(run: Run, node: Node, path: str) -> Account:
+def _read_account(run: Run, node: Node, product: Product, path: str) -> Account:
     """The account that a worker would have given of a shard; units have no sample in common."""
-    from jobs.products import PRODUCTS
-
-    artifact = node.artifact
-    product = PRODUCTS[artifact.product]
     assert product.schema is not None
-    schema = product.schema(artifact.dtype)
+    schema = product.schema(node.artifact.dtype)
     of_samples = "sample_id" in schema.names
     rows, rejects = run.store.read_shard(path, schema, ["sample_id"] if of_samples else schema.names[:1])
     return pc.count_distinct(rows["sample_id"]).as_py() if of_samples else None, rejects, {}

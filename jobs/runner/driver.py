@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from jobs.cluster.hosts import end_kept
 from jobs.cluster.pools import connect
-from jobs.cluster.scheduler import Report, Work, run_all
-from jobs.plan.cells import ModelPlan
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Report, Work
 from jobs.plan.inputs import task_of, unit_without_views
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.record import Product, Unit
 from jobs.runner.closing import Told, close, committed
-from jobs.runner.worker import Task, Worker, WorkerOptions
+from jobs.runner.task import Account, Task, WorkerOptions
+from jobs.runner.worker import Worker
 from jobs.store import Artifact, Store
 
 CHUNK_TOKENS = 2_000_000  # of units without a model that are worth a Ray task of their own
@@ -109,7 +110,8 @@ class ModelWork:
     name: str
     dtypes: tuple[str, ...]
     groups: tuple[Group, ...]
-    told: Told = field(default_factory=Told)
+    accounts: dict[str, Account] = field(default_factory=dict)  # of workers, by path of a shard
+    splits: int = 0
     failed: dict[Artifact, str] = field(default_factory=dict)  # nodes that cannot be computed, with the first reason
 
     @property
@@ -146,9 +148,9 @@ class ModelWork:
 
     def add(self, report: Report) -> None:
         """Keep what a worker reports of a unit."""
-        self.told.splits += report["splits"]
+        self.splits += report["splits"]
         for path, (count, rejects, facts) in json.loads(report["accounts"] or "{}").items():
-            self.told.accounts[path] = count, rejects, facts
+            self.accounts[path] = count, rejects, facts
         for node, why in json.loads(report["result"] or "[]"):
             self.failed.setdefault(Artifact(**node), why)
 
@@ -156,8 +158,9 @@ class ModelWork:
         """Enter the nodes that were computed. Yields the failures of nodes."""
         yield from by_error(self.plan.name, self.failed)
         for group in self.groups:
+            enter, told = group.product.close or close, Told(group.product, self.accounts, self.splits)
             for node, shards in group.shards.items():
-                why = (group.product.close or close)(self.run, node, shards, self.told)
+                why = enter(self.run, node, shards, told)
                 if why is not None:
                     yield why
 

@@ -8,10 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jobs.cluster.attempts import Attempts
+from jobs.cluster.attempts import Attempts
 
 EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 

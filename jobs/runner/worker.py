@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,65 +17,23 @@ from evaluation.schema import REJECT
 from jobs.cluster.attempts import Attempts, loading
 from jobs.cluster.pools import own_device
 from jobs.cluster.reports import left_out, reported
-from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.node import Part
 from jobs.plan.units import FEW, UNASKED
-from jobs.products import PRODUCTS
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
+from jobs.products.table import PRODUCTS
+from jobs.runner.task import Account, Task, WorkerOptions
 from jobs.runner.watchdog import Watchdog
 from jobs.store import Artifact, Store
 from jobs.store.lock import is_asked
 from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, WAIT, spending
-from lrp_core.method import Method
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.runner.rows import Outcome
     from lrp_core import ModelView
-
-#: Of a shard: the number of samples that have rows, None where rows are not of samples; its rejects as rows of REJECT;
-#: and further facts for the manifest.
-Account = tuple[int | None, list[dict[str, Any]], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Task:
-    """A unit as it travels to a worker, with the parts that are not committed yet."""
-
-    product: str
-    title: str
-    dtype: str
-    parts: tuple[Part, ...]
-    cuts: tuple[int, ...]
-    tokens: int
-    token_budget: int
-    size: int
-    rows: tuple[Row, ...] | None = None  # None: the samples beside the task
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """The settings of a run that a worker needs."""
-
-    seed: int
-    max_attempts: int
-    checkpoint: bool
-    byte_budget: int | None
-    methods: Mapping[str, Method]  # of the run, by their names there
-    run: str  # tells the notes of this run's workers from those of earlier ones
-    batch_limit_s: float = 0  # a batch that takes longer hangs; 0: any may take as long as it likes
-
-    @classmethod
-    def of(cls, config: RunConfig, model: ModelConfig | None) -> WorkerOptions:
-        # Without recomputation, autograd would keep the weights of every offloaded block alive.
-        checkpoint = model is not None and (model.checkpoint or model.max_memory is not None)
-        run = uuid.uuid4().hex
-        methods, limit_s = configured(config), config.ray.no_progress_timeout_s
-        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, methods, run, limit_s)
 
 
 class Worker:

@@ -17,12 +17,13 @@ from jobs.bench.storage import write
 from jobs.bench.table_8 import measure_rows
 from jobs.cluster.pools import Share, own_device, placement
 from jobs.cluster.reports import reported
-from jobs.cluster.scheduler import Report, Work, run_all
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Report, Work
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.products.measurements import DTYPE, Measurement, measurements_of
-from jobs.stages.run import StageSummary
+from jobs.stages.record import StageSummary
 from jobs.store import Ledger, Store
 
 

@@ -9,9 +9,8 @@ from evaluation.benchmark.audit import rejected as in_words
 from evaluation.schema import SchemaMismatch
 from jobs.config import ControlsConfig, PerturbConfig, PruneConfig, RunConfig
 from jobs.plan.cells import make_plan, without_samples
-from jobs.plan.choices import Choice
-from jobs.plan.node import Node, Run
-from jobs.products import PRODUCTS, contexts, of_packages, relevance, trials
+from jobs.plan.node import Choice, Node, Run
+from jobs.products import contexts, relevance, trials
 from jobs.products.contexts import CONTEXTS
 from jobs.products.curves import CURVES
 from jobs.products.heatmaps import HEATMAPS
@@ -22,10 +21,11 @@ from jobs.products.record import Product
 from jobs.products.rewritten import REWRITTEN
 from jobs.products.scores import LAYER_SCORES, SCORES
 from jobs.products.shapley import SHAPLEY
+from jobs.products.table import PRODUCTS, of_packages
 from jobs.products.writings import WRITINGS
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
-from jobs.stages.run import STAGES, StageSummary
+from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store, StoreError
 from jobs.store.lock import is_asked
 from lrp_core.types import UserError

@@ -2,11 +2,12 @@
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation, soft_cap
 from lrp_core.rules.bilinear import as_gate, attend_with, share
-from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite, changed
+from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, changed
 from lrp_core.rules.latent import KEPT, BiasTap, HeadRelevance, LayerRelevance, NeuronRelevance, Tap
-from lrp_core.rules.linear import LinearRule, LinearRules, project, values_only
+from lrp_core.rules.linear import project, values_only
 from lrp_core.rules.normalization import inverse_rms, normalise
-from lrp_core.rules.softmax import SoftmaxRule, attend_openly
+from lrp_core.rules.records import Composite, LinearRule, LinearRules, SoftmaxRule
+from lrp_core.rules.softmax import attend_openly
 from lrp_core.rules.switch import Switch
 
 __all__ = [

@@ -23,18 +23,6 @@ _SQRT_8_OVER_PI = (8 / torch.pi) ** 0.5
 
 
 @dataclass(frozen=True)
-class ActivationRule:
-    """A rule of activations: `constant` if the ratio g(z)/z is held constant, so that relevance passes as it is."""
-
-    name: str
-    constant: bool
-
-
-TRUE_GRADIENT = ActivationRule("true gradient", constant=False)
-IDENTITY = ActivationRule("identity", constant=True)
-
-
-@dataclass(frozen=True)
 class Activation:
     """`ratio(z)` is g(z)/z; `backward(dy, z)` is g'(z) * dy. Elementwise, any shape."""
 

@@ -7,7 +7,6 @@ can stand between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,25 +14,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from lrp_core.rules.switch import Ruled, Switch, with_value
-
-
-@dataclass(frozen=True)
-class BilinearRule:
-    """A product gate * signal passes `share` of its gradient to each factor that it serves."""
-
-    name: str
-    share: float
-    serves_gate: bool  # else the gate is held constant
-
-    @property
-    def query_key(self) -> float:
-        """Share of queries and keys: attention weights gate the values, and are themselves a product of two equals."""
-        return self.share * self.share if self.serves_gate else 0.0
-
-
-TRUE_GRADIENT = BilinearRule("true gradient", share=1.0, serves_gate=True)
-SIGNAL_TAKES_ALL = BilinearRule("signal takes all", share=1.0, serves_gate=False)  # Ali et al. 2022; Close Look C.4
-UNIFORM = BilinearRule("uniform", share=0.5, serves_gate=True)  # AttnLRP proposition 3.2; Close Look C.1
 
 
 def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:

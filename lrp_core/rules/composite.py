@@ -6,44 +6,24 @@ values never change, so one forward serves every composite: the rules look at th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from lrp_core import composites as names
-from lrp_core.rules.activation import IDENTITY, ActivationRule
-from lrp_core.rules.activation import TRUE_GRADIENT as TRUE_ACTIVATION
-from lrp_core.rules.bilinear import SIGNAL_TAKES_ALL, UNIFORM, BilinearRule
-from lrp_core.rules.bilinear import TRUE_GRADIENT as TRUE_PRODUCT
 from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule
-from lrp_core.rules.linear import TRUE_GRADIENT as TRUE_LINEAR
-from lrp_core.rules.linear import LinearRule, LinearRules
-from lrp_core.rules.normalization import CONSTANT_DEVIATION, NormalizationRule
-from lrp_core.rules.normalization import TRUE_GRADIENT as TRUE_NORM
-from lrp_core.rules.softmax import SOFTMAX_RULES, SoftmaxRule
-from lrp_core.rules.softmax import TRUE_GRADIENT as TRUE_SOFTMAX
-
-
-@dataclass(frozen=True)
-class Composite:
-    """The rule of each kind of layer; what is left out passes its true gradient.
-
-    `bilinear` is for products of a gate and a signal: attention weights and values, the branches of gated MLPs.
-    """
-
-    name: str  # enough for a hash
-    linear: LinearRules = field(default=LinearRules(), hash=False)
-    bilinear: BilinearRule = field(default=TRUE_PRODUCT, hash=False)
-    softmax: SoftmaxRule = field(default=TRUE_SOFTMAX, hash=False)
-    normalization: NormalizationRule = field(default=TRUE_NORM, hash=False)
-    activation: ActivationRule = field(default=TRUE_ACTIVATION, hash=False)
-    constant_logits_bias: bool = False  # whether the rule of the unembedding does not see its bias
-
-    @property
-    def is_linear(self) -> bool:
-        """True if norms and activations pass gradients as linear layers do, so that surrogates can stand for them."""
-        return self.normalization.constant and self.activation.constant
-
+from lrp_core.rules.records import (
+    CONSTANT_DEVIATION,
+    IDENTITY,
+    SIGNAL_TAKES_ALL,
+    TRUE_ACTIVATION,
+    TRUE_LINEAR,
+    TRUE_NORM,
+    UNIFORM,
+    Composite,
+    LinearRule,
+)
+from lrp_core.rules.softmax import SOFTMAX_RULES
 
 PLAIN = Composite("plain")
 #: Ali et al. 2022; Close Look C.3 to C.5

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from lrp_core.precision import wide_dtype
-from lrp_core.rules.linear import TRUE_GRADIENT, LinearRule
+from lrp_core.rules.records import TRUE_LINEAR, LinearRule
 
 
 @lru_cache
 def gamma_rule(gamma: float) -> LinearRule:
     """AttnLRP equation 24. At 0 it is the epsilon rule, which is the true gradient."""
     if gamma == 0:
-        return TRUE_GRADIENT
+        return TRUE_LINEAR
     return LinearRule(f"gamma {gamma:g}", partial(_gamma, gamma=gamma), reads_sizes=True)
 
 

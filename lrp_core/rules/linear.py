@@ -6,52 +6,10 @@ What can be spared is the gradient of outputs that no rule reads, in projections
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
-
 from torch import Tensor
 
 from lrp_core.parts.linear import LinearLayer, ReadRows
 from lrp_core.rules.switch import Ruled, Switch
-
-
-@dataclass(frozen=True)
-class LinearRule:
-    """`backward(dy, x, y, weight, bias)` is the gradient at x [..., in] that the rule makes of dy at y [..., out].
-
-    `weight` is [out, in], `bias` [out] or None. Without a function it is the true gradient, which costs nothing.
-    One that `reads_sizes` gets |weight| as a sixth argument, which the scope keeps memory for.
-    """
-
-    name: str
-    backward: Callable[..., Tensor] | None = None
-    reads_sizes: bool = False
-
-
-TRUE_GRADIENT = LinearRule("true gradient")
-
-
-@dataclass(frozen=True)
-class LinearRules:
-    """The rule of each group of linear layers, by AttnLRP's names (figures 12 to 16)."""
-
-    convolution: LinearRule = TRUE_GRADIENT  # of patches
-    linear: LinearRule = TRUE_GRADIENT  # outside of attention: MLPs, and the head with the unembedding
-    input_projection: LinearRule = TRUE_GRADIENT  # to queries, keys and values
-    output_projection: LinearRule = TRUE_GRADIENT  # of attention
-
-    def of(self, group: str) -> LinearRule:
-        rule: LinearRule = getattr(self, group)
-        return rule
-
-    @cached_property
-    def ruled(self) -> tuple[str, ...]:
-        """Groups that do not pass their true gradient."""
-        return tuple(group for group in GROUPS if self.of(group).backward is not None)
-
-
-GROUPS = tuple(group.name for group in fields(LinearRules))
 
 
 def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:

@@ -5,8 +5,6 @@ What is left is linear, so that relevance follows the rule of linear layers. Eps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,18 +12,6 @@ from lrp_core.precision import wide_dtype
 from lrp_core.rules.switch import Ruled, Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward
-
-
-@dataclass(frozen=True)
-class NormalizationRule:
-    """A rule of norms: `constant` if the standard deviation is held constant, which makes the norm linear."""
-
-    name: str
-    constant: bool
-
-
-TRUE_GRADIENT = NormalizationRule("true gradient", constant=False)
-CONSTANT_DEVIATION = NormalizationRule("constant deviation", constant=True)
 
 
 def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switch: Switch) -> Tensor:

@@ -4,8 +4,6 @@ kernel computes it. Another rule needs the scores, hence a kernel that shows the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,22 +11,9 @@ from torch import Tensor
 
 from lrp_core.precision import wide, wide_dtype
 from lrp_core.rules.activation import activate, soft_cap
+from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
 from lrp_core.rules.switch import Ruled, Switch
 
-
-@dataclass(frozen=True)
-class SoftmaxRule:
-    """`backward(ds, x, s, hidden)` is the gradient at scores x [..., T] that the rule makes of ds at s = softmax(x).
-
-    Scores are scaled, and 0 where `hidden` (None: nowhere) says that they are masked. Without a function it is the true
-    gradient, which costs nothing.
-    """
-
-    name: str
-    backward: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
-
-
-TRUE_GRADIENT = SoftmaxRule("true gradient")
 _TINY = 1e-6  # keeps scores away from 0 where rules divide by them
 _IN_CACHE = 100_000  # numbers of a matrix that a few of fit into a core's cache
 _HIDDEN = -1e4  # masks add the least number of some precision, of which float16's is the largest
@@ -155,7 +140,7 @@ def _stabilised(x: Tensor) -> Tensor:
 
 
 SOFTMAX_RULES = {
-    "epsilon": TRUE_GRADIENT,
+    "epsilon": TRUE_SOFTMAX,
     "zplus": SoftmaxRule("zplus", _zplus),
     "constant": SoftmaxRule("constant", _constant),
     "identity": SoftmaxRule("identity", _identity),

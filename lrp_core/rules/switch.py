@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-if TYPE_CHECKING:
-    from lrp_core.rules.composite import Composite
+from lrp_core.rules.records import Composite
 
 
 @dataclass

@@ -5,6 +5,7 @@ import torch
 
 from alti import METHODS
 from lrp_core import Batch, UnsupportedMethod
+from lrp_core.opening import view_of
 from tests import oracles_vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
@@ -77,4 +78,4 @@ def _first_layer_of(view):
     shallow.model.load_state_dict(view.model.state_dict())
     shallow.model.config.num_hidden_layers = 1
     del shallow.model.roberta.encoder.layer[1]
-    return type(shallow).of(shallow.model)
+    return view_of(shallow.model)

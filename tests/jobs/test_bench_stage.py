@@ -10,8 +10,8 @@ from jobs.cluster import scheduler
 from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
-from jobs.plan.cells import Plan
 from jobs.plan.models import resolve
+from jobs.plan.node import Plan
 from jobs.stages import bench as stage
 from jobs.stages.bench import bench
 from jobs.stages.run import run

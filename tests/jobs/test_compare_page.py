@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.notebook.run import load
+from jobs.results import load
 from tests.browser.driver import CHROMIUM, DRIVER, browser
 from tests.jobs.inline import without_ray
 from tests.leaves import first_leaf, island

@@ -4,7 +4,7 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
-from jobs.methods import configured, left_open
+from jobs.config.methods import configured, left_open
 
 
 def loaded(composites, *methods, **more):

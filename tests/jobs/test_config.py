@@ -6,8 +6,8 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR, ConfigError
-from jobs.methods import configured
-from jobs.plan.geometries import geometry_of
+from jobs.config.geometries import geometry_of
+from jobs.config.methods import configured
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))

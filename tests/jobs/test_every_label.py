@@ -6,10 +6,10 @@ import pytest
 from evaluation.report.heatmap import EVERY_LABEL
 from evaluation.schema import LABELS, RELEVANCE, SCORES
 from jobs.commands.plan import show
-from jobs.commands.plan_forwards import forwards_of_labels
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
+from jobs.plan.forwards import forwards_of_labels
 from jobs.stages.prepare import prepare
 from jobs.stages.report import report
 from jobs.store import Ledger, Store

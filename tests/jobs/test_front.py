@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import closelook
-from jobs.notebook import run as notebook_run
+from jobs import results
 from jobs.store import Store
 from lrp_core import Batch
 from tests.synthetic import VARIANTS, Words, a_cell, relevance_rows, write_cell, write_run
@@ -213,7 +213,7 @@ def test_numbers_may_be_those_of_numpy(gpt2):
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A scored store of made-up relevance that keeps its configuration."""
-    monkeypatch.setattr(notebook_run, "load_tokenizer", lambda model: Words())
+    monkeypatch.setattr(results, "load_tokenizer", lambda model: Words())
     write_run(tmp_path)
     return tmp_path
 

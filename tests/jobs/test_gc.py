@@ -8,8 +8,7 @@ import pytest
 from jobs.commands import gc
 from jobs.commands.status import collect
 from jobs.config import PruneConfig
-from jobs.plan.cells import Cell, Plan
-from jobs.plan.node import Run
+from jobs.plan.node import Cell, Plan, Run
 from jobs.products.pruning import pruning_of
 from jobs.store import Artifact, Ledger
 from lrp_core.types import Request

@@ -5,11 +5,13 @@ from importlib import import_module
 
 import pytest
 
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
-from jobs.products import PRODUCTS, controlled, nodes
+from jobs.products import controlled
+from jobs.products.table import PRODUCTS, nodes
 from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 

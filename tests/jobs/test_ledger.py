@@ -12,7 +12,7 @@ from evaluation.schema import SCORES, VIEW
 from jobs.commands import gc
 from jobs.plan.inputs import read_inputs
 from jobs.plan.node import Run
-from jobs.products import PRODUCTS, nodes
+from jobs.products.table import PRODUCTS, nodes
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import LAYOUTS, views_of
 from jobs.store.manifests import PACK, Manifests

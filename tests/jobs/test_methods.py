@@ -4,9 +4,11 @@ import pytest
 
 from jobs import methods as table
 from jobs.config import RunConfig
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.cells import make_plan, validate
-from jobs.runner.worker import Worker, WorkerOptions
+from jobs.runner.task import WorkerOptions
+from jobs.runner.worker import Worker
 from jobs.store import Ledger
 from lrp_core import Method
 from lrp_core.plugins import Extended

@@ -13,11 +13,11 @@ from huggingface_hub.utils import close_session
 from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
+from jobs.config.geometries import GEOMETRIES
 from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of
-from jobs.plan.geometries import GEOMETRIES
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.products.explaining import Explainer
-from jobs.runner.worker import WorkerOptions
+from jobs.runner.task import WorkerOptions
 from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.types import UserError
 from tests.adapters import adapted

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import VIEW
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs
-from jobs.products import stale
+from jobs.products.table import stale
 from jobs.store import Ledger
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError

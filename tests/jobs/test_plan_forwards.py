@@ -4,10 +4,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.commands.plan_forwards import forwards, forwards_of_labels
 from jobs.config import RunConfig
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.cells import requests_of
+from jobs.plan.forwards import forwards, forwards_of_labels
 from jobs.products.explaining import Explainer
 from lrp_core import Request
 from tests.tiny import tiny_classifier, tiny_model

@@ -7,7 +7,8 @@ from jobs.commands.plan_costs import Basis
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
-from jobs.plan.cells import Plan, make_plan
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Plan
 from jobs.store import Ledger, Store
 
 SLOW = {"count": 3, "gpus": 1, "labels": {"float64": "slow"}}

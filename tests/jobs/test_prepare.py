@@ -6,9 +6,10 @@ import pytest
 
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.commands import terminal
-from jobs.commands.audit import audit, audit_table, export
+from jobs.commands.audit import audit, export
 from jobs.config import RunConfig
 from jobs.stages import prepare as module
+from jobs.stages.audit import audit_table
 from jobs.stages.prepare import prepare
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import samples_of, views_of

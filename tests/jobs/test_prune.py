@@ -26,7 +26,8 @@ from jobs.products import pruning as stage
 from jobs.products.pruning import PruningNode
 from jobs.products.record import Opened
 from jobs.runner.rows import that_fits
-from jobs.runner.worker import Task, Worker, WorkerOptions
+from jobs.runner.task import Task, WorkerOptions
+from jobs.runner.worker import Worker
 from jobs.store import Artifact, Ledger
 from jobs.store.artifacts import samples_of
 from lrp_core import POOLINGS, Batch, load_model

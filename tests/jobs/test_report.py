@@ -14,8 +14,7 @@ from jobs.bench import storage
 from jobs.bench.record import Results
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
-from jobs.plan.cells import Cell, Plan
-from jobs.plan.node import Run
+from jobs.plan.node import Cell, Plan, Run
 from jobs.products.pruning import pruning_of
 from jobs.stages import report
 from jobs.stages.report import results

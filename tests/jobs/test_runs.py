@@ -6,10 +6,10 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.secrets import without_secrets
-from jobs.stages.run import StageSummary
+from jobs.stages.record import StageSummary
+from jobs.stages.runs import recorded
 from jobs.store import Store
 from jobs.store.files import StoreError
-from jobs.store.runs import recorded
 from jobs.versions import commit, versions
 from lrp_core.types import UserError
 

@@ -8,7 +8,8 @@ import pytest
 
 from jobs.cluster import reports, scheduler
 from jobs.cluster.pools import Slots
-from jobs.cluster.scheduler import Work, run_all
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Work
 from tests.jobs.small import config_of
 
 REPORT = dict.fromkeys(reports.REPORT.names, 0) | {"rows": 1, "tokens": 1, "error": "", "result": None}

@@ -14,7 +14,8 @@ from evaluation.scoring.trials import Trial, choose, trials_of
 from jobs.commands.gc import garbage
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
-from jobs.methods import METHODS, left_open
+from jobs.config.methods import left_open
+from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.choices import in_words
 from jobs.plan.node import Run

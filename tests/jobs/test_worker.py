@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import samples_of
-from jobs.runner.worker import Worker, WorkerOptions
+from jobs.runner.task import WorkerOptions
+from jobs.runner.worker import Worker
 from jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute, missing_work

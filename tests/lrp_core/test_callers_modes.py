@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from jobs.methods import METHODS
-from lrp_core import Batch, ModelView, UserError, load_model
+from lrp_core import Batch, UserError, load_model
+from lrp_core.opening import view_of
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
 FEW = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 4}, "smoothgrad": {"samples": 3}}
@@ -67,7 +68,7 @@ def test_a_model_that_was_made_in_inference_mode_is_refused():
     with torch.inference_mode():
         model = type(stock)(stock.config)
         with pytest.raises(UserError, match=r"made inside torch\.inference_mode, where gradients pass by no weights"):
-            ModelView.of(model)
+            view_of(model)
 
 
 # tokens behind the prediction

@@ -9,8 +9,7 @@ from transformers.pytorch_utils import Conv1D
 from lrp_core import Batch
 from lrp_core.explained import CONTRASTIVE
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
-from lrp_core.rules.bilinear import TRUE_GRADIENT
-from lrp_core.rules.linear import GROUPS
+from lrp_core.rules.records import GROUPS, TRUE_PRODUCT
 from lrp_core.scope import rules_on
 from tests.oracles import linear_epsilon
 from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
@@ -124,7 +123,7 @@ def test_the_true_gradient_in_the_softmax_slot_is_that_of_the_kernel(view, side)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_a_constant_softmax_is_signal_take_all_where_nothing_else_is_gated(view, batch):
     """CP-LRP (Ali et al. 2022), said in either slot."""
-    constant = replace(LRP, bilinear=TRUE_GRADIENT, softmax=CONSTANT)
+    constant = replace(LRP, bilinear=TRUE_PRODUCT, softmax=CONSTANT)
     same(gradient(view, batch, constant), gradient(view, batch, LRP))
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import T5ForSequenceClassification
 
-from lrp_core import METHODS, Batch, ModelView, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, attribute
+from lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, attribute
 from lrp_core.interventions.heads import branches, heads_removed
 from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.opening import view_of
 from lrp_core.readout import predicted
 from lrp_core.rules import ATTNLRP, LRP
 from lrp_core.scope import rules_on
@@ -270,7 +271,7 @@ def test_removed_heads_put_out_nothing_in_whatever_layer(view):
             collected.append(view.hidden(sample))
     torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)
     for mask, hidden in zip(masks, collected[0], strict=True):
-        copied = ModelView.of(copy.deepcopy(view.model))
+        copied = view_of(copy.deepcopy(view.model))
         for layer, one in enumerate(copied.attentions):
             for head in np.flatnonzero(mask[layer] == 0):
                 one.output.weight[:, head * view.head_dim : (head + 1) * view.head_dim] = 0
@@ -364,7 +365,7 @@ def test_position_is_one_of_the_decoder(view):
 
 def test_other_heads_and_layouts_are_refused():
     with pytest.raises(UnsupportedModel, match="T5ForSequenceClassification has no language-modelling head"):
-        ModelView.of(T5ForSequenceClassification(tiny_config("t5")))
+        view_of(T5ForSequenceClassification(tiny_config("t5")))
     with pytest.raises(UnsupportedModel, match=r"decoder_attention_heads=encoder_attention_heads .4. only, not 2"):
         tiny_model("bart", decoder_attention_heads=2)
     assert set(BOTH) == {"t5", "bart"}

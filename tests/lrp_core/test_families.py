@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
-from lrp_core import Batch, ModelView, Request, UnsupportedModel, attribute, random_model
+from lrp_core import Batch, Request, UnsupportedModel, attribute, random_model
 from lrp_core.families import FAMILIES, family_of
 from lrp_core.methods.explicit import explain_many as explain_explicitly
+from lrp_core.opening import view_of
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -172,7 +173,7 @@ def test_model_without_language_modelling_head_is_refused_when_wrapped(name, aut
     with pytest.raises(
         UnsupportedModel, match=f"{type(model).__name__} has no language-modelling head: give a {wanted}"
     ):
-        ModelView.of(model)
+        view_of(model)
 
 
 def test_unknown_activation_lists_the_supported_ones():

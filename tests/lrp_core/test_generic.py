@@ -18,6 +18,7 @@ from lrp_core import (
 )
 from lrp_core.families import FAMILIES
 from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.opening import view_of
 from lrp_core.readout import over_vocabulary, with_predictions
 from tests import oracles_methods as oracles
 from tests.asked import CLOSE, close, explain
@@ -56,7 +57,7 @@ def made(name: str, dtype: str = "float64") -> ModelView:
     for parameter in view.model.parameters():
         centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
         parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
-    return ModelView.of(view.model.to(getattr(torch, dtype)), "generic")
+    return view_of(view.model.to(getattr(torch, dtype)), "generic")
 
 
 @pytest.fixture(params=MODELS)
@@ -157,7 +158,7 @@ def test_the_model_is_bit_identical_afterwards(view, rows):
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
     described = tiny_model(family)
-    generic = ModelView.of(described.model, "generic")
+    generic = view_of(described.model, "generic")
     rows = ragged_rows(described)
     for name, options in (("gradient_l2", {}), ("integrated_gradients", {"steps": 2}), ("occlusion", {})):
         wanted = explain(name, described, rows, **options)
@@ -248,4 +249,4 @@ def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():
     model = AutoModelForTokenClassification.from_config(AutoConfig.for_model("rembert", **MODELS["rembert"][1]))
     wanted = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
     with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {wanted}"):
-        ModelView.of(model, "generic")
+        view_of(model, "generic")

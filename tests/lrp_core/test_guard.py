@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from jobs.methods import METHODS
-from lrp_core import Batch, ModelView, UnsupportedModel, UnusableRows
+from lrp_core import Batch, UnsupportedModel, UnusableRows
 from lrp_core.attention import around_attention
+from lrp_core.opening import view_of
 from tests.tiny import ragged_rows, tiny_model
 
 
@@ -84,7 +85,7 @@ def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
 
 
 def test_two_views_of_one_model_wait_for_each_other(view, batch):
-    views = (view, ModelView.of(view.model))
+    views = (view, view_of(view.model))
     expected = [METHODS[name](view, batch).tokens for name in ("lrp", "attnlrp")]
 
     def repeat(one, name):
@@ -96,7 +97,7 @@ def test_two_views_of_one_model_wait_for_each_other(view, batch):
 
 
 def test_scopes_of_models_that_share_a_config_may_overlap(view):
-    twin = type(view).of(type(view.model)(view.config).double())
+    twin = view_of(type(view.model)(view.config).double())
     assert twin.config is view.config
     config = view.config
     first, second = ExitStack(), ExitStack()
@@ -195,4 +196,4 @@ def test_a_norm_whose_weights_were_taken_away_is_refused_when_wrapped(view):
     norm.weight = None
     path = next(name for name, module in view.model.named_modules() if module is norm)
     with pytest.raises(UnsupportedModel, match=f"the norm {path} has no weights"):
-        ModelView.of(view.model)
+        view_of(view.model)

@@ -6,6 +6,7 @@ from transformers import AutoModel, AutoModelForMaskedImageModeling
 
 from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedModel, UserError, attribute, random_model
 from lrp_core.methods.gradients import explain_many
+from lrp_core.opening import view_of
 from tests import oracles_methods, oracles_vit
 from tests.tiny import picture_rows, tiny_config, tiny_model
 
@@ -222,7 +223,7 @@ def test_bad_input_is_one_line_that_says_what_is_wrong(view):
 def test_a_model_without_a_classifier_is_refused(auto):
     model = auto.from_config(tiny_config("vit", image_size=8, patch_size=4, encoder_stride=4))
     with pytest.raises(UnsupportedModel, match="has no classifier of images: give a ViTForImageClassification model"):
-        ModelView.of(model)
+        view_of(model)
 
 
 def test_several_labels_at_once_are_refused():

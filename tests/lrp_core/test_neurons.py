@@ -9,6 +9,7 @@ from lrp_core.families import FAMILIES
 from lrp_core.interventions.neurons import neurons_set
 from lrp_core.memory import peak_memory
 from lrp_core.methods.gradients import READINGS, explain_many
+from lrp_core.opening import view_of
 from lrp_core.rules import KEPT
 from lrp_core.scope import rules_on
 from lrp_core.types import Request
@@ -252,6 +253,6 @@ def test_methods_and_models_without_neurons_are_refused_by_name(view, batch):
         attribute("random", view, batch, neurons=True)
     with pytest.raises(UnsupportedMethod, match="gradient_l1 gives no relevance at the boundaries of layers"):
         attribute("gradient_l1", view, batch, boundaries=True)
-    generic = type(view).of(view.model, family="generic")
+    generic = view_of(view.model, family="generic")
     with pytest.raises(UnsupportedMethod, match="neurons needs feed-forward layers that are described"):
         attribute("gradient_x_input", generic, batch, neurons=True, embedding="partial")

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from lrp_core import METHODS, Batch, ModelView, families, load_model, plugins
+from lrp_core import METHODS, Batch, families, load_model, plugins
+from lrp_core.opening import view_of
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel, UserError
 from tests import packages
@@ -138,7 +139,7 @@ def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
 
     stock = plug_sketch.SketchForImageClassification(plug_sketch.SketchConfig(**IMAGES["vit"])).eval()
     stock.save_pretrained(site / "model")
-    for view in (load_model(site / "model"), ModelView.of(stock)):
+    for view in (load_model(site / "model"), view_of(stock)):
         rows = picture_rows(view)
         batch = Batch.collate(rows, 0)
         relevance = METHODS["lrp"](view, batch)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from lrp_core import ModelView, UnsupportedModel, load_model
+from lrp_core import UnsupportedModel, load_model
+from lrp_core.opening import view_of
 from tests.tiny import tiny_model
 
 #: What quantisers write into a checkpoint's config.json.
@@ -29,7 +30,7 @@ def model():
 
 def refusal(model, family=None) -> str:
     with pytest.raises(UnsupportedModel, match=r"^LlamaForCausalLM is quantised by .*: give the model") as error:
-        ModelView.of(model, family)
+        view_of(model, family)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -57,7 +58,7 @@ def test_a_model_in_memory_is_refused_by_what_says_that_it_is_quantised(model, f
     model.hf_quantizer = SimpleNamespace(quantization_config=of_transformers)
     assert "by bitsandbytes" in refusal(model, family)
     del model.hf_quantizer
-    ModelView.of(model, family)
+    view_of(model, family)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")

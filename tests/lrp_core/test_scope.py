@@ -7,6 +7,7 @@ import torch
 
 from lrp_core import METHODS, Batch, Request, UserError, attribute
 from lrp_core.methods.gradients import READINGS, explain_many
+from lrp_core.opening import view_of
 from lrp_core.rules import ATTNLRP, LRP
 from lrp_core.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model
@@ -66,7 +67,7 @@ def test_two_models_do_not_notice_each_other(batch, view, family):
 
 
 def test_models_that_share_a_config_do_not_notice_each_other(view, batch):
-    twin = type(view).of(type(view.model)(view.config).double())
+    twin = view_of(type(view.model)(view.config).double())
     assert twin.config is view.config
     plain = stock_logits(twin, batch)
     with rules_on(view, [ATTNLRP]):

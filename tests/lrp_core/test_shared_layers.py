@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, ModelView, UnsupportedModel, attribute, load_model
+from lrp_core import METHODS, Batch, UnsupportedModel, attribute, load_model
 from lrp_core.families import FAMILIES
+from lrp_core.opening import view_of
 from tests.adapters import adapted
 from tests.tiny import ragged_rows, tiny_classifier, tiny_config, tiny_model
 
@@ -20,9 +21,9 @@ def test_layers_that_share_weights_say_what_the_stock_model_says(layers, groups)
     ids = torch.tensor([ragged_rows(tiny_model("albert"))[0]["input_ids"]])
     with torch.no_grad():
         before, size = stock(ids).logits, sum(p.numel() for p in stock.parameters())
-        view = ModelView.of(stock)
+        view = view_of(stock)
         assert torch.equal(view.model(ids).logits, before)
-        assert torch.equal(ModelView.of(view.model).model(ids).logits, before)  # wrapped once more
+        assert torch.equal(view_of(view.model).model(ids).logits, before)  # wrapped once more
     assert len(view.blocks) == layers
     assert len({block.attention for block in view.blocks}) == layers
     weights = {block.output.weight.data_ptr() for block in view.blocks}
@@ -69,7 +70,7 @@ def test_a_model_on_several_devices_is_refused():
     model = AutoModelForMaskedLM.from_config(tiny_config("albert"))
     model.hf_device_map = {"albert.embeddings": 0, "albert.encoder": "cpu"}
     with pytest.raises(UnsupportedModel, match="albert models, whose layers share weights, need one device"):
-        ModelView.of(model)
+        view_of(model)
 
 
 def test_a_mean_over_tokens_is_refused_of_classifiers_and_no_matter_of_masked_models():

@@ -27,6 +27,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from lrp_core import ModelView, Relevance, transfer
 from lrp_core.families.generic import GENERIC
 from lrp_core.generic import GenericView
+from lrp_core.opening import view_of
 
 NAME = "second"
 aten = torch.ops.aten
@@ -271,7 +272,7 @@ def on_second_device(view: ModelView) -> ModelView:
     """A copy of the model, there."""
     introduce()
     family = GENERIC if isinstance(view, GenericView) else None
-    return ModelView.of(copy.deepcopy(view.model).to(NAME), family)
+    return view_of(copy.deepcopy(view.model).to(NAME), family)
 
 
 def numbers_of(value: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from lrp_core import Batch, ModelView, Relevance
 from lrp_core.families.generic import GENERIC
+from lrp_core.opening import view_of
 from tests.second_device.device import counted_waits, numbers_of, on_second_device
 from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_config, tiny_model
 
@@ -29,7 +30,7 @@ def models(kind: str, layers: int) -> tuple[ModelView, ModelView]:
     depth = next(name for name in _DEPTHS if name in {**config.to_dict(), **config.attribute_map})
     make = tiny_classifier if form == "classifier" else tiny_model
     view = make(family, dtype="float32", **{depth: layers})
-    view = ModelView.of(view.model, GENERIC) if form == GENERIC else view
+    view = view_of(view.model, GENERIC) if form == GENERIC else view
     return view, on_second_device(view)
 
 

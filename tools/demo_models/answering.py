@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, Pre
 
 from evaluation.benchmark.demo import ANSWERING, lexicon
 from evaluation.benchmark.demo.grammar import Draw, draws
+from lrp_core.opening import view_of
 from lrp_core.readout import predicted
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
@@ -47,7 +48,7 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
         return {task: loss_of(model, tokenizer, fitting.sampled(seen, recipe, generator))}
 
     def measure(trained: PreTrainedModel) -> dict[str, float]:
-        return {task: accuracy(ModelView.of(trained), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
+        return {task: accuracy(view_of(trained), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
 
     return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
 

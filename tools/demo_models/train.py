@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 
 from evaluation.benchmark.demo import ANSWERING, EVERY, HEADS, MODELS, SEEDS, TASKS, VISION, model_dir
 from evaluation.benchmark.demo.grammar import Draw, draws
+from lrp_core.opening import view_of
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 from tools.demo_models import answering, fitting, heads, vision
@@ -116,7 +117,7 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
         return by_task
 
     def measure(trained: PreTrainedModel) -> dict[str, float]:
-        view = ModelView.of(trained)
+        view = view_of(trained)
         return {task: accuracy(view, tokenizer, task, recipe.evaluated, recipe.seed + 1) for task in TASKS}
 
     return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)

@@ -10,7 +10,7 @@ from jobs.commands.opened import open_model
 from jobs.methods import METHODS
 from jobs.notebook.explaining import explain
 from jobs.notebook.explanation import Explanation, Explanations
-from jobs.notebook.run import Run, load
+from jobs.results import Run, load
 from jobs.versions import versions
 from lrp_core import Batch, Method, Relevance, load_model
 from lrp_core.types import UnsupportedMethod, UnsupportedModel, UserError

@@ -23,11 +23,11 @@ from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.schema import REJECT
 from jobs.cluster.pools import connect
-from jobs.commands.audit import audit_table
 from jobs.config import RunConfig
+from jobs.stages.audit import audit_table
 from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
 from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
-from jobs.stages.run import StageSummary
+from jobs.stages.record import StageSummary
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from jobs.store.ledger import key_in

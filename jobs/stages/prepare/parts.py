@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.pictures import Preprocessing, look
 from evaluation.benchmark.samples import Row, is_reject, reject
 from evaluation.benchmark.sources.own import Wanted
@@ -81,7 +81,7 @@ class ViewWork:
 class TaskWork:
     """The missing artifacts of a task. `evidence` is None where the source brings it."""
 
-    survey: sources.Survey
+    survey: reading.Survey
     artifact: Artifact  # the generic samples
     parts: int
     part_rows: int
@@ -104,7 +104,7 @@ def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
     """The parts of a task, one table of schema PART each."""
     tasks()  # a package's sources are entered in the table where they are read
-    rows = iter(()) if work.has_generic else sources.read(work.survey, work.required)
+    rows = iter(()) if work.has_generic else reading.read(work.survey, work.required)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
         text = json.dumps(batch, default=lambda image: b64encode(image).decode())

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.labelled import separates
-from evaluation.benchmark.sources import Origin, Survey
+from evaluation.benchmark.reading import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW, titled
+from evaluation.tasks import SOURCES
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.heads import tasks_of
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
+from jobs.plan.taken import tasks_of
 from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
 from jobs.store import Artifact, Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of
@@ -132,12 +133,12 @@ def origin_of(config: RunConfig, task: str) -> Origin:
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
     """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
     asked = (asdict(origin), listed(required))
-    generated = isinstance(sources.source_of(origin.source), Generated)
+    generated = isinstance(SOURCES[origin.source], Generated)
     if record is not None and (record["configured"], record.get("wanted")) == asked and not generated:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
-        if origin.path is None or sources.pinned(origin) == known.origin:
+        if origin.path is None or reading.pinned(origin) == known.origin:
             return known
-    return sources.survey(origin, part, required)
+    return reading.survey(origin, part, required)
 
 
 def listed(required: Wanted | None) -> list[str] | None:
@@ -148,7 +149,7 @@ def listed(required: Wanted | None) -> list[str] | None:
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
     """The annotator of a task; None where the source brings the evidence. Raises UserError for a missing annotator."""
     settings, kind = config.tasks[task], config.task(task).evidence
-    if kind is None or kind == "source" or sources.source_of(settings.source).brings_evidence:
+    if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 

@@ -14,21 +14,21 @@ from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
 from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
-from jobs.commands.plan_costs import undecided
 from jobs.config import RunConfig
 from jobs.config.lacking import told
 from jobs.methods import METHODS
-from jobs.plan.cells import Plan, make_plan
-from jobs.plan.node import Run
-from jobs.products import of_packages
+from jobs.plan.cells import make_plan
+from jobs.plan.choices import undecided
+from jobs.plan.node import Plan, Run
 from jobs.products.pages import VERSION, report_of
 from jobs.products.scores import metrics_lacking
+from jobs.products.table import of_packages
+from jobs.stages.record import StageSummary
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
-from jobs.stages.run import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError
 from jobs.versions import versions
 

@@ -24,8 +24,7 @@ from evaluation.scoring.areas import (
 from evaluation.scoring.faithfulness import Summary, summarise
 from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
-from jobs.plan.cells import ModelPlan
-from jobs.plan.node import Run
+from jobs.plan.node import ModelPlan, Run
 from jobs.products.curves import CurvesNode, curves_of
 from jobs.stages.report.results import place_of, samples_of_variant
 

@@ -18,10 +18,9 @@ from evaluation.report.overlay import patch_names
 from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
-from jobs.plan.cells import Cell, ModelPlan, Plan
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Run
+from jobs.plan.node import Cell, ModelPlan, Plan, Run
 from jobs.products import contexts
 from jobs.products.heatmaps import FIRST, heatmaps_of
 from jobs.products.knockouts import knockouts_of

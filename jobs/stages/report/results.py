@@ -20,12 +20,11 @@ from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured, tuned_label
-from jobs.plan.cells import Cell, Plan
+from jobs.config.methods import configured, tuned_label
 from jobs.plan.choices import in_words
 from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
-from jobs.plan.node import Run
+from jobs.plan.node import Cell, Plan, Run
 from jobs.products.scores import SCORES as SCORED
 from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store

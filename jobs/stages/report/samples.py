@@ -20,9 +20,9 @@ from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
 from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
-from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
+from jobs.plan.node import ModelPlan, Plan
 from jobs.products.curves import curves_of
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store

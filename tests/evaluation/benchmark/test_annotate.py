@@ -3,7 +3,7 @@ import json
 import pytest
 import spacy
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.annotate import Annotator, identity, pipeline
 from evaluation.benchmark.samples import Filled, is_reject, sample
 from lrp_core.types import UserError
@@ -15,8 +15,8 @@ def annotator(shared):
 
 
 def annotated(annotator, shared, task, source, kind, n):
-    survey = sources.survey(sources.Origin(task, source, path=str(shared / "data" / task), limit=n))
-    rows = [row for row in sources.read(survey) if not is_reject(row)]
+    survey = reading.survey(reading.Origin(task, source, path=str(shared / "data" / task), limit=n))
+    rows = [row for row in reading.read(survey) if not is_reject(row)]
     result = annotator.annotate(rows, kind)
     assert len(result) == len(rows)
     return result

@@ -8,10 +8,10 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from evaluation.benchmark import audit, sources
+from evaluation.benchmark import audit, reading
 from evaluation.benchmark.annotate import Annotator
+from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject, meta_of, sample, with_evidence
-from evaluation.benchmark.sources import Origin
 from evaluation.benchmark.sources.blimp import PARADIGMS, parse_inside, written_out
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW
@@ -46,8 +46,8 @@ def balanced(tmp_path, singular, plural, **options):
     rows += [record(uid, f"Men {i} {{}}.", "wait", "waits") for i in range(plural)]
     rows += [record(uid) for uid in list(PARADIGMS)[:2]]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, options.pop("order", list)(rows))))
-    survey = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "data.jsonl"), balance=True, **options))
-    return list(sources.read(survey)), survey
+    survey = reading.survey(Origin("blimp5", "blimp5", str(tmp_path / "data.jsonl"), balance=True, **options))
+    return list(reading.read(survey)), survey
 
 
 @pytest.mark.parametrize("uid", PARADIGMS)
@@ -71,7 +71,7 @@ def test_negative_contractions_are_written_out(short, full):
 def test_another_paradigm_is_a_reject_with_its_name(tmp_path):
     other = record("determiner_noun_agreement_2") | {"UID": "wh_island"}
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(r) for r in (record("anaphor_number_agreement"), other)))
-    rows = list(sources.read(sources.survey(Origin("blimp5", "blimp5", str(tmp_path)))))
+    rows = list(reading.read(reading.survey(Origin("blimp5", "blimp5", str(tmp_path)))))
     assert [(r["reason"], r["detail"]) for r in rows if is_reject(r)] == [
         ("not one of the five paradigms", "wh_island")
     ]
@@ -99,7 +99,7 @@ def test_a_balanced_draw_is_decided_by_ids_and_seed_alone(tmp_path):
 
 def test_a_survey_counts_the_rows_of_each_part(tmp_path):
     _, result = balanced(tmp_path, 10, 30)
-    again = sources.survey(result.origin, "paradigm")
+    again = reading.survey(result.origin, "paradigm")
     assert again.parts == {"ana": 1, "dna": 1, "rpsv": 60}
     assert replace(again, parts={}) == result
 
@@ -107,17 +107,17 @@ def test_a_survey_counts_the_rows_of_each_part(tmp_path):
 @pytest.mark.parametrize("source", ["blimp", "demo"])
 def test_a_source_with_nothing_to_balance_says_so(source):
     with pytest.raises(UserError, match=rf"tasks.ra.balance: the {source} source has nothing to balance; leave it out"):
-        sources.survey(Origin("ra", source, balance=True))
+        reading.survey(Origin("ra", source, balance=True))
 
 
 def test_a_pattern_finds_files_in_several_folders(tmp_path):
     for folder, uid in (("a", "anaphor_number_agreement"), ("b", "determiner_noun_agreement_2")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{uid}.jsonl").write_text(json.dumps(record(uid)))
-    survey = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "*_agreement*.jsonl")))
+    survey = reading.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "*_agreement*.jsonl")))
     assert survey.drawn == 2
     with pytest.raises(UserError, match=r"no \.jsonl file at .*none"):
-        sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "none*.jsonl")))
+        reading.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "none*.jsonl")))
 
 
 def test_a_hub_data_set_gives_all_its_paradigms(tmp_path):
@@ -127,8 +127,8 @@ def test_a_hub_data_set_gives_all_its_paradigms(tmp_path):
         datasets.Dataset.from_list([record(uid)]).to_parquet(tmp_path / uid / "train.parquet")
         configs += f"- config_name: {uid}\n  data_files: {uid}/train.parquet\n"
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    survey = sources.survey(Origin("blimp5", "blimp5", hub=str(tmp_path)))
-    assert {meta_of(row)["paradigm"] for row in sources.read(survey)} == {name for name, _ in PARADIGMS.values()}
+    survey = reading.survey(Origin("blimp5", "blimp5", hub=str(tmp_path)))
+    assert {meta_of(row)["paradigm"] for row in reading.read(survey)} == {name for name, _ in PARADIGMS.values()}
 
 
 @pytest.mark.parametrize("kind", MASKED)
@@ -194,7 +194,7 @@ def _table(rows, columns):
 def test_published_paradigms_have_their_evidence_and_agree(shared):
     """Parts of the published files: the whole of ana, 500 of each of the others."""
     origin = Origin("blimp5", "blimp5", str(shared / "data" / "*" / "*_agreement*.jsonl"))
-    rows = list(sources.read(sources.survey(origin)))
+    rows = list(reading.read(reading.survey(origin)))
     accepted = [row for row in rows if not is_reject(row)]
     counts = Counter(meta_of(row)["paradigm"] for row in accepted)
     assert counts == {"ana": 1000, "dna": 500, "dnaa": 500, "darn": 500, "rpsv": 500}

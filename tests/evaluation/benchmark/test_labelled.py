@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from evaluation.benchmark.reading import Origin, read, survey
 from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources import Origin, read, survey
 from evaluation.benchmark.sources.glue import MNLI
 from lrp_core.types import UserError
 

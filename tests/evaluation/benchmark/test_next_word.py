@@ -5,8 +5,8 @@ import json
 import pytest
 
 from evaluation.benchmark.demo import generate, model_dir
+from evaluation.benchmark.reading import Origin, read, survey
 from evaluation.benchmark.samples import Beginning, sample
-from evaluation.benchmark.sources import Origin, read, survey
 from evaluation.benchmark.views import tokenise
 from lrp_core import kinds
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of

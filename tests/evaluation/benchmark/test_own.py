@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
+from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources import Origin
 from lrp_core.types import UserError
 
 GOOD = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is", "evidence": "keys"}
@@ -21,7 +21,7 @@ def lines(*rows):
 def read(tmp_path, content, name="mine.jsonl"):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return list(sources.read(sources.survey(Origin("mine", "samples", path=str(file)))))
+    return list(reading.read(reading.survey(Origin("mine", "samples", path=str(file)))))
 
 
 def evidence(row):
@@ -176,4 +176,4 @@ def test_an_empty_or_wrong_file_is_one_line(tmp_path, name, content, message):
 
 def test_a_folder_without_samples_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"no \.jsonl or \.csv or \.parquet file at"):
-        sources.survey(Origin("mine", "samples", path=str(tmp_path)))
+        reading.survey(Origin("mine", "samples", path=str(tmp_path)))

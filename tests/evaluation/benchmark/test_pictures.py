@@ -13,12 +13,12 @@ from PIL import Image
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
+from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import Malformed, is_reject
-from evaluation.benchmark.sources import Origin
 from lrp_core.types import UserError
 
 MNIST = Path(os.environ.get("CLOSELOOK_SHARED", "../shared")) / "data" / "mnist"
@@ -137,8 +137,8 @@ def folder_of_classes(root: Path) -> Path:
 
 
 def test_folder_of_classes_is_read_and_broken_files_are_rejects_with_their_path(tmp_path):
-    survey = sources.survey(Origin("images", "image_folder", path=str(folder_of_classes(tmp_path))))
-    rows = list(sources.read(survey))
+    survey = reading.survey(Origin("images", "image_folder", path=str(folder_of_classes(tmp_path))))
+    rows = list(reading.read(survey))
     assert (survey.read, survey.drawn, survey.rejected) == (6, 4, 2)
     assert sorted((row["text"], row["label"]) for row in rows if not is_reject(row)) == [
         ("cat/0.png", "cat"),
@@ -163,7 +163,7 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
     end = ".gz" if packed else ""
     idx(tmp_path / f"t10k-images-idx3-ubyte{end}", images, 0x803, packed)
     idx(tmp_path / f"t10k-labels-idx1-ubyte{end}", labels, 0x801, packed)
-    rows = list(sources.read(sources.survey(Origin("images", "mnist", path=str(tmp_path)))))
+    rows = list(reading.read(reading.survey(Origin("images", "mnist", path=str(tmp_path)))))
     assert [row["label"] for row in rows] == ["3", "1", "4", "1", "5"]
     for row, pixels in zip(rows, images, strict=True):
         np.testing.assert_array_equal(np.asarray(decoded(row["image"])), pixels)
@@ -190,13 +190,13 @@ def test_idx_files_that_break_off_are_one_line(tmp_path, damage, said):
     idx(tmp_path / "t10k-labels-idx1-ubyte", np.zeros(5, np.uint8), 0x801)
     damage(tmp_path)
     with pytest.raises(UserError, match=said):
-        sources.survey(Origin("images", "mnist", path=str(tmp_path)))
+        reading.survey(Origin("images", "mnist", path=str(tmp_path)))
 
 
 @pytest.mark.skipif(not MNIST.is_dir(), reason="the shared MNIST files are not here")
 def test_published_digits_are_read():
-    survey = sources.survey(Origin("images", "mnist", path=str(MNIST)))
-    rows = list(sources.read(survey))
+    survey = reading.survey(Origin("images", "mnist", path=str(MNIST)))
+    rows = list(reading.read(survey))
     assert (survey.read, survey.rejected) == (1000, 0)
     assert [row["label"] for row in rows[:5]] == ["7", "2", "1", "0", "4"]
     assert decoded(rows[0]["image"]).size == (28, 28)

@@ -4,10 +4,11 @@ import json
 import datasets
 import pytest
 
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
+from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources import Origin
 from evaluation.benchmark.sources.squad import first_piece
+from evaluation.tasks import SOURCES
 from lrp_core.types import UserError
 
 BLIMP = {
@@ -28,10 +29,10 @@ SQUAD = {"data": [{"title": "A", "paragraphs": [{"context": CONTEXT, "qas": [WHO
 
 
 def read(tmp_path, source, content, **options):
-    file = tmp_path / f"data{sources.source_of(source).suffixes[0]}"
+    file = tmp_path / f"data{SOURCES[source].suffixes[0]}"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    survey = sources.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
-    return survey, list(sources.read(survey))
+    survey = reading.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
+    return survey, list(reading.read(survey))
 
 
 def reject_of(tmp_path, source, content):
@@ -186,7 +187,7 @@ def test_a_folder_gives_its_files_and_an_empty_one_is_an_error(tmp_path):
     _, rows = read(tmp_path, "lgd", LGD, at=tmp_path)
     assert len(rows) == 1
     with pytest.raises(UserError, match=r"no \.jsonl file"):
-        sources.survey(Origin("ra", "blimp", path=str(tmp_path)))
+        reading.survey(Origin("ra", "blimp", path=str(tmp_path)))
 
 
 @pytest.mark.parametrize("content", ['{"version": 2}', '{"data": [{"title": "A", ', '{"data": [{]}'])
@@ -227,21 +228,21 @@ def test_hub_rows_give_the_samples_of_the_published_file(tmp_path):
     ]
     for split in ("train", "validation"):
         datasets.Dataset.from_list(rows).to_parquet(hub / f"{split}.parquet")
-    survey = sources.survey(Origin("qa", "squad", hub=str(hub)))
-    from_hub = [row for row in sources.read(survey) if not is_reject(row)]
+    survey = reading.survey(Origin("qa", "squad", hub=str(hub)))
+    from_hub = [row for row in reading.read(survey) if not is_reject(row)]
     assert from_hub == from_file
     assert survey.rejected == 2  # the second split repeats the first
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line():
     with pytest.raises(UserError, match="cannot load nyu-mll/blimp") as error:
-        sources.survey(Origin("ra", "blimp"))
+        reading.survey(Origin("ra", "blimp"))
     assert "\n" not in str(error.value)
 
 
 def test_the_demo_is_generated():
-    survey = sources.survey(Origin("sva", "demo", limit=5, seed=1))
-    rows = list(sources.read(survey))
+    survey = reading.survey(Origin("sva", "demo", limit=5, seed=1))
+    rows = list(reading.read(survey))
     assert (survey.read, len(rows)) == (5, 5)
     assert all(row["evidence"] for row in rows)
 
@@ -250,6 +251,6 @@ def test_the_demo_is_generated():
     ("task", "source", "accepted"), [("ra", "blimp", 1000), ("sva", "lgd", 5990), ("qa", "squad", 1506)]
 )
 def test_published_files_are_read_whole(shared, task, source, accepted):
-    survey = sources.survey(Origin(task, source, path=str(shared / "data" / task)))
+    survey = reading.survey(Origin(task, source, path=str(shared / "data" / task)))
     assert survey.drawn == accepted
-    assert len(list(sources.read(survey))) == survey.read
+    assert len(list(reading.read(survey))) == survey.read

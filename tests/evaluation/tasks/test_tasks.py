@@ -4,9 +4,8 @@ import pytest
 
 from evaluation.benchmark.demo import TASKS as DEMO_TASKS
 from evaluation.benchmark.demo.labelled import JUDGED
-from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.base import Generated, Source
-from evaluation.tasks import TASKS, Task, register, task_of
+from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
 from lrp_core.types import UserError
 
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from lrp_core import Batch, ModelView, UnsupportedMethod, UserError
+from lrp_core import Batch, UnsupportedMethod, UserError
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 from lrp_core.interventions.neurons import neurons_scaled, neurons_set
+from lrp_core.opening import view_of
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -90,7 +91,7 @@ def test_what_does_not_exist_is_named_with_the_range(view, batch):
         neurons_set(view, [{(0, 0): 0.0}] * 2),
     ):
         view.hidden(batch)
-    generic = ModelView.of(tiny_model("gpt2").model, family="generic")
+    generic = view_of(tiny_model("gpt2").model, family="generic")
     with (
         pytest.raises(UnsupportedMethod, match="feed-forward layers that are described"),
         neurons_set(generic, [{(0, 0): 0.0}]),

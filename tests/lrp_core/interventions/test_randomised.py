@@ -8,6 +8,7 @@ from torch import nn
 
 from lrp_core import Batch, UnsupportedModel
 from lrp_core.interventions.randomised import depths_of, randomised
+from lrp_core.opening import view_of
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, T5_RELU, TINY, picture_rows, ragged_rows, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -22,7 +23,7 @@ def model_of(name):
     if kind == "tied":
         return tiny_model(family, **T5_RELU)
     if kind == "generic":
-        return type(tiny_model(family)).of(tiny_model(family).model, "generic")
+        return view_of(tiny_model(family).model, "generic")
     return tiny_model(name)
 
 

@@ -5,6 +5,7 @@ import torch
 
 from lrp_core.families.generic import GenericFamily
 from lrp_core.interventions.rewritten import rewritten
+from lrp_core.opening import view_of
 from tests.lrp_core.interventions.test_randomised import MODELS, logits_of, model_of, state_of
 
 pytestmark = pytest.mark.numeric
@@ -18,7 +19,7 @@ def view(request):
 def test_the_function_stays_and_the_weights_do_not(view):
     view.model.double()
     generic = isinstance(view.family, GenericFamily)
-    view = type(view).of(view.model, "generic") if generic else type(view).of(view.model)
+    view = view_of(view.model, "generic") if generic else view_of(view.model)
     trained, logits = state_of(view), logits_of(view)
     names = []
     with rewritten(view, 5) as models:

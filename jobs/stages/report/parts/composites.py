@@ -8,7 +8,7 @@ from evaluation.report.composite_search import Search, best_table, search_figure
 from evaluation.report.page import Part
 from evaluation.report.results import Methods
 from jobs.config.composites import KEY
-from jobs.plan.choices import Choice
+from jobs.plan.node import Choice
 from jobs.stages.report.reported import Reported
 from lrp_core.composites import Spec
 

@@ -10,8 +10,7 @@ from evaluation.report.extremes import Extremes, extremes_figures, extremes_tabl
 from evaluation.report.page import Part
 from evaluation.report.results import Methods
 from evaluation.schema import NEURONS, RELEVANCE
-from jobs.plan.cells import Cell
-from jobs.plan.node import Run
+from jobs.plan.node import Cell, Run
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import place_of, relevance_cells
 from jobs.store import Ledger

@@ -13,9 +13,9 @@ from evaluation.report.results import Place
 from evaluation.report.ways import ways_table
 from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS
 from evaluation.scoring.trials import Trial
-from jobs.commands.plan_forwards import forwards
-from jobs.plan.cells import Plan
 from jobs.plan.choices import in_words
+from jobs.plan.forwards import forwards
+from jobs.plan.node import Plan
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import place_of
 

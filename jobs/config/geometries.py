@@ -11,7 +11,7 @@ from lrp_core.families import FAMILIES, Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from jobs.config import ModelConfig
+    from jobs.config.models import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobs.config import RunConfig
 from jobs.secrets import without_secrets
+from jobs.stages.record import StageSummary
 from jobs.store.retry import one_line
+from jobs.store.shards import Store
 from jobs.versions import commit, versions
 from lrp_core.types import UserError
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.stages.run import StageSummary
-    from jobs.store.shards import Store
 
 
 @contextmanager

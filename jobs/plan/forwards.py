@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jobs.config import RunConfig
-from jobs.methods import configured, defined_options
+from jobs.config.methods import configured, defined_options
 from jobs.plan.cells import requests_of
 from lrp_core.labels import AT_ONCE
 from lrp_core.method import Method

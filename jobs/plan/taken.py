@@ -1,0 +1,57 @@
+"""The tasks that a model takes: those that ask for the output of its head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evaluation.tasks.record import Output
+from jobs.config import RunConfig
+from jobs.plan.models import ResolvedModel
+from lrp_core.types import UserError
+
+_PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
+
+
+def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
+    """The run's tasks that the model takes.
+
+    A model that names no tasks takes those that ask for the predictions of its head. Raises UserError for a named task
+    that asks for others, and for labels that the model does not have.
+    """
+    taken = []
+    model, labels, is_of_images = resolved.config, resolved.labels, resolved.kind.images
+    for name in config.tasks_for(model):
+        task = config.task(name)
+        if (task.output, task.image) == (resolved.output, is_of_images):
+            if any(resolved.label_id(label) is None for label in task.labels):
+                raise UserError(
+                    f"the labels of task {name} ({', '.join(task.labels)}) are not those of model {model.name} "
+                    f"({', '.join(labels)}): say as the model's `classes` what its labels mean, in their order, or "
+                    "leave the task out of its `tasks`"
+                )
+            taken.append(name)
+        elif model.tasks is not None:
+            predicted = _prediction(resolved.output, is_of_images)
+            raise UserError(
+                f"model {model.name} predicts {predicted}, and task {name} asks for "
+                f"{_prediction(task.output, task.image)}: leave it out of the model's `tasks`, or give another model"
+            )
+    return taken
+
+
+def _prediction(output: Output, is_of_images: bool) -> str:
+    """The words for a kind of prediction: "labels of images"."""
+    return _PREDICTION[output] + (" of images" if is_of_images else "")
+
+
+def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
+    """Raises UserError for a task that every model leaves out, where any of them might have taken it.
+
+    `taken` are the tasks that each model takes, by name.
+    """
+    for name in config.tasks:
+        asked = [model.name for model in config.models if name in config.tasks_for(model)]
+        if asked and not any(name in taken[model] for model in asked):
+            task = config.task(name)
+            asks = _prediction(task.output, task.image)
+            raise UserError(f"task {name} asks for {asks}, which no model of the run predicts: add one that does")

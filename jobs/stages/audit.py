@@ -1,0 +1,58 @@
+"""The figures of the audit, and the samples that they are taken from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from evaluation.benchmark import audit as figures
+from evaluation.schema import GENERIC, VIEW
+from jobs.config import RunConfig
+from jobs.store import Artifact, Ledger, Store
+from jobs.store.artifacts import samples_of, views_of
+from lrp_core.types import UserError
+
+
+def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    ledger = Ledger(store)
+    for name in tasks:
+        record, task = record_of(ledger, name), config.task(name)
+        shares = task.share if task.is_published(record["origin"]["source"]) else {}
+        samples = figures.of_samples(samples_in(ledger, name, figures.GENERIC_COLUMNS))
+        parts = figures.members(samples_in(ledger, name, figures.GENERIC_COLUMNS), task.parts) if task.parts else {}
+        rows_of_parts = record["survey"].get("parts", {})
+        tables[name] = {}
+        for _, view in ledger.records("views"):
+            if (view["task"], view["benchmark"]) != (name, record["key"]):
+                continue
+            views = views_of(view["tokenizer"], name)
+            row = {"rows_in": record["read"] - record["beyond_limit"], "beyond_limit": record["beyond_limit"]}
+            row |= figures.of_views(_shards(ledger, views, VIEW, figures.VIEW_COLUMNS))
+            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]))
+            row["paper_share"] = shares.get(view["kind"])
+            tokens = _shards(ledger, views, VIEW, figures.VIEW_COLUMNS)
+            row |= {**samples, "parts": figures.of_parts(tokens, parts, rows_of_parts)}
+            tables[name][view["tokenizer"]] = row
+    return tables
+
+
+def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
+    """The manifest of the task's samples. Raises UserError where they are not prepared."""
+    record = ledger.latest(samples_of(task))
+    if record is None:
+        raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
+    return record
+
+
+def samples_in(ledger: Ledger, task: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The shards of the task's samples. Raises StoreError where they are not as their manifest says."""
+    return _shards(ledger, samples_of(task), GENERIC, columns)
+
+
+def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)
