@@ -17,6 +17,7 @@ from lrp_core.images import ImageView
 from lrp_core.quantised import check_model
 from lrp_core.rules.activation import activation
 from lrp_core.shared_layers import unrolled
+from lrp_core.torch_layers import separated
 from lrp_core.types import UnsupportedModel, UserError
 from lrp_core.view import ModelView
 
@@ -44,7 +45,8 @@ def view_of(model: PreTrainedModel, family: str | None = None) -> ModelView:
         kind = ImageView
     if described.decoder is not None:
         kind = EncoderDecoderView
-    view = kind(unrolled(model.eval().requires_grad_(False), described), described)
+    model = separated(unrolled(model.eval().requires_grad_(False), described), described)
+    view = kind(model, described)
     bare = [norm.module for norm in view.norms() if norm.module.weight is None]
     if bare:
         path = next(name for name, module in model.named_modules() if module is bare[0])

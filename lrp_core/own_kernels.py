@@ -40,6 +40,17 @@ def _windowed(
     return context.transpose(1, 2), weights
 
 
+def _attended(
+    original: Kernel, around: Kernel, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Attended:
+    """The `attend` of `lrp_core.torch_layers.SeparateAttention`."""
+
+    def kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_: Any) -> Attended:
+        return original(module, query, key, value, mask)
+
+    return around(kernel, module, query, key, value, mask, scaling=query.shape[-1] ** -0.5)
+
+
 def _whole_forward(
     original: Kernel, around: Kernel, module: Any, hidden: Tensor, attention_mask: Tensor | None = None, **_: Any
 ) -> Attended:
@@ -60,4 +71,4 @@ def _softmax_kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask
 
 
 #: By the name of the method.
-STAND_INS: dict[str, Callable[..., Attended]] = {"_attn": _windowed, "forward": _whole_forward}
+STAND_INS: dict[str, Callable[..., Attended]] = {"_attn": _windowed, "attend": _attended, "forward": _whole_forward}

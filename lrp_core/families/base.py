@@ -197,7 +197,8 @@ class Family:
     experts: Experts | None = None  # in those blocks where they are; the others have the MLP above
 
     # layouts
-    qkv: Literal["separate", "joined", "per_head"] = "separate"  # fused: [q | k | v], or [q | k | v] head by head
+    #: Fused: [q | k | v], or [q | k | v] head by head; packed: torch's own layers, whose projections become modules.
+    qkv: Literal["separate", "joined", "per_head", "packed"] = "separate"
     transposed: bool = False  # weights are [in, out] (Conv1D)
     grouped: bool = False  # `config.num_key_value_heads` key-value heads
     norm_eps: str = "eps"  # attribute of the norm modules
