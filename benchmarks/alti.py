@@ -20,7 +20,7 @@ from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.alti_baselines import bare_products, materialising
 from benchmarks.parts.samples import geometry_of, random_sample
 from jobs.bench.record import seconds_of, summary
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import ModelView, Request
 from lrp_core.explained import LINEAR
 from lrp_core.families import family_of

@@ -34,7 +34,7 @@ from benchmarks.parts.context_variants import (
 from benchmarks.parts.growth import Curve, crossings, power_law
 from benchmarks.parts.samples import drawn, geometry_of, random_sample
 from jobs.bench.record import summary
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView
 from lrp_core.memory import is_out_of_memory
 

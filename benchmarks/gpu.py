@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.harness import peak_bytes
 from benchmarks.parts.samples import random_row
 from jobs.bench.record import device_name, met
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.versions import versions
 from lrp_core import Batch, ModelView, Request, load_model, random_model

@@ -15,8 +15,8 @@ from benchmarks.parts.heads_baselines import bare, every_layer_again, products
 from benchmarks.parts.samples import model_of, random_sample
 from jobs.bench.record import summary
 from jobs.config import RunConfig
-from jobs.config.geometries import GEOMETRIES
 from jobs.config.methods import configured, defined_options
+from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS, method
 from lrp_core import Batch, ModelView
 from lrp_core.method import Method

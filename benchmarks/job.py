@@ -26,7 +26,7 @@ from evaluation.schema import RUNTIME
 from jobs.bench.record import paired_ratio, seconds_of, summary
 from jobs.cluster.pools import connect
 from jobs.config import NodesConfig, RunConfig
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.forwards import forwards

@@ -18,7 +18,7 @@ from benchmarks.parts.work import Counting
 from jobs.bench.record import seconds_of, summary
 from jobs.bench.table_8 import METHODS as TABLE_8
 from jobs.bench.table_8 import once, table_8
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request
 from lrp_core.methods.gradients import READINGS, explain_many
 

@@ -22,7 +22,7 @@ from benchmarks.parts.samples import alone, logits_at, model_of, random_row, row
 from evaluation.scoring.flipping import Flipper
 from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
 from jobs.bench.record import paired_ratio, summary
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
 from lrp_core.kinds import ZERO
 from lrp_core.methods import METHODS

@@ -19,7 +19,7 @@ from benchmarks.parts.samples import LENGTHS, alone, model_of, rows_like_sva
 from evaluation.scoring.head_orders import RemovalOrder, random_curves
 from evaluation.scoring.pruning import Sweep
 from jobs.bench.record import paired_ratio, seconds_of, summary
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 

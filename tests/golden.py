@@ -24,7 +24,7 @@ import pyarrow as pa
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import VIEW
 from jobs.config import RunConfig
-from jobs.config.geometries import geometry_of, shape_of
+from jobs.geometries import geometry_of
 from jobs.plan.cells import make_plan
 from jobs.plan.models import reading_of, resolve
 from jobs.plan.node import Run
@@ -119,7 +119,7 @@ def with_random_weights(config: RunConfig) -> RunConfig:
     """The config with random weights of each model's geometry in place of published ones."""
     models = []
     for model in config.models:
-        geometry = shape_of(model)
+        geometry = geometry_of(model.id, model.shape)
         assert geometry is not None, f"{model.name} has no geometry"
         (labels,) = {LABELS.get(task) for task in model.tasks or ("",)}
         known = TOKENIZERS.get(geometry.family)

@@ -36,6 +36,7 @@ RUN = {
         "CHOSEN = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "PAIRS = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "RENAMED = ": f"{EXTEND}the_package_is_shown_as_it_is",
+        "TORCH_CLASSIFIER = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "class RenamedConfig": f"{EXTEND}the_package_is_shown_as_it_is",
         "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
         "SPARSITY = versioned": f"{EXTEND}a_product_is_a_module_and_a_line",

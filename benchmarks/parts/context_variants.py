@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.config.geometries import Geometry
+from jobs.geometries import Geometry
 from lrp_core import METHODS, Batch, ModelView
 from lrp_core.types import UserError
 

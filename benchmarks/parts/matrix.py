@@ -14,7 +14,7 @@ import torch
 from benchmarks.parts.views import write_views
 from evaluation.benchmark.demo import model_dir
 from jobs.config import RunConfig
-from jobs.config.geometries import geometry_of
+from jobs.geometries import geometry_of
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Part, Run
 from jobs.products.explaining import ExplainedBatch, Timing

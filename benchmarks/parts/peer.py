@@ -20,7 +20,7 @@ import torch
 from benchmarks.harness import Bench, interleave
 from benchmarks.parts.samples import alone
 from jobs.bench.record import paired_ratio, summary
-from jobs.config.geometries import Geometry
+from jobs.geometries import Geometry
 from lrp_core import ModelView, Request
 from lrp_core.methods.gradients import explain_many
 from lrp_core.types import UserError

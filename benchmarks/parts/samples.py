@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from jobs.config.geometries import GEOMETRIES, Geometry
+from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, random_model
 
 #: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.

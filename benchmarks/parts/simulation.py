@@ -11,8 +11,8 @@ from jobs.cluster.labels import Needs
 from jobs.cluster.pools import Share, Slots, share_of
 from jobs.commands.plan_speeds import FLOPS, flops_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
-from jobs.config.geometries import Geometry, shape_of
 from jobs.config.methods import configured
+from jobs.geometries import Geometry, geometry_of
 from jobs.plan.forwards import forwards
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
@@ -59,7 +59,7 @@ def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None
     config = config or paper()
     jobs = []
     for model in config.models:
-        geometry = shape_of(model)
+        geometry = geometry_of(model.id, model.shape)
         if geometry is None:
             continue
         units = list(_units(config, model, geometry, relative or {}))

@@ -76,12 +76,12 @@ def named(methods: Methods, name: str) -> str:
     return PLANTED[name].label + _PLANTED_LABEL if name in PLANTED else label(methods, name)
 
 
-def failures(rows: Sequence[ControlRow]) -> dict[tuple[str, str, str], str]:
-    """The control that a method of the run fails, by model, task and method."""
+def verdicts(rows: Sequence[ControlRow]) -> dict[tuple[str, str, str], str]:
+    """The control that a method of the run fails, "" of one that passes, by model, task and method."""
     return {
-        (row.model, row.task, row.method): row.control
+        (row.model, row.task, row.method): "" if row.passed else row.control
         for row in rows
-        if row.control in (RANDOMISED, CHANCE) and row.passed is False and row.method not in PLANTED
+        if row.control in (RANDOMISED, CHANCE) and row.passed is not None and row.method not in PLANTED
     }
 
 
@@ -123,7 +123,7 @@ def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
 
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:
     """A sentence that names the methods of the run that fail, with models and tasks."""
-    failed = failures(rows)
+    failed = {place: control for place, control in verdicts(rows).items() if control}
     asked = {(row.model, row.task, row.method) for row in rows if row.passed is not None and row.method not in PLANTED}
     places: dict[str, list[str]] = {}
     for model, task, method in sorted(failed, key=lambda key: rank(methods, key[2])):

@@ -164,7 +164,8 @@ class Plot:
             return []
         order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
         across = min(self.across, len(panels))
-        wide, narrow = (self._svg(panels, columns, order) for columns in (across, 1))
+        wide = self._svg(panels, across, order)
+        narrow = wide if across == 1 else self._svg(panels, 1, order)
         data = self._data(panels) if any(panel.lines for panel in panels) else ""
         return [Figure(self.name, self.title, self.caption, *wide, *narrow, data)]
 

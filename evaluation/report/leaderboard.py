@@ -29,7 +29,7 @@ class Standing:
     faithfulness: Cell
     is_faithful: bool  # no method is more faithful; False where that is not known
     seconds: float | None  # of a sample, as measured in this run
-    failed: str = ""  # the control that it fails
+    failed: str | None = None  # the control that it fails, "" where it passes; None where none is made
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,29 @@ class Board:
     task: str
     standings: Sequence[Standing]
     conclusion: str
+    is_chance: bool = False  # random relevance is in the first group
+
+    @property
+    def first(self) -> list[Standing]:
+        """The methods that no other beats."""
+        return [one for one in self.standings if one.group == 1]
+
+    @property
+    def spans(self) -> dict[str, str]:
+        """The least and the largest number of the first group, by column; – where nothing is known."""
+        metric = METRICS[lead()]
+        columns = {
+            metric.label: ([one.evidence.value for one in self.first], "{:.0f}", metric.unit),
+            MEASURES[DELTA].label: ([one.faithfulness.value for one in self.first], "{:.1f}", ""),
+            "ms a sample": ([one.seconds and 1000 * one.seconds for one in self.first], "{:.2g}", ""),
+        }
+        return {name: _span(*column) for name, column in columns.items()}
+
+
+def _span(values: Sequence[float | None], digits: str, unit: str) -> str:
+    known = [value for value in values if value is not None]
+    ends = dict.fromkeys(digits.format(end) for end in (min(known), max(known))) if known else {}
+    return f"{' to '.join(ends)} {unit}".strip() if ends else "–"
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,7 @@ class Beyond:
 
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of (model, task, method)
-    failed: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # (model, task, method) -> the control
+    verdicts: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # of controls, as `verdicts` has them
 
 
 def boards(results: Results, beyond: Beyond) -> list[Board]:
@@ -71,11 +94,12 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
         for method in group:
             cells = _cell(compared, method, lead()), _cell(faithful, method, DELTA)
             seconds = beyond.seconds.get((model, task, method))
-            failed = beyond.failed.get((model, task, method), "")
+            failed = beyond.verdicts.get((model, task, method))
             standings.append(Standing(method, at, *cells, method in most, seconds, failed))
     concluded = conclusion(results, standings, compared, faithful) + _failing(results, standings)
     concluded += _on_other_seeds(results, model, task, compared)
-    return Board(model, task, standings, concluded)
+    is_chance = any(one.group == 1 and one.method == results.baseline for one in standings)
+    return Board(model, task, standings, concluded, is_chance)
 
 
 def _on_other_seeds(results: Results, model: str, task: str, compared: Comparison) -> str:
@@ -107,7 +131,7 @@ def _beats(compared: Comparison, better: str, worse: str) -> bool:
 def _failing(results: Results, standings: Sequence[Standing]) -> str:
     """A warning of methods of the first group that fail a control."""
     failing = [results.label(one.method) for one in standings if one.group == 1 and one.failed]
-    return f" Of these, {', '.join(failing)} hardly depends on what the model has learnt." if failing else ""
+    return f" Beware: {', '.join(failing)} hardly depends on what the model has learnt." if failing else ""
 
 
 def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
@@ -135,15 +159,12 @@ def conclusion(
     if np.isfinite(smallest):
         unseen = f" Differences below {number(smallest, 1)} points may go unseen with {counted}."
     if not others:
-        return f"No method finds the evidence more often than another ({metric.label}, every pair tested).{unseen}"
+        return f"No method finds the evidence more often than another (every pair tested).{unseen}"
+    rest = "the other method" if others == 1 else f"each of the {others} others"
     if len(first) == 1:
-        rest = "the other method" if others == 1 else f"each of the {others} others"
-        best = f"{results.label(first[0].method)} finds the evidence more often than {rest}"
+        best = f"It finds the evidence more often than {rest}"
         return f"{best} ({_share(first[0])}){_also_faithful(first[0], faithful)}.{unseen}"
-    told = [results.label(one.method) for one in first]
-    names = f"{', '.join(told[:-1])} and {told[-1]}"
-    rest = "the other" if others == 1 else f"each of the {others} others"
-    group = f"No test tells {names} apart, and {rest} finds the evidence less often than one of them."
+    group = f"No test tells them apart; {rest} finds the evidence less often than one of them."
     if results.baseline in [one.method for one in first]:
         return f"{group} Random relevance is among them: by {metric.label}, nothing here is better than chance.{unseen}"
     return f"{group}{_cheapest(results, first)}{unseen}"

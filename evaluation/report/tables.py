@@ -110,7 +110,7 @@ def _beside_random(results: Results) -> Iterator[Entry]:
         row = (place.task, (place.model, results.label(place.method)))
         for name, metric in METRICS.items():
             yield Entry(*row, Column(metric.label, metric.unit), interval_cell(results, place, name))
-            if base is not None:
+            if base is not None and metric.is_compared:
                 column = Column(metric.label, f"Δ {results.label(base)}", signed=True)
                 yield Entry(*row, column, over_cell(results, place, base, name))
 

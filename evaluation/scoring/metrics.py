@@ -45,6 +45,7 @@ class Metric:
     shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD | OVERLAP | BY_LAYER
     needs_evidence: bool = True  # else it is told of samples without evidence too, and of tasks that have none
     version: int = 1  # raised when its numbers change: scores of another version are computed again
+    is_compared: bool = True  # by tests between methods; not where it is what another metric is held against
 
     def __call__(self, block: Block) -> np.ndarray:
         return self.function(block)
@@ -249,7 +250,7 @@ def dot_softmax(block: Block) -> np.ndarray:
     return block.evidence_sum(shares) / (shares @ np.ones(shares.shape[1], shares.dtype))
 
 
-@metric("RMA, shuffled")
+@metric("RMA, shuffled", is_compared=False)
 def rma_shuffled(block: Block) -> np.ndarray:
     """RMA by chance: its mean over all orders of the method's own values, the share of evidence where any is positive.
 
@@ -258,20 +259,20 @@ def rma_shuffled(block: Block) -> np.ndarray:
     return np.where(block.positive.any(axis=1), block.size / block.count, 0.0)
 
 
-@metric("PTA, shuffled")
+@metric("PTA, shuffled", is_compared=False)
 def pta_shuffled(block: Block) -> np.ndarray:
     """PTA by chance: its mean over all orders of the method's own values."""
     positive, size, count = row_count(block.positive), block.size, block.count
     return 1 - (positive + size - 2 * positive * size / count) / count
 
 
-@metric("IoU, shuffled")
+@metric("IoU, shuffled", is_compared=False)
 def iou_shuffled(block: Block) -> np.ndarray:
     """IoU by chance: its mean over all orders of the method's own values."""
     return _mean_overlaps(block, np.minimum(row_count(block.positive), block.size))
 
 
-@metric("IoU positive, shuffled")
+@metric("IoU positive, shuffled", is_compared=False)
 def iou_positive_shuffled(block: Block) -> np.ndarray:
     """IoU positive by chance: its mean over all orders of the method's own values."""
     return _mean_overlaps(block, row_count(block.positive))

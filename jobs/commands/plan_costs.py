@@ -12,8 +12,8 @@ import numpy as np
 
 from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
-from jobs.config.geometries import shape_of
 from jobs.config.methods import configured, defined_options
+from jobs.geometries import geometry_of
 from jobs.plan.cells import requests_of
 from jobs.plan.choices import curve_settings
 from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
@@ -132,7 +132,7 @@ class Subject:
 
     def _by_geometry(self, dtype: str, tokens: float) -> float | None:
         """Seconds of a forward of `tokens` by arithmetic of the model's geometry; None where that is unknown."""
-        geometry, flops = shape_of(self.model), speed(self.basis.config, self.model, dtype)
+        geometry, flops = geometry_of(self.model.id, self.model.shape), speed(self.basis.config, self.model, dtype)
         if geometry is None or flops is None:
             return None
         return 2.0 * geometry.block_parameters * tokens / flops
@@ -149,7 +149,7 @@ def capabilities_of(model: ModelConfig, planned: ModelPlan | None) -> frozenset[
     """The model's properties that methods may need; None where neither its plan nor its id tells its family."""
     if planned is not None:
         return planned.resolved.capabilities
-    geometry = shape_of(model)
+    geometry = geometry_of(model.id, model.shape)
     return None if geometry is None else geometry.model_family.capabilities
 
 

@@ -12,12 +12,12 @@ from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from evaluation.tasks import Task
 from jobs.config.file import ConfigError
-from jobs.config.geometries import GEOMETRIES
 from jobs.config.methods import bound, left_open
 from jobs.config.models import MethodConfig
 from jobs.config.neurons import CorpusConfig
 from jobs.config.perturb import PerturbConfig
 from jobs.config.settings import Settings
+from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks

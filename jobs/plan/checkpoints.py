@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.demo import EVERY, model_dir
 from jobs.config import ModelConfig
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
 from lrp_core.types import UserError, nearest
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
-from jobs.config.geometries import geometry_of
+from jobs.geometries import geometry_of
 from jobs.plan.checkpoints import (
     ModelUnavailable,
     adapter_key,

@@ -13,7 +13,7 @@ from benchmarks.harness import Bench, table
 from benchmarks.parts.work import Counting
 from evaluation.schema import BENCH
 from jobs.bench.record import met, paired_ratio, summary
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core import random_model
 from lrp_core.rules.contributions import gamma_rule
 from lrp_core.types import UserError

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import lrp
 from benchmarks.parts import peer
 from benchmarks.parts.peer import Lxt
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from lrp_core.types import UserError
 
 PYTHON = os.environ.get("CLOSELOOK_LXT")

@@ -6,8 +6,8 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR, ConfigError
-from jobs.config.geometries import geometry_of
 from jobs.config.methods import configured
+from jobs.geometries import geometry_of
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))

@@ -13,7 +13,7 @@ from evaluation.benchmark.sources.pictures import hub_rows
 from evaluation.schema import CURVES, RELEVANCE, VIEW
 from evaluation.scoring.flips import Flips, Ranking, tie_order
 from jobs.config import ModelConfig, RunConfig
-from jobs.config.geometries import geometry_of
+from jobs.geometries import geometry_of
 from jobs.plan.cells import make_plan
 from jobs.plan.models import resolve
 from jobs.plan.taken import tasks_of

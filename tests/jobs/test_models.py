@@ -13,7 +13,7 @@ from huggingface_hub.utils import close_session
 from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
-from jobs.config.geometries import GEOMETRIES
+from jobs.geometries import GEOMETRIES
 from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.products.explaining import Explainer

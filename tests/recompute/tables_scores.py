@@ -111,6 +111,8 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
     frame = facts.scored(cell)
     values = 100 * frame[metric].to_numpy()
     random = (*cell[:3], "random")
+    if metric.endswith("_shuffled"):
+        return number(values.mean(), len(values), scale=100)
     if row["label"] == "%":
         expected = number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
         return expected.widened(*facts.slack(cell, metric))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from evaluation.report.controls import failures
+from evaluation.report.controls import verdicts
 from evaluation.report.faithfulness import Drawn
 from evaluation.report.leaderboard import Beyond, method_seconds
 from evaluation.report.results import Results
@@ -42,7 +42,7 @@ class Reported:
         for drawn in self.drawn:
             if drawn.areas.comparison is not None:
                 faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
-        return Beyond(faithfulness, method_seconds(self.results, self.runtimes), failures(self.controls))
+        return Beyond(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:

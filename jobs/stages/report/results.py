@@ -183,7 +183,8 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
-    measured = applicable(results.tasks[places[0].task])
+    of_task = applicable(results.tasks[places[0].task])
+    measured = {name: metric for name, metric in of_task.items() if metric.is_compared}
     if not measured or not len(ids):
         return None
     values = []

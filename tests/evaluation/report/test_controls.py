@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.report.controls import controls_figure, controls_table, failures, summary
+from evaluation.report.controls import controls_figure, controls_table, summary, verdicts
 from evaluation.report.leaderboard import Beyond, boards, leaderboard
 from evaluation.scoring.controls import ARCHITECTURE, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
 from jobs.methods import METHODS
@@ -63,9 +63,9 @@ def test_a_control_that_misses_what_is_planted_is_broken(rows, said):
 
 
 def test_the_first_screen_names_a_failed_control_beside_the_method():
-    beyond = Beyond(failed=failures(ROWS))
+    beyond = Beyond(verdicts=verdicts(ROWS))
     [board] = boards(some_results(), beyond)
     assert {one.method: one.failed for one in board.standings if one.failed} == {"attnlrp": "randomisation"}
-    assert board.conclusion.endswith("Of these, AttnLRP hardly depends on what the model has learnt.")
+    assert board.conclusion.endswith("Beware: AttnLRP hardly depends on what the model has learnt.")
     rows = leaderboard(some_results(), beyond).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

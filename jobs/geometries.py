@@ -11,8 +11,6 @@ from lrp_core.families import FAMILIES, Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from jobs.config.models import ModelConfig
-
 
 @dataclass(frozen=True)
 class Geometry:
@@ -138,14 +136,13 @@ def _constants_of(name: str) -> dict[str, Any]:
 GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for name, *sizes in _TABLE}
 
 
-def geometry_of(model_id: str) -> Geometry | None:
-    """The geometry of ``random/<name>`` or of the hub id of one of them; None for other models."""
+def geometry_of(model_id: str, shape: str | None = None) -> Geometry | None:
+    """The geometry of ``random/<name>`` or of the hub id of one of them; of other models the one named `shape`, if any.
+
+    >>> geometry_of("openai-community/gpt2").layers
+    12
+    """
     if model_id.startswith("random/"):
         return GEOMETRIES.get(model_id.removeprefix("random/"))
-    return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)
-
-
-def shape_of(model: ModelConfig) -> Geometry | None:
-    """The geometry by which a model's cost is estimated: that of its id, else the one that its config names."""
-    known = geometry_of(model.id)
-    return known if known is not None or model.shape is None else GEOMETRIES[model.shape]
+    known = next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)
+    return known if known is not None or shape is None else GEOMETRIES[shape]
