@@ -20,6 +20,22 @@ MUTANTS = (
         "tests/evaluation/scoring/test_controls.py::test_a_method_fails_only_where_its_interval_lies_above_the_bar",
     ),
     Mutant(
+        "clusters_of_one_size",
+        "Intervals of clusters of unequal sizes depend on where zero is.",
+        "evaluation/scoring/intervals.py",
+        "    centred = sums - sizes[:, None] * mean\n",
+        "    centred = sums - sizes.mean() * mean\n",
+        "tests/evaluation/scoring/test_intervals.py::test_intervals_of_uneven_clusters_move_with_the_values",
+    ),
+    Mutant(
+        "chance_of_all_positive_tokens",
+        "The chance of the overlap counts positive tokens beyond those that are chosen.",
+        "evaluation/scoring/metrics.py",
+        "_mean_overlaps(block, np.minimum(row_count(block.positive), block.size))",
+        "_mean_overlaps(block, row_count(block.positive))",
+        "tests/evaluation/scoring/test_metrics.py::test_many_samples_at_once_equal_one_at_a_time",
+    ),
+    Mutant(
         "wrong_denominator",
         "Per-token accuracy is a share of the longest text's tokens, not of the text's own.",
         "evaluation/scoring/metrics.py",

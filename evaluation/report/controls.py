@@ -155,7 +155,7 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
         "down to the depth below the line's point; bands are 95 % intervals over samples. A method that stays high "
         "says little of what the model has learnt."
     )
-    axes = ("weights are random from the head down to", "correlation with the trained model's")
+    axes = ("weights are random from the head down to", "correlation with the trained")
     return Plot("controls", "Relevance under random weights", caption, axes).figures(panels, methods)
 
 
