@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.explained import EXPLAINED
+from lrp_core.families.generic import GenericFamily
 from lrp_core.transfer import to_host
 from lrp_core.types import Batch, Relevance, Request, Results, UnusableRows, UserError, rows_named
 from lrp_core.view import ModelView
@@ -159,6 +160,7 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     at = batch.position.clamp(0, real.shape[1] - 1)[:, None]
     on_token = (at[:, 0] == batch.position) & real.gather(1, at)[:, 0]
     _refuse(~on_token & stands_for_sample, "no_position", "the position to predict is on padding or outside of the row")
+    _check_span(view, batch, real)
     if view.kind.reads == "anywhere":
         return
     readable = _readable(view, batch)  # [B, T]
@@ -168,6 +170,20 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     reason = f"the model's head reads at the {view.kind.reads} token alone: give its index as the position"
     reason += "" if readable.equal(real) else " (padding tokens of the text do not count)"
     _refuse(elsewhere & stands_for_sample, "no_position", reason)
+
+
+def _check_span(view: ModelView, batch: Batch, real: Tensor) -> None:
+    """Raises UserError for spans of models that say no answers, UnusableRows where a token is read where none is."""
+    if batch.span_positions is None or batch.span_ids is None:
+        return
+    if isinstance(view.family, GenericFamily):
+        raise UserError("models that no family describes explain one token of an answer at a time, no span")
+    if view.kind.labels or view.kind.slot:
+        raise UserError(f"{view.family.title} predict one token or label: spans are of models that go on with a text")
+    _check_range(batch.span_ids, view.n_targets, "token index out of range, the vocabulary has")
+    at = batch.span_positions.clamp(0, real.shape[1] - 1)
+    outside = ((at != batch.span_positions) | ~real.gather(1, at)).any(-1)
+    _refuse(outside, "no_position", "a token of the span is read on padding or outside of the row")
 
 
 def _readable(view: ModelView, batch: Batch) -> Tensor:

@@ -72,6 +72,7 @@ class Method:
     column: str = ""  # methods of one column stand in for each other; default: a column of its own
     colour: str | None = None  # in figures; None takes one that is left
     unstable: bool = False  # divides by numbers near 0: the report says how large its relevance gets, beside others
+    spans: bool = False  # whether it explains several tokens of an answer together
     inverted: bool = False  # whether tables of faithfulness show its relevance with the sign reversed, too
     about: str = ""  # what it is, in half a sentence
     source: str = ""  # paper and equation
@@ -131,6 +132,8 @@ class Method:
         from lrp_core.labels import explained_by_label
 
         self.require(view.family)
+        if batch.span_ids is not None and not self.spans:
+            raise UnsupportedMethod(f"{self.name} explains one token of an answer at a time, no span")
         if POSITIONS not in view.family.capabilities and any(request.embedding == FULL for request in requests):
             lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
             raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")

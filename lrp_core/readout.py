@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from lrp_core.encoder_decoder import EncoderDecoderView
-from lrp_core.explained import explained_by
+from lrp_core.explained import Explained, explained_by
 from lrp_core.guard import undisturbed
 from lrp_core.transfer import to_host
 from lrp_core.types import Batch, UserError
-from lrp_core.view import ModelView
+from lrp_core.view import ModelView, weighted
 
 _ROWS, _TOKENS = 1024, 8192  # logits held at once; fixed, so that a row's neighbours change its sums little
 
@@ -30,11 +30,27 @@ def explained_numbers(
     if view.predicts_score and not all(choice.linear for choice in choices):
         raise UserError("a score has no probability: explain it by 'target'")
     state = view.prediction(hidden, batch)
+    if batch.span_ids is not None:
+        return _of_spans(view, state, batch, choices)
     logits = view.unembed(state, batch)
     if all(choice.linear for choice in choices):
         return logits, {choice.name: choice.of(logits) for choice in choices}
     others, _ = over_vocabulary(view, state, batch.target_ids)
     return logits, {choice.name: choice.of(logits, others.to(logits.device)) for choice in choices}
+
+
+def _of_spans(
+    view: ModelView, state: Tensor, batch: Batch, choices: Sequence[Explained]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As `explained_numbers`, of spans of answers: sums over their tokens of weights times a token's number."""
+    assert batch.span_ids is not None
+    logits = view.of_span(state, batch)  # [B, N, 1]
+    others = None
+    if not all(choice.linear for choice in choices):
+        others, _ = over_vocabulary(view, state.flatten(0, 1), batch.span_ids.flatten())
+        others = others.to(logits.device)
+    numbers = {choice.name: choice.of(logits.flatten(0, 1), others).view(batch.span_ids.shape) for choice in choices}
+    return weighted(logits, batch), {name: weighted(number, batch) for name, number in numbers.items()}
 
 
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

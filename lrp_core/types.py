@@ -77,14 +77,19 @@ class Batch:
     pixel_values: Tensor | None = None  # [B, C, H, W] float32, normalised, of models of images
     decoder_input_ids: Tensor | None = None  # [B, U] int64, of encoder-decoders
     decoder_attention_mask: Tensor | None = None  # [B, U] int64, like `attention_mask`
+    # Spans of an answer, whose tokens are explained together: where each of N is read, its id, and its weight in the
+    # sum, 0 on padding. `position` and `target_ids` are those of the last.
+    span_positions: Tensor | None = None  # [B, N] int64, like `position`
+    span_ids: Tensor | None = None  # [B, N] int64
+    span_weights: Tensor | None = None  # [B, N] float32
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
         """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`, `token_type_ids`, `decoder_input_ids`).
 
-        All rows have foils, or none has; so with token types, with `pixel_values` [C, H, W], and with what the decoder
-        has seen, which is always padded on the right. Raises UserError where some have and some have not, and for
-        pictures of two sizes.
+        Rows of :func:`span_row` have `span` beside these. All rows have foils, or none has; so with token types, with
+        spans, with `pixel_values` [C, H, W], and with what the decoder has seen, which is always padded on the right.
+        Raises UserError where some have and some have not, and for pictures of two sizes.
         """
         import torch
 
@@ -113,6 +118,7 @@ class Batch:
             None if pixels is None else _stacked(pixels),
             prefix,
             prefix_mask,
+            *_spans(rows, position),
         )
 
     @property
@@ -142,7 +148,12 @@ class Batch:
         return {"tokens": of_every[:, :width], "decoder_tokens": of_every[:, width:]}
 
     def over_tokens(self, pick: Callable[[Tensor], Tensor], position: Tensor) -> Batch:
-        """The batch with `pick` applied to all that has a number for each token [B, T], and the new `position` [B]."""
+        """The batch with `pick` applied to all that has a number for each token [B, T], and the new `position` [B].
+
+        Raises UnsupportedMethod for spans, whose positions it does not know.
+        """
+        if self.span_ids is not None:
+            raise UnsupportedMethod("tokens that move leave spans of an answer behind: explain its tokens one by one")
         types = None if self.token_type_ids is None else pick(self.token_type_ids)
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         return replace(self, input_ids=ids, attention_mask=mask, position=position, token_type_ids=types)
@@ -169,7 +180,7 @@ class Batch:
         if texts < 1 or len(self) % texts:
             raise UserError(f"{len(self)} rows are not {texts} texts again and again")
         for name, value in self.to("cpu").tensors.items():
-            of_row = name in ("position", "target_ids", "foil_ids")
+            of_row = name in ("position", "target_ids", "foil_ids", "span_positions", "span_ids", "span_weights")
             if not of_row and any((part != value[:texts]).any() for part in value.split(texts)):
                 raise UserError("rows of one text have the same tokens: give others in another batch")
         return self.rows(0, texts)
@@ -199,6 +210,41 @@ def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[An
     if missing:
         raise UserError(f"some rows of the batch have {title} and some have none: batch them separately")
     return values
+
+
+def span_row(
+    row: Mapping[str, Any], first: int, ids: Sequence[int], weights: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """A view row that explains a span of an answer: the sum of weights times the logits of the tokens `ids`.
+
+    The first of them is read at `first`, an index into what the model reads, the next behind it. Tokens of weight 0 are
+    read and not explained. Raises UserError for no tokens, and for other than one weight a token.
+
+    >>> row = span_row({"input_ids": [5, 6, 7, 8]}, first=1, ids=[7, 8, 9])
+    >>> row["position"], row["target_id"], row["span"]
+    (3, 9, [(1, 7, 1.0), (2, 8, 1.0), (3, 9, 1.0)])
+    """
+    weights = [1.0] * len(ids) if weights is None else list(weights)
+    if not ids or len(weights) != len(ids):
+        raise UserError(f"a span has tokens, and a weight for each: not {len(ids)} tokens and {len(weights)} weights")
+    span = [(first + at, token, float(weight)) for at, (token, weight) in enumerate(zip(ids, weights, strict=True))]
+    last, token, _ = span[-1]
+    return {**row, "position": last, "target_id": token, "foil_id": None, "span": span}
+
+
+def _spans(rows: Sequence[Mapping[str, Any]], position: Tensor) -> tuple[Tensor | None, ...]:
+    """Positions, ids and weights of the rows' spans [B, N]; None without any. `position` [B] is that of the batch."""
+    import torch
+
+    spans = _of_all(rows, "span", "spans")
+    if spans is None:
+        return None, None, None
+    width = max(map(len, spans))
+    padded = [[*span, *[(span[-1][0], span[-1][1], 0.0)] * (width - len(span))] for span in spans]
+    positions, ids = (torch.tensor([[token[at] for token in span] for span in padded]) for at in (0, 1))
+    moved = position - torch.tensor([row["position"] for row in rows])  # by padding on the left
+    weights = torch.tensor([[token[2] for token in span] for span in padded], dtype=torch.float32)
+    return positions + moved[:, None], ids, weights
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:

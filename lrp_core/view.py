@@ -159,19 +159,40 @@ class ModelView(ModelParts):
         return self.unembed(self.prediction(hidden, batch), batch)
 
     def prediction(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Input of the unembedding [B, D]: the predicted position of `hidden` [B, T, D], head transform included."""
+        """Input of the unembedding [B, D]: the predicted position of `hidden` [B, T, D], head transform included.
+
+        Of spans [B, N, D], a position for each token.
+        """
         at = torch.arange(len(batch), device=hidden.device)
+        if batch.span_positions is not None:
+            return self.head(hidden[at[:, None], batch.span_positions.to(hidden.device)])
         return self.head(hidden[at, batch.position.to(hidden.device)])
 
     def unembed(self, state: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2, ...] ([B, 1, ...] without foils) of `state` [B, ..., D].
 
-        In float32 at least. A sample may have many states, such as one for each of its tokens.
+        In float32 at least. A sample may have many states, such as one for each of its tokens. Of a span, whose states
+        are [B, N, D], the weighted sum of its tokens' logits [B, 1].
         """
+        if batch.span_ids is not None:
+            return weighted(self.of_span(state, batch), batch)
         rows, bias = self.unembedding_rows(batch.explained_ids)  # [B, 2, D]
         return self._logits_of(wide(state.to(rows.device)), rows, bias)
+
+    def of_span(self, state: Tensor, batch: Batch) -> Tensor:
+        """The logit of each token of a span [B, N, 1], from the state at its position [B, N, D]."""
+        assert batch.span_ids is not None
+        rows, bias = self.unembedding_rows(batch.span_ids.flatten()[:, None])  # [B * N, 1, D]
+        return self._logits_of(wide(state.to(rows.device)).flatten(0, 1), rows, bias).unflatten(0, batch.span_ids.shape)
 
     def _logits_of(self, state: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
         """Logits of states by rows of the unembedding, in the precision of the states."""
         logits = self.readout(state, rows.to(state.dtype), None if bias is None else bias.to(state.dtype))
         return logits if self.logit_cap is None else self.logit_cap(logits)
+
+
+def weighted(numbers: Tensor, batch: Batch) -> Tensor:
+    """The sum over the tokens of each span of `numbers` [B, N, ...] times their weights."""
+    assert batch.span_weights is not None
+    weights = batch.span_weights.to(numbers)
+    return (numbers * weights.view(*weights.shape, *[1] * (numbers.dim() - 2))).sum(1)

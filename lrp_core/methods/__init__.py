@@ -76,6 +76,7 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
         "gives": ("tokens", "heads", "neurons", "projections", *(("boundaries",) if conserves else ())),
         "explanations": EVERY,
         "passes": "gradients",
+        "spans": True,
     }
     return Method(name, version=1, label=label, conserves=conserves, rules=rules, **of_all | record)
 
@@ -187,6 +188,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="IG",
         explain="lrp_core.methods.path_gradients:integrated_gradients",
+        spans=True,
         options=(
             Option("steps", 50, "gradients along the path", low=1),
             Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
@@ -207,6 +209,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="SmoothGrad",
         explain="lrp_core.methods.path_gradients:smoothgrad",
+        spans=True,
         options=(
             Option("samples", 20, "points drawn around the input", low=1),
             Option("sigma", 0.1, "standard deviation of the noise", low=0),

@@ -45,6 +45,7 @@ PERTURBATION = (
         version=1,
         label="Occlusion",
         explain="lrp_core.methods.occlusion:explain_many",
+        spans=True,
         family="perturbation",
         options=(
             Option(
@@ -69,6 +70,7 @@ PERTURBATION = (
         version=2,
         label="Kernel SHAP",
         explain="lrp_core.methods.kernel_shap:explain_many",
+        spans=True,
         family="perturbation",
         options=(
             Option(
