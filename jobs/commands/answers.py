@@ -21,7 +21,7 @@ from jobs.commands.question import Question, read, space_note, text_read, tokens
 from lrp_core.explained import CONTRASTIVE, needs_foil
 from lrp_core.method import Method
 from lrp_core.readout import against_strongest, rows_for, with_predictions
-from lrp_core.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.types import Batch, Relevance, UnusableRows, UserError, span_row
 from lrp_core.view import ModelView
 
 #: Columns of a row that grow as a text or an answer goes on.
@@ -102,7 +102,7 @@ class Answer:
         read = None  # the whole text, where the target follows it
         if self.decoder is not None:
             read = f"{question.before} → {''.join(self.decoder[1:])} "
-        elif self.at:
+        elif self.at or question.words == "sum":
             read = "".join(self.tokens) + " "
         elif question.second is not None:
             read = f"{question.sentence} | {question.second} "
@@ -130,9 +130,15 @@ def _values(relevance: Tensor | None) -> Any:
 def answers(question: Question, opened: Opened, methods: Sequence[Method], **finer: Any) -> Iterator[Answer]:
     """The prediction, or one after the other as each is read with what is explained before it. `finer` as for methods.
 
+    Where the question asks for the sum of the target's tokens, they are one answer, by one forward and one backward.
+
     Raises UserError for questions that the model or a method has no answer to.
     """
     rows = list(_rows(question, opened))
+    if question.words == "sum":
+        row = span_row(rows[-1], rows[0]["position"], [row["target_id"] for row in rows])
+        yield _answer(question, opened, methods, row, _relevance(opened, methods, [row], question.explanation, **finer))
+        return
     in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
     for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
         yield _answer(question, opened, methods, row, relevance, at)
@@ -141,7 +147,7 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
 def _rows(question: Question, opened: Opened) -> Iterator[Row]:
     """The row that the model reads for each of the predictions, with the target that it predicts there."""
     asked, view = read(question, opened), opened.view
-    targets = tokens_of(question, opened) if question.words == "each" else [None] * question.generate
+    targets = tokens_of(question, opened) if question.every_token else [None] * question.generate
     for target in targets:
         if target is not None:
             asked = {**asked, "target_id": target}
@@ -225,6 +231,8 @@ def _plain(answer: Answer) -> dict[str, Any]:
     plain |= {key: row[key] for key in ("target_id", "foil_id", "position", "input_ids", "special_mask")}
     if row.get("decoder_input_ids") is not None:
         plain["decoder_input_ids"] = row["decoder_input_ids"]
+    if row.get("span") is not None:
+        plain["target_ids"] = [token for _, token, _ in row["span"]]
     groups = words(answer.tokens, row["special_mask"])
     plain |= {"tokens": answer.tokens, "words": [[group[0], group[-1] + 1] for group in groups]}
     plain["logit_target"] = answer.logits[0]
@@ -299,7 +307,7 @@ def _answer(
     read = row["input_ids"] if decoder is None else decoder[1:]
     *tokens, token = pieces(opened.writer, [*read, target_id])
     target, foil = token.strip() or repr(token), None
-    if question.words == "single" and isinstance(question.target, str):
+    if question.words in ("single", "sum") and isinstance(question.target, str):
         target = question.target
     if question.words == "single" and isinstance(question.foil, str):
         foil = question.foil

@@ -17,7 +17,7 @@ from lrp_core.explained import EXPLAINED, TARGET, needs_foil
 from lrp_core.types import UserError, nearest
 
 MARKER = "___"
-_Words = Literal["single", "first_difference", "each"]
+_Words = Literal["single", "first_difference", "each", "sum"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Question:
             raise UserError(f"words is one of {', '.join(get_args(_Words))}, not {self.words!r}")
         if isinstance(self.foil, int) != isinstance(self.target, int) and None not in (self.foil, self.target):
             raise UserError("target and foil are both words or both numbers of tokens")
-        if self.words == "each" and (not isinstance(self.target, str) or self.foil is not None):
-            raise UserError('words="each" explains one token of a target after the other: it needs a word and no foil')
+        if self.every_token and (not isinstance(self.target, str) or self.foil is not None):
+            raise UserError(f"words={self.words!r} explains every token of a target: it needs words and no foil")
 
     @property
     def before(self) -> str:
@@ -71,9 +71,14 @@ class Question:
         return self.sentence.replace(MARKER, "")
 
     @property
+    def every_token(self) -> bool:
+        """Every token of the target is explained, in turn or all together."""
+        return self.words in ("each", "sum")
+
+    @property
     def has_word(self) -> bool:
         """The target is a word, of which one token is explained."""
-        return isinstance(self.target, str) and self.words != "each"
+        return isinstance(self.target, str) and not self.every_token
 
     def prompt(self, opened: Opened) -> Prompt:
         """The part of the text that a causal model or an encoder reads."""
@@ -135,7 +140,7 @@ def read(question: Question, opened: Opened) -> Row:
     else:
         encoding = encoding if kind.slot else encoding.open_ended()
         _check_text(encoding, "no text before the place of the target")
-        steps = len(tokens_of(question, opened)) if question.words == "each" else question.generate
+        steps = len(tokens_of(question, opened)) if question.every_token else question.generate
         if len(encoding) + steps - 1 > resolved.max_length:
             raise UserError(f"{len(encoding)} tokens and {steps} more: {resolved.max_length} are the most")
         row["position"] = encoding.ids.index(tokenizer.mask_token_id) if kind.slot else len(encoding) - 1
@@ -152,8 +157,8 @@ def _check_words(question: Question, resolved: ResolvedModel) -> None:
         raise UserError(f"a {question.explanation} explanation is against a foil: give one, or ask for {free}")
     if question.prefix is not None and not kind.decoder:
         raise UserError(f"{model} has no decoder of its own that --prefix could be said by: leave it out")
-    if kind.slot and (question.words == "each" or question.generate > 1):
-        advice = "leave words out" if question.words == "each" else "--generate is 1"
+    if kind.slot and (question.every_token or question.generate > 1):
+        advice = "leave words out" if question.every_token else "--generate is 1"
         raise UserError(f"{model} fills a place in a text and does not go on with one: {advice}")
 
 
@@ -176,7 +181,7 @@ def _token_id(word: str | int | None, question: Question, opened: Opened) -> int
         if not 0 <= word < len(opened.writer):
             raise UserError(f"there is no token {word}: the tokenizer has {len(opened.writer):,}, from 0")
         return word
-    if word is None or question.words == "each":
+    if word is None or question.every_token:
         return None
     prefix, written = question.answer_so_far(opened), _written(question, opened)
     (joint,) = encode(opened.writer, [prefix.with_target(word.strip())], template=False)
@@ -276,7 +281,7 @@ def _view(row: Row, question: Question, opened: Opened) -> Row:
         opened.tokenizer,
         kind=resolved.kind,
         max_length=resolved.max_length,
-        words="single" if question.words == "each" else question.words,
+        words="first_difference" if question.words == "first_difference" else "single",
         decoder_tokenizer=opened.decoder_tokenizer,
     )
     for reject in rejects:

@@ -20,7 +20,7 @@ from lrp_core.method import Method
 from lrp_core.types import UserError
 
 MethodLike = str | Mapping[str, Any] | Method
-Words = Literal["single", "first_difference", "each"]
+Words = Literal["single", "first_difference", "each", "sum"]
 
 
 def explain(
@@ -48,7 +48,8 @@ def explain(
     `second` are then one for all, or a list. `___` marks the place of the target, which follows the text otherwise.
     Target and foil are words or numbers of tokens; without a target, what the model predicts is explained, and
     with `generate` N predictions in turn. Of words of several tokens `words="first_difference"` explains the first that
-    differs, and `"each"` every token of the target in turn. Of a classifier, `label` is explained, or its prediction.
+    differs, `"each"` every token of the target in turn, and `"sum"` all of them together: the sum of their logits, by
+    one forward and one backward. Of a classifier, `label` is explained, or its prediction.
 
     `model` is `demo/gpt2`, a hub id, a folder, or what `closelook.open_model` gave, which keeps the weights for
     the next call; `dtype`, `device`, `family`, `adapter` and `decoder_tokenizer`, which writes an encoder-decoder's
@@ -79,7 +80,7 @@ def explain(
     opened = model
     if not isinstance(opened, Opened):
         opened = open_model(opened, dtype, device, family, adapter, decoder_tokenizer)
-    if isinstance(text, str) or generate > 1 or words == "each":
+    if isinstance(text, str) or generate > 1 or words in ("each", "sum"):
         answered = [tuple(answers(question, opened, methods)) for question in questions]
     else:
         answered = [(answer,) for answer in answers_of_batches(questions, opened, methods, size)]

@@ -65,6 +65,26 @@ def test_each_token_of_a_longer_target_is_a_row_of_a_matrix(gpt2):
     assert gpt2.tokenizer.decode(whole) == "The keys to the cabinet"
 
 
+def test_the_tokens_of_an_answer_are_explained_together(gpt2):
+    given = {"method": ["lrp", "gradient_x_input", "occlusion"], "model": gpt2}
+    whole = closelook.explain("The keys to the", "cabinet are", words="sum", **given)
+    each = closelook.explain("The keys to the", "cabinet are", words="each", **given)
+    for name in given["method"]:
+        assert whole[name].shape == each[name][-1].shape
+        torch.testing.assert_close(whole[name], each[name].nan_to_num().sum(0), rtol=1e-3, atol=1e-3)
+    (answer,) = whole.answers
+    assert (answer.target, whole.foil) == ("cabinet are", None)
+    told = whole.to_dict()["predictions"][0]
+    assert told["target_ids"] == [one.row["target_id"] for one in each.answers]
+    assert told["logit_target"] == pytest.approx(sum(one.logits[0] for one in each.answers), rel=1e-4)
+    with pytest.raises(
+        closelook.UserError, match="words='sum' explains every token of a target: it needs words and no foil"
+    ):
+        closelook.explain("The keys to the", words="sum", model=gpt2)
+    with pytest.raises(closelook.UserError, match="alti_logit explains one token of an answer at a time, no span"):
+        closelook.explain("The keys to the", "cabinet are", words="sum", model=gpt2, method="alti_logit")
+
+
 def test_the_first_token_in_which_longer_words_differ_is_explained(gpt2):
     explanation = closelook.explain("The keys to the", "cabinet", "cabinets", words="first_difference", model=gpt2)
     assert explanation.tokens[-1] == " cabin"
@@ -180,7 +200,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"method": "lpr"}, "unknown method 'lpr' (did you mean 'lrp'?)"),
         ({"method": {"lrp": {"stepss": 3}}}, "stepss"),
         ({"method": ["lrp", "lrp"]}, "methods have different names: lrp, lrp"),
-        ({"words": "all"}, "words is one of single, first_difference, each, not 'all'"),
+        ({"words": "all"}, "words is one of single, first_difference, each, sum, not 'all'"),
         ({"target": 10**6, "foil": None}, "there is no token 1000000"),
         ({"target": "are", "foil": 7}, "both words or both numbers"),
         ({"target": ["are"] * 2}, "target has 2 entries for 1 texts"),
