@@ -20,6 +20,7 @@ from evaluation.report.table import (
     NOISE,
     NOT_FINITE,
     UNDEFINED,
+    UNSEEN,
     Cell,
     Column,
     Entry,
@@ -27,6 +28,7 @@ from evaluation.report.table import (
     difference_cell,
     known,
     of_group,
+    smallest_told,
 )
 from evaluation.scoring.areas import AREAS, GRID, Areas, Beside, MeanCurve
 from evaluation.scoring.faithfulness import MEASURES, Summary
@@ -125,7 +127,7 @@ FAITHFULNESS = Table(
     "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
     f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over the "
     "table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed, and in either order the mean area of two "
-    "random orders a sample. Left out are samples whose relevance or logits are not finite.",
+    f"random orders a sample. Left out are samples whose relevance or logits are not finite. {UNSEEN}",
     ("model", "method"),
     paper=PAPER,
 )
@@ -158,6 +160,8 @@ def _areas(drawn: Sequence[Drawn], results: Results) -> Iterator[Entry]:
                 yield Entry(*row, _area_column(measure), cell)
             summary = one.areas.summaries.get((method, DELTA))
             yield Entry(*row, _LEFT_OUT, known(None if summary is None else summary.left_out))
+        columns = {measure: _area_column(measure) for measure in AREAS}
+        yield from smallest_told(one.task, (one.setting(),), columns, one.areas.comparison)
 
 
 def overview_table(drawn: Sequence[Drawn], results: Results) -> Table:

@@ -18,6 +18,7 @@ from evaluation.report.table import (
     DONE,
     MISSING,
     NOT_FINITE,
+    UNSEEN,
     Cell,
     Column,
     Entry,
@@ -25,6 +26,7 @@ from evaluation.report.table import (
     difference_cell,
     interval_of,
     of_group,
+    smallest_told,
 )
 from evaluation.schema import NEURONS
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
@@ -131,7 +133,7 @@ def knockout_table(
     caption = (
         f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
-        f"rankings). {BOLD}"
+        f"rankings). {BOLD} {UNSEEN}"
     )
     lost = sum(one.lost for one in knockouts)
     note = f" {lost} samples are left out, which some ranking lacks or whose logits are not finite." if lost else ""
@@ -144,6 +146,7 @@ def knockout_table(
             for count, column in columns.items():
                 cell = Cell(state=NOT_FINITE) if name in one.empty else _cell(one, compared, name, count)
                 frame.append(Entry(one.task, (one.model, named(methods, name)), column, cell))
+        frame += smallest_told(one.task, (one.model,), {str(n): column for n, column in columns.items()}, compared)
     for task, model, name in missing:
         labels = (model, named(methods, name))
         frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]

@@ -14,10 +14,21 @@ import numpy as np
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, Results, label, rank
-from evaluation.report.table import BOLD, MISSING, UNDEFINED, Cell, Column, Entry, Table, of_group
+from evaluation.report.table import (
+    BOLD,
+    MISSING,
+    UNDEFINED,
+    UNSEEN,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    of_group,
+    smallest_told,
+)
 from evaluation.scoring.faithfulness import summarise
 from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
-from evaluation.scoring.intervals import ROUNDING, numbered
+from evaluation.scoring.intervals import numbered
 from evaluation.scoring.statistics import Comparison, compare
 from evaluation.tasks import Task
 
@@ -26,7 +37,6 @@ ORDERS = {"least_first": "least relevant heads first", "most_first": "most relev
 MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
 OURS = "Ours"  # what has no number in Close Look
 AREA = "area"
-SMALLEST = "Smallest difference told"  # a row of the table
 Tasks = Mapping[str, Task]
 Clusters = Mapping[str, str]  # by sample
 Setting = tuple[str, str, str]  # method, order, pooling
@@ -199,8 +209,7 @@ AREAS = Table(
     "Mean accuracy over the share of heads removed, percent: higher is better where the least relevant heads go "
     "first, lower where the most relevant do. As in the paper, heads are ranked and accuracy is measured on the same "
     "samples; beside it (halves) either half of the samples is measured with the heads as the other half ranks them. "
-    f"Means over samples with 95 % intervals. {BOLD} Tests are of halves. Random is the mean over orders. "
-    "Differences of two methods below the smallest that is told may go unseen (a power of 0.8).",
+    f"Means over samples with 95 % intervals. {BOLD} Tests are of halves. Random is the mean over orders. " + UNSEEN,
     ("model", "method"),
 )
 
@@ -249,10 +258,8 @@ def _entries(
             for side, cell in (("", paper), ("halves", halves)):
                 yield Entry(own.task, (own.model, row), Column(ORDERS[order], POOLINGS[pooling], side), cell)
     for (order, pooling), known in compared.items():
-        smallest = None if known is None or known.smallest is None else float(known.smallest[0])
-        if smallest is not None and smallest > ROUNDING:  # neither NaN nor of methods that differ by a constant
-            column = Column(ORDERS[order], POOLINGS[pooling], "halves")
-            yield Entry(own.task, (own.model, SMALLEST), column, Cell(smallest))
+        column = Column(ORDERS[order], POOLINGS[pooling], "halves")
+        yield from smallest_told(own.task, (own.model,), {AREA: column}, known)
 
 
 def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: tuple[int, int]) -> Cell:

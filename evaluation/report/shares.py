@@ -15,6 +15,7 @@ from evaluation.report.table import (
     MISSING,
     NOISE,
     UNDEFINED,
+    UNSEEN,
     Cell,
     Column,
     Entry,
@@ -22,6 +23,7 @@ from evaluation.report.table import (
     difference_cell,
     known,
     of_group,
+    smallest_told,
 )
 from evaluation.scoring.faithfulness import MEASURES
 from evaluation.scoring.flips import SHARES
@@ -118,7 +120,7 @@ EVERY = Table(
     "Means over samples and over shares from 10 to 90 %, with 95 % intervals. Correct is a "
     f"prediction that equals the gold label. {BOLD} The last columns are differences to random "
     "relevance on the same samples (paired sign-flip test, and of r, which is of all samples at once, one that "
-    "swaps what is said under both methods; Holm over pairs; * p < 0.05, ** p < 0.01). " + DOUBTS,
+    f"swaps what is said under both methods; Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
     ("model", "method"),
     (*map(_column, MEASURED), _LEFT_OUT, *map(_over, MEASURED)),
     paper=PAPER,
@@ -141,6 +143,8 @@ def _shares(taken: Sequence[Taken], results: Results) -> Iterator[Entry]:
                 yield Entry(*row, _column(measure), _cell(one, method, measure))
                 over = difference_cell(shares.comparison, method, results.baseline, measure)
                 yield Entry(*row, _over(measure), over)
+        columns = {measure: _column(measure) for measure in MEASURED}
+        yield from smallest_told(one.task, (one.setting(),), columns, shares.comparison)
 
 
 def _cell(one: Taken, method: str, measure: str) -> Cell:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from evaluation.scoring.intervals import ROUNDING
 from evaluation.scoring.samples import NOISE as SMALLEST
 from evaluation.scoring.statistics import Comparison
 
@@ -102,6 +103,26 @@ class Table:
             note += f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, "
             note += "not relevance."
         return replace(self, columns=tuple(columns), rows=tuple(rows), caption=self.caption + note)
+
+
+TOLD = "Smallest difference told"  # a row of tables
+UNSEEN = "Differences of two methods below the smallest that is told may go unseen (a power of 0.8)."
+
+
+def smallest_told(
+    section: str, labels: tuple[str, ...], columns: Mapping[str, Column], compared: Comparison | None
+) -> Iterator[Entry]:
+    """A row, behind the methods of `labels`, of the smallest differences that the samples tell, by metric.
+
+    There is none where nobody knows, nor of methods that differ by a constant.
+    """
+    if compared is None or compared.smallest is None:
+        return
+    for metric, column in columns.items():
+        if metric in compared.metrics:
+            smallest = float(compared.smallest[compared.metrics.index(metric)])
+            if smallest > ROUNDING:
+                yield Entry(section, (*labels, TOLD), column, Cell(smallest))
 
 
 BOLD = "Bold: no other method is better on the samples that all have (paired test, Holm); nothing where none differ."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from evaluation.report.papers import close_look
 from evaluation.report.results import Place, Results, Score
@@ -14,6 +15,7 @@ from evaluation.report.table import (
     NOISE,
     UNDEFINED,
     UNDEFINED_CELL,
+    UNSEEN,
     Cell,
     Column,
     Entry,
@@ -22,6 +24,7 @@ from evaluation.report.table import (
     interval_of,
     known,
     of_group,
+    smallest_told,
 )
 from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
 from evaluation.scoring.statistics import TEST
@@ -99,20 +102,24 @@ def beside_random(results: Results) -> Table:
         "table1_random",
         "Table 1, beside random",
         f"The setting of table 1 with a method a row and 95 % intervals. {CHANCE} Δ is the difference from it on the "
-        "same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are not tested).",
+        "same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are not tested). "
+        + UNSEEN,
         ("model", "method"),
     ).filled(_beside_random(results))
 
 
 def _beside_random(results: Results) -> Iterator[Entry]:
-    base = results.baseline
-    for place in _defined_places(results):
+    base, measures = results.baseline, {name: Column(metric.label, metric.unit) for name, metric in METRICS.items()}
+    places = list(_defined_places(results))
+    for place, following in zip_longest(places, places[1:]):
         row = (place.task, (place.model, results.label(place.method)))
         for name, metric in METRICS.items():
-            yield Entry(*row, Column(metric.label, metric.unit), interval_cell(results, place, name))
+            yield Entry(*row, measures[name], interval_cell(results, place, name))
             if base is not None and metric.is_compared:
                 column = Column(metric.label, f"Δ {results.label(base)}", signed=True)
                 yield Entry(*row, column, over_cell(results, place, base, name))
+        if following is None or following[:2] != place[:2]:
+            yield from smallest_told(place.task, (place.model,), measures, results.comparisons.get(place[:3]))
 
 
 def against_each_other(results: Results) -> Table:

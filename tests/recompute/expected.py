@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tests.recompute.statistics import Interval, Range
+import numpy as np
+
+from tests.recompute.statistics import Interval, Range, smallest_difference
 
 #: Columns of a table, and of a figure's points, that hold numbers.
 TABLE = ("value", "n", "low", "high", "p", "reference", "difference")
@@ -41,6 +43,7 @@ class Left:
 
 
 UNDEFINED = Expected(state="undefined")
+TOLD = "Smallest difference told"  # a row of tables
 NOT_FINITE = Expected(state="not finite")
 NOISE = Expected(state="noise")
 
@@ -75,6 +78,12 @@ def number(
     if p is not None:
         numbers["p"] = p
     return Expected(numbers, scale=scale)
+
+
+def smallest(values: np.ndarray, scale: float = 1.0) -> Expected:
+    """The row of the smallest difference that samples tell, from `values` [n, M] of M methods."""
+    value = smallest_difference(values)
+    return number(value, scale=scale) if value > 1e-6 else UNDEFINED
 
 
 def compare(

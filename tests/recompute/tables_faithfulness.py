@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from tests.recompute import copied, statistics
-from tests.recompute.expected import NOISE, UNDEFINED, Expected, Left, number
+from tests.recompute.expected import NOISE, TOLD, UNDEFINED, Expected, Left, number, smallest
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 from tests.recompute.tables_scores import PERCENT, Cell
@@ -126,11 +126,17 @@ def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
 def faithfulness(facts: Facts, row: Row) -> Expected | None:
     """Areas and their difference; of random orders the mean of both areas, and no difference."""
     place = place_of(row["model"], row["task"])
+    column = {"ΔA": "delta", "A MoRF": "morf", "A LeRF": "lerf"}.get(row["label"])
+    if row["method"] == TOLD:
+        if column is None:
+            return UNDEFINED
+        tables = {name: areas(facts, place, name).dropna() for name in judged(facts, place)}
+        known = [table[column].rename(name) for name, table in tables.items() if len(table)]
+        return smallest(pd.concat(known, axis=1, join="inner").to_numpy())
     inverted = row["method"].endswith(INVERTED)
     method = NAMES[row["method"].removesuffix(INVERTED)]
     if (*place, method) not in curves(facts):
         return UNDEFINED
-    column = {"ΔA": "delta", "A MoRF": "morf", "A LeRF": "lerf"}.get(row["label"])
     if facts.noise(cell_of(facts, place, method), setting_of(facts, place, method)):
         return NOISE if row["label"] != "left out" else UNDEFINED
     frame = areas(facts, place, method)

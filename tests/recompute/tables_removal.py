@@ -10,10 +10,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from scipy import stats
 
 from tests.recompute import statistics
-from tests.recompute.expected import UNDEFINED, Expected, number
+from tests.recompute.expected import TOLD, UNDEFINED, Expected, number, smallest
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 
@@ -65,6 +64,8 @@ def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple
 
 
 def knockouts(facts: Facts, row: Row) -> Expected | None:
+    if row["ranking"] == TOLD:
+        return knocked_smallest(facts, row["model"], row["task"], int(row["label"]))
     key = (row["model"], row["task"], NAMES[row["ranking"]])
     if key not in knocked(facts) or not row["label"].isdigit():
         return None
@@ -72,6 +73,12 @@ def knockouts(facts: Facts, row: Row) -> Expected | None:
     values = knocked(facts)[key][count].dropna().to_numpy()
     p = knocked_pairs(facts, *key[:2], count).get((key[2], "random"))
     return number(values.mean(), len(values), facts.interval(values), p, scale=10)
+
+
+def knocked_smallest(facts: Facts, model: str, task: str, count: int) -> Expected:
+    """Of the drops of all rankings, on the samples that all have."""
+    drops = [table[count].rename(key[2]) for key, table in knocked(facts).items() if key[:2] == (model, task)]
+    return smallest(pd.concat(drops, axis=1, join="inner").dropna().to_numpy(), scale=10)
 
 
 @cache
@@ -91,7 +98,6 @@ def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFra
 
 
 POOLINGS = {"ReLU dim": "relu_dim", "ReLU per token": "relu_token", "no ReLU": "none"}
-SMALLEST = "Smallest difference told"
 ORDERS = {"least relevant heads first": "least_first", "most relevant heads first": "most_first"}
 
 
@@ -182,17 +188,13 @@ def pruning_smallest(facts: Facts, model: str, task: str, setting: tuple[str, st
     methods = frame.loc[(frame["model"] == model) & (frame["task"] == task), "method"].unique()
     drawn = (pruned_areas(facts, model, task, method, setting, True).rename(method) for method in methods)
     values = pd.concat([one for one in drawn if len(one)], axis=1, join="inner")
-    n, spreads = len(values), [(values[a] - values[b]).std() for a, b in combinations(values, 2)]
-    if n < 3 or not spreads:
-        return UNDEFINED
-    reach = stats.t.isf(0.025 / len(spreads), n - 1) + stats.t.isf(0.2, n - 1)
-    return number(reach * float(np.median(spreads)) / np.sqrt(n), scale=100)
+    return smallest(values.to_numpy(), scale=100)
 
 
 def pruning_area(facts: Facts, row: Row) -> Expected | None:
     """The mean accuracy over the share of heads removed, percent."""
     setting = (POOLINGS[row["label"]], ORDERS[row["group"]])
-    if row["method"] == SMALLEST:
+    if row["method"] == TOLD:
         return pruning_smallest(facts, row["model"], row["task"], setting) if row["side"] == "halves" else UNDEFINED
     areas = pruned_areas(facts, row["model"], row["task"], NAMES[row["method"]], setting, row["side"] == "halves")
     if not len(areas):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tests.recompute import copied, statistics, tables_controls, tables_costs, tables_faithfulness
-from tests.recompute.expected import NOISE, UNDEFINED, Expected, Left, number
+from tests.recompute.expected import NOISE, TOLD, UNDEFINED, Expected, Left, number, smallest
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 
@@ -100,8 +100,10 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
 
 def table1_random(facts: Facts, row: Row) -> Expected | None:
     """The mean of a metric with its interval, and its difference from random relevance."""
-    cell = cell_of(facts, row, row["method"])
     metric = METRICS[row["group"]]
+    if row["method"] == TOLD:
+        return smallest_score(facts, row, metric)
+    cell = cell_of(facts, row, row["method"])
     if cell is None:
         return UNDEFINED
     if row["label"] != "%" and cell[3] == "random":
@@ -121,6 +123,17 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return UNDEFINED
     expected = number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
     return expected.widened(*facts.slack(random, metric))
+
+
+def smallest_score(facts: Facts, row: Row, metric: str) -> Expected | Left:
+    """Of the scores of all methods that say more than rounding, on the samples that all have."""
+    if row["label"] != "%" or metric.endswith("_shuffled"):
+        return UNDEFINED
+    cells = [cell for cell in methods_of(facts, row["model"], row["task"]).values() if not facts.noise(cell)]
+    if any(facts.slack(cell, metric)[0] for cell in cells):
+        return Left("smallest differences where chance is drawn")
+    scores = [facts.scored(cell)[metric].rename(cell[3]) for cell in cells]
+    return smallest(100 * pd.concat(scores, axis=1, join="inner").to_numpy(), scale=100)
 
 
 def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | None, Range | None]:

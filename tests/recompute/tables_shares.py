@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tests.recompute import copied, statistics
-from tests.recompute.expected import NOISE, NOT_FINITE, UNDEFINED, Expected, number
+from tests.recompute.expected import NOISE, NOT_FINITE, TOLD, UNDEFINED, Expected, number, smallest
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Range
 from tests.recompute.tables_faithfulness import Place, cell_of, curves, judged, place_of
@@ -77,6 +77,8 @@ def shares(facts: Facts, row: Row) -> Expected | None:
         place = place_of(row["model"], row["task"])
     except KeyError:
         return None
+    if row["method"] == TOLD:
+        return smallest_share(facts, place, row["label"])
     method = NAMES[row["method"]]
     if (*place, method) not in curves(facts):
         return UNDEFINED
@@ -98,6 +100,15 @@ def shares(facts: Facts, row: Row) -> Expected | None:
         values = np.stack(frame["said without_top"].to_list())
         return number(int((~np.isfinite(values).all(1)).sum()))
     return share_mean(facts, place, method, row["label"])
+
+
+def smallest_share(facts: Facts, place: Place, measure: str) -> Expected:
+    """Of the means over shares; nobody knows it of r, which is of all samples at once."""
+    if measure not in MEASURES or measure.endswith("r"):
+        return UNDEFINED
+    values = [share_values(facts, place, method, measure) for method in judged(facts, place)]
+    known = [one.mean(1) for one in values if one is not None]
+    return smallest(np.stack(known, axis=1)) if known else UNDEFINED
 
 
 def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expected:

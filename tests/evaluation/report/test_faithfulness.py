@@ -18,7 +18,7 @@ from evaluation.report.faithfulness import (
 from evaluation.report.papers import attnlrp
 from evaluation.report.render import markdown
 from evaluation.report.results import Results
-from evaluation.report.table import MISSING, NOISE, UNDEFINED
+from evaluation.report.table import MISSING, NOISE, TOLD, UNDEFINED, UNSEEN
 from evaluation.scoring.areas import Beside, areas_of, beside, mean_curves
 from evaluation.scoring.faithfulness import summarise
 from evaluation.scoring.metrics import lead
@@ -75,8 +75,12 @@ def by_method(table, column):
 def test_areas_stand_with_their_intervals(results):
     one = drawn_of()
     table = areas_table([one], results)
-    assert [row.labels[1] for row in table.rows] == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"]
+    *methods, told = (row.labels[1] for row in table.rows)
+    assert (methods, told) == (["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"], TOLD)
     cells = by_method(table, "ΔA")
+    known = one.areas.comparison
+    assert cells[TOLD].value == known.smallest[known.metrics.index("delta_area")] > 0
+    assert UNSEEN in table.caption
     for label, method in (("LRP", "lrp"), ("Random", "random")):
         summary = one.areas.summaries[method, "delta_area"]
         cell = cells[label]
@@ -216,7 +220,7 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
     best = drawn_of(tables={**TABLES, "gradient_x_input": table_of(-9.0, 2)})
     table = areas_table([best], results)
     labels = [row.labels[1] for row in table.rows]
-    assert labels == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"]
+    assert labels == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random", TOLD]
     plain, inverted = (
         {column.label: cell for column, cell in zip(table.columns, row.cells, strict=True)} for row in table.rows[1:3]
     )

@@ -19,5 +19,5 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
         for at, cell in enumerate(row.cells, start=1):
             drops = [told[ranking][name][0] - told[ranking][name][at] for name in used]
             assert (cell.value, cell.n) == (pytest.approx(np.mean(drops)), 10)
-    assert [cell.state for row in table.rows[3:] for cell in row.cells] == ["not finite"] * 4
+    assert [cell.state for row in table.rows[3:-1] for cell in row.cells] == ["not finite"] * 4
     assert "2 samples are left out" in table.caption
