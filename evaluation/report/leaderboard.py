@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
 import numpy as np
 
 from evaluation.report.render import number
-from evaluation.report.results import Results
+from evaluation.report.results import Place, Results
 from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
 from evaluation.scoring.faithfulness import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
@@ -41,6 +41,7 @@ class Board:
     standings: Sequence[Standing]
     conclusion: str
     is_chance: bool = False  # random relevance is in the first group
+    dropped: int = 0  # samples that a method explains and the comparison leaves out
 
     @property
     def first(self) -> list[Standing]:
@@ -48,21 +49,37 @@ class Board:
         return [one for one in self.standings if one.group == 1]
 
     @property
+    def controls(self) -> str:
+        """The verdict of controls on the first group, where none of it fails."""
+        tried = [one for one in self.first if one.failed is not None]
+        if not tried:
+            return "–"
+        return "passed" if len(tried) == len(self.first) else f"{len(tried)} tried: passed"
+
+    @property
     def spans(self) -> dict[str, str]:
         """The least and the largest number of the first group, by column; – where nothing is known."""
         metric = METRICS[lead()]
         columns = {
-            metric.label: ([one.evidence.value for one in self.first], "{:.0f}", metric.unit),
-            MEASURES[DELTA].label: ([one.faithfulness.value for one in self.first], "{:.1f}", ""),
-            "ms a sample": ([one.seconds and 1000 * one.seconds for one in self.first], "{:.2g}", ""),
+            metric.label: ([one.evidence.value for one in self.first], "{:.0f}".format, metric.unit),
+            MEASURES[DELTA].label: ([one.faithfulness.value for one in self.first], "{:.1f}".format, ""),
+            "ms a sample": ([one.seconds for one in self.first], _milliseconds, ""),
         }
         return {name: _span(*column) for name, column in columns.items()}
 
 
-def _span(values: Sequence[float | None], digits: str, unit: str) -> str:
+def _milliseconds(seconds: float) -> str:
+    """Two digits at least, and all that stand before the point."""
+    return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
+
+
+def _span(values: Sequence[float | None], written: Callable[[float], str], unit: str) -> str:
     known = [value for value in values if value is not None]
-    ends = dict.fromkeys(digits.format(end) for end in (min(known), max(known))) if known else {}
+    ends = dict.fromkeys(written(end) for end in (min(known), max(known))) if known else {}
     return f"{' to '.join(ends)} {unit}".strip() if ends else "–"
+
+
+Verdicts = Mapping[tuple[str, str, str], str]  # the control that (model, task, method) fails; "" where it passes
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ class Beyond:
 
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of (model, task, method)
-    verdicts: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # of controls, as `verdicts` has them
+    verdicts: Verdicts = field(default_factory=dict)
 
 
 def boards(results: Results, beyond: Beyond) -> list[Board]:
@@ -96,10 +113,22 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
             seconds = beyond.seconds.get((model, task, method))
             failed = beyond.verdicts.get((model, task, method))
             standings.append(Standing(method, at, *cells, method in most, seconds, failed))
-    concluded = conclusion(results, standings, compared, faithful) + _failing(results, standings)
+    sound = [one for one in standings if not _failed(beyond.verdicts, one.method)]
+    concluded = conclusion(results, standings, compared, faithful, sound) + _failing(results, standings)
+    concluded += _failing_elsewhere(results, standings, beyond.verdicts)
     concluded += _on_other_seeds(results, model, task, compared)
     is_chance = any(one.group == 1 and one.method == results.baseline for one in standings)
-    return Board(model, task, standings, concluded, is_chance)
+    return Board(model, task, standings, concluded, is_chance, _dropped(results, compared, model, task))
+
+
+def _dropped(results: Results, compared: Comparison, model: str, task: str) -> int:
+    """Samples that count for a method that is compared, and not in the comparison."""
+    counts = [
+        score.n
+        for method in compared.methods
+        if (score := results.score(Place(model, task, results.dtypes[model, task][0], method), lead())) is not None
+    ]
+    return max(0, max(counts, default=0) - compared.n)
 
 
 def _on_other_seeds(results: Results, model: str, task: str, compared: Comparison) -> str:
@@ -134,6 +163,62 @@ def _failing(results: Results, standings: Sequence[Standing]) -> str:
     return f" Beware: {', '.join(failing)} hardly depends on what the model has learnt." if failing else ""
 
 
+def _failing_elsewhere(results: Results, standings: Sequence[Standing], verdicts: Verdicts) -> str:
+    """A warning of methods of the first group that no control was tried on here, and that fail one elsewhere."""
+    told = ""
+    for one in standings:
+        failed = _failed(verdicts, one.method) if one.group == 1 and one.failed is None else ()
+        if failed:
+            told += f" Beware: {results.label(one.method)} fails a control on {', '.join(failed)}."
+    return told
+
+
+def _failed(verdicts: Verdicts, method: str) -> list[str]:
+    """The models and tasks where a method fails a control."""
+    return [f"{model} · {task}" for (model, task, name), control in verdicts.items() if name == method and control]
+
+
+def left_out(results: Results, beyond: Beyond) -> list[tuple[str, str]]:
+    """What the boards leave out: (what, where and why) each."""
+    shown = boards(results, beyond)
+    names = {(board.model, board.task): f"{board.model} · {board.task}" for board in shown}
+
+    def beside(places: Collection[tuple[str, str]], undefined: Collection[str] = ()) -> str:
+        """The boards beside some places, and beside models; or where that is shorter, these places."""
+        known = [name for place, name in names.items() if place in places]
+        others = [name for place, name in names.items() if place not in places and place[0] not in undefined]
+        if len(others) <= len(known):
+            return f"not on {', '.join(others)}"
+        return f"in this run only on {', '.join(known)}" if known else "not in this run"
+
+    lines = []
+    without = [task for task in results.tasks if task not in {board.task for board in shown}]
+    if without:
+        why = f"nobody marked what a method should find: no {METRICS[lead()].label}. Faithfulness has their curves"
+        lines.append((_tasks(without), why))
+    for method in results.ordered_methods():
+        own = {(board.model, board.task) for board in shown if method in [one.method for one in board.standings]}
+        undefined = dict.fromkeys(model for model, _ in names if (model, method) in results.undefined)
+        reasons = [f"not defined for {', '.join(undefined)}"] if undefined else []
+        if names.keys() - own - {place for place in names if place[0] in undefined}:
+            reasons.append(beside(own, undefined))
+        if reasons:
+            lines.append((results.label(method), "; ".join(reasons)))
+    measured = {MEASURES[DELTA].label: beyond.faithfulness, "Controls": {place[:2] for place in beyond.verdicts}}
+    for title, places in measured.items():
+        if names.keys() - places:
+            lines.append((title, f"{beside(names.keys() & set(places))}"))
+    for board in shown:
+        if board.dropped:
+            name = names[board.model, board.task]
+            lines.append((name, f"{board.dropped} samples that some of the methods do not explain"))
+    return lines
+
+
+def _tasks(names: Sequence[str]) -> str:
+    return f"Task{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
 def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
     at = None if compared is None else compared.at(method, measure)
     if compared is None or at is None:
@@ -143,9 +228,16 @@ def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
 
 
 def conclusion(
-    results: Results, standings: Sequence[Standing], compared: Comparison, faithful: Comparison | None
+    results: Results,
+    standings: Sequence[Standing],
+    compared: Comparison,
+    faithful: Comparison | None,
+    sound: Sequence[Standing],
 ) -> str:
-    """The method to use here, and how sure that is: what the tests say, in a sentence or two."""
+    """The method to use here, and how sure that is: what the tests say, in a sentence or two.
+
+    Of several methods one of the `sound` ones is preferred, which fail no control.
+    """
     metric, at = METRICS[lead()], compared.metrics.index(lead())
     first = [one for one in standings if one.group == 1]
     others = len(standings) - len(first)
@@ -157,17 +249,17 @@ def conclusion(
         return f"Nothing is tested here: {counted} are too few."
     unseen = ""
     if np.isfinite(smallest):
-        unseen = f" Differences below {number(smallest, 1)} points may go unseen with {counted}."
+        unseen = f" With {counted}, a difference of {number(smallest, 1)} points is found four times in five."
     if not others:
         return f"No method finds the evidence more often than another (every pair tested).{unseen}"
     rest = "the other method" if others == 1 else f"each of the {others} others"
     if len(first) == 1:
         best = f"It finds the evidence more often than {rest}"
         return f"{best} ({_share(first[0])}){_also_faithful(first[0], faithful)}.{unseen}"
-    group = f"No test tells them apart; {rest} finds the evidence less often than one of them."
+    group = f"No test tells them apart; {rest} finds the evidence less often than at least one of them."
     if results.baseline in [one.method for one in first]:
-        return f"{group} Random relevance is among them: by {metric.label}, nothing here is better than chance.{unseen}"
-    return f"{group}{_cheapest(results, first)}{unseen}"
+        return f"{group} Random relevance is among them: by {metric.label}, no test tells them from chance.{unseen}"
+    return f"{group}{_preferred(results, [one for one in first if one in sound])}{unseen}"
 
 
 def _share(one: Standing) -> str:
@@ -184,14 +276,22 @@ def _also_faithful(best: Standing, faithful: Comparison | None) -> str:
     return f"; others are more faithful ({MEASURES[DELTA].label})"
 
 
-def _cheapest(results: Results, first: Sequence[Standing]) -> str:
-    """The fastest of a group, of those that no method beats in faithfulness where there are such."""
+def _preferred(results: Results, first: Sequence[Standing]) -> str:
+    """Of methods of a group the one that no method beats in faithfulness; of several, or of none, the fastest."""
     faithful = [one for one in first if one.is_faithful]
-    timed = {one.method: one.seconds for one in faithful or first if one.seconds is not None}
+    unbeaten = " that no method beats in faithfulness" if faithful else ""
+    if len(faithful) == 1 < len(first):
+        return f" The one of them{unbeaten} is {_timed(results, faithful[0])}."
+    timed = [one for one in faithful or first if one.seconds is not None]
     if len(timed) < 2:
         return ""
-    best = results.label(min(timed, key=lambda name: timed[name]))
-    return f" The fastest of them{' that no method beats in faithfulness' if faithful else ''} is {best}."
+    return f" The fastest of them{unbeaten} is {_timed(results, min(timed, key=lambda one: one.seconds or 0.0))}."
+
+
+def _timed(results: Results, one: Standing) -> str:
+    """The method's name, with its milliseconds a sample where they are known."""
+    cost = "" if one.seconds is None else f" ({_milliseconds(one.seconds)} ms a sample)"
+    return f"{results.label(one.method)}{cost}"
 
 
 def leaderboard(results: Results, beyond: Beyond) -> Table:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from evaluation.report import heatmap
 from evaluation.report.explorer import Explorer
-from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, weak_points
+from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, left_out, weak_points
 from evaluation.report.leaves import Leaves, script_hash
 from evaluation.report.neuron_explorer import NeuronExplorer
 from evaluation.report.overlay import css_ramp
@@ -154,11 +154,13 @@ class Site:
         words, metrics = glossary(results), METRICS.values()
         return {"wide": wide, "long": long, "boards": board, "metric": METRICS[lead()], "glossary": words} | {
             "label": results.label,
+            "left_out": left_out(results, self.beyond),
             "terms": defaultdict(str, words),
             "summary": self.summary,
             "notes": self.notes,
             "tasks": results.scored,
             "models": list(results.models),
+            "looks": [_look(at) for at, _ in enumerate(results.models)],
             "methods": methods,
             "metrics": [metric.label for metric in metrics],
             "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
@@ -199,13 +201,18 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
             if results.baseline is not None and method == results.label(results.baseline):
                 base.append(cell.value)
             title = f"{model}, {method}: {number(cell.value, 1)} %"
-            look = {"model": results.models.index(model) % _DOTS, "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
+            look = {"model": _look(results.models.index(model)), "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
             dots.append(look | {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title})
         if dots:
             rows.append({"label": method, "dots": dots})
     height = 2 * _DOT_TOP + _DOT_STEP * (len(shown) - 1) + 11
     baseline = round(sum(base) / len(base), 2) if base else None
     return {"task": task, "rows": rows, "baseline": baseline, "height": height}
+
+
+def _look(model: int) -> str:
+    """The classes in style.css of a model's dot: colours in turn, rings where all of them are taken."""
+    return f"m{model % _DOTS}{' ring' * (model >= _DOTS)}"
 
 
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:

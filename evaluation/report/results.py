@@ -81,6 +81,8 @@ class Results:
     seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # model -> those trained from other seeds
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task: samples' clusters, of those with
 
+    undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method): the model lacks what the method needs
+
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)
 

@@ -14,7 +14,7 @@ from jobs.store import Artifact, Ledger, key_of
 from jobs.store.ledger import key_in
 from jobs.versions import versions
 
-VERSION = 21  # raised when a report of the same store looks different
+VERSION = 22  # raised when a report of the same store looks different
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that no manifest lists
 
 

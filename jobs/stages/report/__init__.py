@@ -112,7 +112,7 @@ def _summary(plan: Plan, results: Results) -> str:
     for model in plan.models:
         for task, inputs in model.inputs.items():
             samples[task] = max(samples[task], inputs.table.num_rows)
-    tasks = ", ".join(f"{task} ({rows:,} samples)" for task, rows in samples.items())
+    tasks = ", ".join(f"{name} ({results.tasks[name].title}, {rows:,} samples)" for name, rows in samples.items())
     return (
         f"{count(len(results.methods), 'method')} explain {count(len(results.models), 'model')} on {tasks}. "
         "An explanation gives every token a relevance for the model's choice of one word over another; "

@@ -58,6 +58,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         tuned_on=tuned_on,
         clusters={task: clusters_of(Ledger(store), task) for task in config.tasks},
         seeds=_seeds(config),
+        undefined=frozenset(plan.undefined),
     )
     for place in tuned_on:
         if states.get(place) == DONE:

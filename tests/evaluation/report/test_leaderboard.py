@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, method_seconds, weak_points
-from evaluation.report.results import Results
+from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, left_out, method_seconds, weak_points
+from evaluation.report.results import Place, Results, Score, Variant
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -14,6 +14,7 @@ from jobs.methods import METHODS
 
 NAMES = ("lrp", "attnlrp", "gradient_x_input", "random")
 N = 60
+VARIANT = Variant("contrastive", "full", "ordinary", "all")
 
 
 def compared(shares, measure, scale=100.0, names=NAMES):
@@ -47,9 +48,9 @@ def test_a_group_of_several_is_no_winner():
     [board] = boards(some_results(), Beyond())
     said = board.conclusion
     assert said.startswith(
-        "No test tells them apart; each of the 2 others finds the evidence less often than one of them."
+        "No test tells them apart; each of the 2 others finds the evidence less often than at least one of them."
     )
-    assert f"may go unseen with {N} samples" in said
+    assert f" With {N} samples, a difference of " in said
     assert "fastest" not in said, "nothing was timed"
 
 
@@ -67,10 +68,10 @@ def test_a_winner_is_named_with_its_interval_and_faithfulness():
 def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
     [board] = boards(some_results(), Beyond(seconds=seconds))
-    assert "The fastest of them is AttnLRP." in board.conclusion
+    assert "The fastest of them is AttnLRP (100 ms a sample)." in board.conclusion
     both = {("gpt2", "sva"): compared((0.9, 0.9, 0.2, 0.1), "delta_area", 1.0)}
     [board] = boards(some_results(), Beyond(both, seconds))
-    assert "The fastest of them that no method beats in faithfulness is AttnLRP." in board.conclusion
+    assert "The fastest of them that no method beats in faithfulness is AttnLRP (100 ms a sample)." in board.conclusion
 
 
 def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
@@ -105,6 +106,41 @@ def test_differences_that_other_seeds_do_not_show_are_named():
     assert board.conclusion.endswith("2 are found with 2 other seeds too; not with each: LRP over AttnLRP.")
     [board] = boards(replace(results, models=("gpt2",)), Beyond())
     assert "seed" not in board.conclusion
+
+
+def test_of_a_group_the_only_one_that_no_method_beats_in_faithfulness_is_named():
+    faithful = {("gpt2", "sva"): compared((0.9, 0.1, 0.1, 0.1), "delta_area", 1.0)}
+    [board] = boards(some_results(), Beyond(faithful))
+    assert "The one of them that no method beats in faithfulness is LRP." in board.conclusion
+
+
+def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_elsewhere():
+    verdicts = {("gpt2", "sva", "lrp"): "", ("llama", "sva", "attnlrp"): "randomisation"}
+    [board] = boards(some_results(), Beyond(verdicts=verdicts))
+    assert board.controls == "1 tried: passed"
+    assert "Beware: AttnLRP fails a control on llama · sva." in board.conclusion
+    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
+    [board] = boards(some_results(), Beyond(seconds=seconds, verdicts=verdicts))
+    assert "fastest" not in board.conclusion, "what fails a control is not preferred"
+    [untried] = boards(some_results(), Beyond())
+    assert untried.controls == "–"
+
+
+def test_what_the_boards_leave_out_is_told_with_the_reason():
+    results = replace(
+        some_results(),
+        tasks={"sva": TASKS["sva"], "next_word": TASKS["next_word"]},
+        methods={name: METHODS[name] for name in (*NAMES, "alti", "alti_logit")},
+        scores={(Place("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
+        undefined=frozenset({("gpt2", "alti")}),
+    )
+    told = dict(left_out(results, Beyond()))
+    assert told["Task next_word"].startswith("nobody marked what a method should find")
+    assert told["ALTI"] == "not defined for gpt2"
+    assert told["ALTI-Logit"] == "not in this run"
+    assert told["ΔA"] == told["Controls"] == "not in this run"
+    assert told["gpt2 · sva"] == "3 samples that some of the methods do not explain"
+    assert "LRP" not in told
 
 
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
