@@ -2,12 +2,13 @@
 PYTHON ?= python3
 DEVICE ?= cuda
 ARGS   ?=
+SEED   ?= $(shell date +%Y%m%d)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test numeric gpu lint format lowest sizes image clean
+.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format lowest sizes image clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -27,9 +28,18 @@ demo: venv  ## run the whole job on the embedded default and say where the repor
 	$(BIN)/closelook run --config demo
 
 test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
+	@status=0; for part in test-files test-ray; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status
+
+test-files: venv
+	$(BIN)/python -m pytest -m "not ray and not nightly" -n auto --dist loadfile
+
+test-ray: venv
+	$(BIN)/python -m pytest -m "ray and not nightly" tests/jobs
+
+nightly: venv  ## what takes too long for every change: tests marked so, and ten minutes of chaos by another seed each day
 	status=0; \
-	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile || status=$$?; \
-	$(BIN)/python -m pytest -m ray tests/jobs || status=$$?; \
+	$(BIN)/python -m pytest -m nightly || status=$$?; \
+	$(BIN)/closelook bench chaos --minutes 10 --seed $(SEED) || status=$$?; \
 	exit $$status
 
 numeric: venv  ## run the tests that compare numbers as on CPUs without AVX-512, and without any AVX, beside each other

@@ -43,7 +43,7 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 def pairs(argument: str) -> dict[str, str]:
     """`NAME=VALUE NAME="VALUE"` as ARG and ENV have it."""
-    return dict(one.partition("=")[::2] for one in shlex.split(argument))
+    return dict(pair.partition("=")[::2] for pair in shlex.split(argument))
 
 
 def ignored(path: str) -> bool:
@@ -52,7 +52,9 @@ def ignored(path: str) -> bool:
     patterns = [line for line in lines if line and not line.startswith("#")]
     anywhere = [pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")]
     name = path.rpartition("/")[2]
-    return any(fnmatch.fnmatch(path, one) for one in patterns) or any(fnmatch.fnmatch(name, one) for one in anywhere)
+    return any(fnmatch.fnmatch(path, rule) for rule in patterns) or any(
+        fnmatch.fnmatch(name, rule) for rule in anywhere
+    )
 
 
 @dataclass
@@ -131,7 +133,10 @@ class Image:
         def left_out(folder: str, names: list[str]) -> list[str]:
             return [name for name in names if ignored((Path(folder) / name).relative_to(REPOSITORY).as_posix())]
 
-        shutil.copytree(REPOSITORY / source, self._inside(target), ignore=left_out, dirs_exist_ok=True)
+        if (REPOSITORY / source).is_file():
+            shutil.copy(REPOSITORY / source, self._inside(target))
+        else:
+            shutil.copytree(REPOSITORY / source, self._inside(target), ignore=left_out, dirs_exist_ok=True)
 
     def _inside(self, path: str) -> Path:
         """The path on this machine of a path of the image, absolute or in its folder."""
@@ -150,8 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.error(f"needs root and {', '.join(missing) or 'nothing else'}")
     if chosen.folder.exists():
         options.error(f"{chosen.folder} exists: name a folder that does not")
-    given = dict(one.partition("=")[::2] for one in chosen.build_arg)
-    image = Image(chosen.folder.resolve(), given, chosen.share)
+    build_arguments = dict(pair.partition("=")[::2] for pair in chosen.build_arg)
+    image = Image(chosen.folder.resolve(), build_arguments, chosen.share)
     for keyword, argument in instructions(DOCKERFILE.read_text(encoding="utf-8")):
         start = time.monotonic()
         image.follow(keyword, argument)

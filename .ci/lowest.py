@@ -19,21 +19,21 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = ("run", "annotate", "lora")
 FIXED = ("torch", "pytest", "pytest-timeout", "hypothesis", "duckdb")
 TESTS = (
-    "tests/lrp_core/test_view.py",
-    "tests/lrp_core/test_loading.py",
-    "tests/lrp_core/test_adapters.py",
+    "tests/lrp_core/views/test_view.py",
+    "tests/lrp_core/opening/test_loading.py",
+    "tests/lrp_core/opening/test_adapters.py",
     "tests/lrp_core/methods/test_attention_maps.py",
     "tests/evaluation",
-    "tests/jobs/test_cli.py",
-    "tests/jobs/test_config.py",
-    "tests/jobs/test_front.py",
-    "tests/jobs/test_ledger.py",
-    "tests/jobs/test_models.py",
-    "tests/jobs/test_own_samples.py",
-    "tests/jobs/test_prepare.py",
-    "tests/jobs/test_report.py",
-    "tests/jobs/test_store.py",
-    "tests/test_pages.py",
+    "tests/jobs/commands/test_cli.py",
+    "tests/jobs/config/test_config.py",
+    "tests/jobs/notebook/test_front.py",
+    "tests/jobs/store/test_ledger.py",
+    "tests/jobs/plan/test_models.py",
+    "tests/jobs/stages/test_own_samples.py",
+    "tests/jobs/stages/test_prepare.py",
+    "tests/jobs/stages/test_report.py",
+    "tests/jobs/store/test_store.py",
+    "tests/docs/test_pages.py",
 )
 BOUND = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[\w,]+\])?>=(?P<version>[\w.]+)")
 IMPORT = """
@@ -69,7 +69,7 @@ def lowest(requirements: list[str]) -> dict[str, str]:
 def main() -> None:
     folder, *arguments = sys.argv[1:] or [str(ROOT / "build" / "lowest")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = (one for extra in EXTRAS for one in project["optional-dependencies"][extra])
+    extras = (requirement for extra in EXTRAS for requirement in project["optional-dependencies"][extra])
     pins = lowest([*project["dependencies"], *extras])
     names = list(pins)
     fixed = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split())

@@ -18,19 +18,19 @@ CHOICES = ("", "lora", "annotate", "run", "run,annotate")
 
 def brought(requirements: Iterable[str], without: str) -> set[str]:
     """The packages that are required, with all that they need in turn, but for `without` and what it alone needs."""
-    found: dict[str, set[str]] = {}  # extras by package
+    extras_of: dict[str, set[str]] = {}  # extras by package
     waiting = list(map(Requirement, requirements))
     while waiting:
-        one = waiting.pop()
-        name, extras = one.name.lower().replace("_", "-"), {"", *one.extras}
-        if name == without or extras <= found.get(name, set()):
+        requirement = waiting.pop()
+        name, extras = requirement.name.lower().replace("_", "-"), {"", *requirement.extras}
+        if name == without or extras <= extras_of.get(name, set()):
             continue
-        new = extras - found.get(name, set())
-        found[name] = found.get(name, set()) | extras
+        new = extras - extras_of.get(name, set())
+        extras_of[name] = extras_of.get(name, set()) | extras
         for needed in map(Requirement, distribution(name).requires or ()):
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in new):
                 waiting.append(needed)
-    return set(found)
+    return set(extras_of)
 
 
 def size_bytes(package: str) -> int:
@@ -43,7 +43,11 @@ def main() -> None:
     print(f"{'without torch':<26}packages      MB")
     for extras in CHOICES:
         name = f"closelook[{extras}]" if extras else "closelook"
-        more = (one for extra in filter(None, extras.split(",")) for one in project["optional-dependencies"][extra])
+        more = (
+            requirement
+            for extra in filter(None, extras.split(","))
+            for requirement in project["optional-dependencies"][extra]
+        )
         try:
             packages = brought([*project["dependencies"], *more], without="torch")
         except PackageNotFoundError as error:

@@ -32,12 +32,12 @@ __all__ = [
 
 alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("AltiRelevance", "explain_many"), "methods"),
-        **dict.fromkeys(("MemoryNeeds", "MemoryPlan", "predict"), "planner"),
-        "Chunk": "transformed",
-        "LogitContributions": "logit",
+        **dict.fromkeys(("AltiRelevance", "explain_many"), "alti.methods"),
+        **dict.fromkeys(("MemoryNeeds", "MemoryPlan", "predict"), "alti.planner"),
+        "Chunk": "alti.transformed",
+        "LogitContributions": "alti.logit",
     },
 )

@@ -17,17 +17,17 @@ from alti.layers import Layer, visiting
 from alti.maps import output_weights
 from alti.planner import free_bytes
 from alti.transformed import slices
-from lrp_core.explained import explained_by, relevance_of
+from lrp_core.device.precision import wide_dtype
+from lrp_core.device.transfer import to_device
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
-from lrp_core.precision import wide_dtype
+from lrp_core.records.explained import explained_by, relevance_of
+from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.records.variants import unpadded
 from lrp_core.rules.activation import activation
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Request, Results, UserError
-from lrp_core.variants import unpadded
-from lrp_core.view import ModelView
+from lrp_core.views.view import ModelView
 
 _HIDDEN = 2**24  # numbers of decomposed hidden layers of MLPs at a time
 _TINY = 1e-12  # of a bias that no vector has a part in, as published
@@ -178,7 +178,7 @@ def _shares(vectors: Tensor, bias: Tensor) -> Tensor:
 
 
 def _activated(vectors: Tensor, name: str) -> Tensor:
-    """Vectors [..., Tk, D] times what the activation multiplies their sum by, in place."""
+    """Vectors [..., Tk, D] times the factor by which the activation multiplies their sum, in place."""
     return vectors.mul_(activation(name).ratio(vectors.sum(-2, keepdim=True)))
 
 

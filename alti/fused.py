@@ -83,8 +83,8 @@ def _gain(
         u_at = ((h[:, None] * tl.num_programs(2) + sample) * n_sources + at) * WIDTH + d[None, :]
         u = tl.load(products + u_at, mask=(h[:, None] < HEADS) & (d[None, :] < WIDTH), other=0.0)  # [H, STEP]
         vector = tl.dot(w, u, input_precision="ieee")  # [BLOCK, STEP]
-        own = tl.load(residual + (sample * length + source) * WIDTH + d, mask=d < WIDTH, other=0.0)
-        vector += tl.where(i[:, None] == source, own[None, :], 0.0)
+        diagonal = tl.load(residual + (sample * length + source) * WIDTH + d, mask=d < WIDTH, other=0.0)
+        vector += tl.where(i[:, None] == source, diagonal[None, :], 0.0)
         y_at = (sample * length + i[:, None]) * WIDTH + d[None, :]
         y = tl.load(resultant + y_at, mask=(i[:, None] < length) & (d[None, :] < WIDTH), other=0.0)
         total += tl.sum(tl.abs(y) - tl.abs(y - vector), axis=1)

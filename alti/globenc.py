@@ -1,4 +1,6 @@
-"""GlobEnc (Modarressi et al. 2022): the norm of what each source token brings to a block's output, both norms included.
+"""GlobEnc (Modarressi et al.
+
+2022): the norm of each source token's contribution to a block's output, both norms included.
 
 Transformed vectors pass the attention's norm and the MLP's, linearised with the deviations of the states that these
 norms see; the MLP itself is left out, and so are the norms' biases and that of the output projection. Deviations scale
@@ -19,7 +21,7 @@ _SOURCES = 64  # tokens whose value-output vectors are held for a single row
 
 
 def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
-    """Map [B, Ti, Tj] of one block; normalised, rows sum to one, and a row that nothing reaches is the identity's."""
+    """Map [B, Ti, Tj] of a block. Normalised, rows sum to one; rows without contributions are those of the identity."""
     weights, identity = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
     identity = identity.expand(len(weights), -1, -1)
     norms = _norms(layer, weights, identity, layer.allowed, chunk.sources)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch
-from lrp_core.variants import rows_of
+from lrp_core.device.transfer import to_device
+from lrp_core.records.types import Batch
+from lrp_core.records.variants import rows_of
 
 
 @dataclass(frozen=True)
 class Group:
-    """Some samples of a batch [B, T] without what masks hide, padded on the right to the longest of them [b, t]."""
+    """Some samples of a batch [B, T] without masked tokens, padded on the right to the longest of them [b, t]."""
 
     batch: Batch
     rows: Tensor  # [b], of the whole batch
@@ -30,8 +30,8 @@ class Group:
         offset = torch.arange(int(length.max()))
         columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
         slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
-        position = slots.gather(1, whole.position[picked, None]).squeeze(1)
-        batch = rows_of(whole, picked).over_tokens(lambda of_tokens: of_tokens.gather(1, columns), position)
+        chosen = rows_of(whole, picked)
+        batch = chosen.over_tokens(lambda of_tokens: of_tokens.gather(1, columns), lambda at: slots.gather(1, at))
         batch = replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype))
         return cls(batch, picked, columns, mask.gather(1, columns))
 

@@ -1,4 +1,4 @@
-"""One forward of the model, every attention block taken apart while it is there.
+"""A forward pass of the model in which every attention block is decomposed while its tensors exist.
 
 Maps of the layers are multiplied in the order of the forward, so each block is met once (offloaded weights are loaded
 once), and of one layer only what its visitor keeps survives.
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from alti.threads import run_all
-from lrp_core.attention import Attended, Kernel, around_attention
+from lrp_core.device.precision import wide_dtype
 from lrp_core.parts.block import BlockView
-from lrp_core.precision import wide_dtype
-from lrp_core.types import UnsupportedModel
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import Attended, Kernel, around_attention
+from lrp_core.records.types import UnsupportedModel
+from lrp_core.views.view import ModelView
 
 _CACHED = 2**20  # numbers that stay in the cache of a CPU from one elementwise operation to the next
 
@@ -138,5 +138,5 @@ def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
         every = torch.ones(1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         return every.tril_() if causal else every
     if mask.dtype != torch.bool or mask.shape[1] != 1:
-        raise UnsupportedModel("ALTI does not know attention with additive biases")
+        raise UnsupportedModel("ALTI does not cover attention with additive biases")
     return mask[:, 0]

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from alti.layers import Layer, visiting
 from alti.maps import Rollout, output_weights, pre_norm_map
 from alti.transformed import Chunk
-from lrp_core.explained import explained_by
-from lrp_core.precision import wide
-from lrp_core.rules.latent import pool
-from lrp_core.types import Batch
-from lrp_core.view import ModelView
+from lrp_core.device.precision import wide
+from lrp_core.records.explained import explained_by
+from lrp_core.records.types import Batch
+from lrp_core.rules.heads import pool
+from lrp_core.views.view import ModelView
 
 
 @dataclass(frozen=True)

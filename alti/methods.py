@@ -15,10 +15,10 @@ from alti.logit import LogitContributions, decompose
 from alti.planner import MemoryNeeds, MemoryPlan
 from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
 from alti.records import METHODS
-from lrp_core.explained import explained_by, explanations_of, relevance_of, without_sum
-from lrp_core.memory import is_out_of_memory
-from lrp_core.types import Batch, Relevance, Request, Results, UnsupportedMethod
-from lrp_core.view import ModelView
+from lrp_core.device.memory import is_out_of_memory
+from lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
+from lrp_core.records.types import Batch, Relevance, Request, Results, UnsupportedMethod
+from lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # numbers whose la
 
 @dataclass(frozen=True)
 class AltiRelevance(Relevance):
-    """Relevance, what else adds to the logit, and what was held in memory for it."""
+    """Relevance, further contributions to the logit, and the memory that its computation held."""
 
     contributions: LogitContributions | None = None  # of alti_logit
     plans: tuple[MemoryPlan, ...] = ()  # one for each group of samples, in the order of computation
@@ -43,7 +43,8 @@ def explain_many(
     initial: bool = True,
     byte_budget: int | None = None,
 ) -> Results:
-    """All `requests` from one forward and one set of maps for each group of samples that fits `byte_budget`.
+    """The relevance for all `requests`, from a forward pass and a set of maps for each group of samples within
+    `byte_budget`.
 
     The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
     together, without the padding that others need; out of memory halves a group, then its chunk. Of alti, `layers`

@@ -15,9 +15,9 @@ import torch
 
 from alti.kernel import fused_on
 from alti.transformed import Chunk, extents
-from lrp_core.precision import wide_dtype
-from lrp_core.types import UserError
-from lrp_core.view import ModelView
+from lrp_core.device.precision import wide_dtype
+from lrp_core.records.types import UserError
+from lrp_core.views.view import ModelView
 
 _SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors are made by one product: enough to keep it busy
 _VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # transformed vectors: on a CPU, half of what a core's own cache holds
@@ -154,7 +154,7 @@ def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iter
 
 
 def smaller(chunk: Chunk) -> Chunk:
-    """Half of what is held: by half the threads, then by each."""
+    """A plan that holds half as much: by half the threads, then by half of each thread's chunk."""
     if chunk.workers > 1:
         return replace(chunk, workers=chunk.workers // 2)
     return replace(chunk, sources=max(1, chunk.sources // 2), vectors=max(1, chunk.vectors // 2))

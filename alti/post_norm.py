@@ -15,10 +15,10 @@ from alti.globenc import norm_map, norm_row
 from alti.layers import Layer, visiting
 from alti.maps import Rollout, post_norm_map, post_norm_row
 from alti.transformed import Chunk
+from lrp_core.device.precision import wide
 from lrp_core.parts.norms import NormView
-from lrp_core.precision import wide
-from lrp_core.types import Batch
-from lrp_core.view import ModelView
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
-from lrp_core.explained import NO_CHOICE
-from lrp_core.method import Method
-from lrp_core.option import Option
-from lrp_core.registry import Registry
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
+from lrp_core.records.explained import NO_CHOICE
+from lrp_core.records.option import Option
+from lrp_core.records.registry import Registry
 
 
 def _vectors(name: str, label: str, function: str, **record: Any) -> Method:
@@ -52,6 +52,7 @@ METHODS: Registry[Method] = Registry(
             ),
         ),
         needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
+        spans="summed",
         gives=("tokens", "heads"),
         passes="alti",
         instead="alti",

@@ -1,4 +1,4 @@
-"""Work on a CPU in threads that share nothing but the result, each with one thread of torch's own.
+"""Threads on a CPU that share only the result, each with a single thread of torch.
 
 Torch splits every operation over its threads and waits for the last of them. With a thousand short operations a layer
 that waiting is what costs, most of all on a machine that does other things too: there it took seven times as long.
@@ -30,7 +30,7 @@ def without_python(function: Function) -> Function:
 
 
 class _OneThreadEach:
-    """Threads inside set torch to one thread; whoever leaves last restores what the first found."""
+    """A context in which torch uses one thread; the last to leave restores the number that the first saw."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = Lock(), 0, 1
@@ -52,7 +52,7 @@ _one_thread_each = _OneThreadEach()
 
 
 def run_all(tasks: Sequence[Callable[[], None]]) -> None:
-    """Runs each task in its own thread; a single one in this. Raises what a task raises.
+    """Run each task in a thread of its own, a single task in the present thread. Raises the tasks' errors.
 
     Tasks write into tensors that exist; what they make themselves cannot be differentiated.
 

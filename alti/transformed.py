@@ -1,7 +1,7 @@
 """Distances of each source token's transformed vector from the output of the attention block.
 
 What an attention block puts out at token i is a sum of transformed vectors T_i(x_j), one for each source j, and biases.
-Legend as in `lrp_core.types`; i counts destinations, j sources, both of length T.
+Legend as in `lrp_core.records.types`; i counts destinations, j sources, both of length T.
 """
 
 from __future__ import annotations
@@ -145,17 +145,23 @@ def add_maxima(
                 left = weights[:, j:stop, i:high].flatten(0, 1)
                 right = products[:, j:stop, :, start : start + width].flatten(0, 1)
                 torch.bmm(left, right, out=vectors.flatten(0, 1))
-                own, own_end = max(i, first + j), min(high, first + stop)  # where source and destination are the same
-                if own < own_end:
-                    block = vectors[:, own - first - j : own_end - first - j, own - i : own_end - i]
-                    block.diagonal(dim1=1, dim2=2).add_(residual[:, own:own_end, start : start + width].transpose(1, 2))
+                diagonal, own_end = (
+                    max(i, first + j),
+                    min(high, first + stop),
+                )  # where source and destination are the same
+                if diagonal < own_end:
+                    block = vectors[:, diagonal - first - j : own_end - first - j, diagonal - i : own_end - i]
+                    block.diagonal(dim1=1, dim2=2).add_(
+                        residual[:, diagonal:own_end, start : start + width].transpose(1, 2)
+                    )
                 torch.maximum(vectors, resultant[:, i:high].unsqueeze(1), out=vectors)
                 gain[:, j:stop, i:high].add_(vectors.sum(-1))
         start += width
 
 
 def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
-    """Extents of a chunk, destinations first: samples, their sources held, and one block's sources and destinations.
+    """Extents of a chunk, destinations first: samples, the sources in memory, and the sources and destinations of a
+    block.
 
     samples * sources * destinations are at most `chunk.vectors`; the sources held are at least those of one block.
     """

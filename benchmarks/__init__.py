@@ -1,4 +1,5 @@
-"""Benchmarks of the software: `closelook bench NAME` runs the module of that name; each says what it measures.
+"""Benchmarks of the software: `closelook bench NAME` runs the module of that name, whose docstring says what it
+measures.
 
 * `harness` has their options, timing and tables; `page` writes docs/performance.md from `results` and from those that
   ship with `jobs.bench`; `gpu` is `make gpu`.
@@ -6,5 +7,6 @@
 """
 
 BENCHES = (
-    "lrp", "alti", "job", "prepare", "prune", "metrics", "perturb", "heads", "context", "corpus", "store", "plan"
+    "lrp", "alti", "job", "prepare", "prune", "metrics", "perturb", "heads", "context", "answers",
+    "corpus", "store", "plan", "peers", "chaos",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`closelook bench alti`: what ALTI-Logit costs in time and memory, against what is promised.
+"""`closelook bench alti`: time and memory of ALTI-Logit, with their targets.
 
 Random weights of real geometries. Runs without Ray, on a CPU or a GPU.
 """
@@ -22,11 +22,11 @@ from benchmarks.parts.samples import geometry_of, random_sample
 from jobs.bench.record import seconds_of, summary
 from jobs.geometries import GEOMETRIES
 from lrp_core import ModelView, Request
-from lrp_core.explained import LINEAR
+from lrp_core.device.memory import peak_memory
 from lrp_core.families import family_of
-from lrp_core.loading import DTYPES
-from lrp_core.memory import peak_memory
-from lrp_core.opening import view_of
+from lrp_core.opening.loading import DTYPES
+from lrp_core.opening.model import view_of
+from lrp_core.records.explained import LINEAR
 
 #: Numbers of samples, and their tokens, whose memory is compared with its prediction.
 SHAPES, QUICK_SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)), ((1, 16), (4, 8))

@@ -36,7 +36,7 @@ from benchmarks.parts.samples import drawn, geometry_of, random_sample
 from jobs.bench.record import summary
 from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView
-from lrp_core.memory import is_out_of_memory
+from lrp_core.device.memory import is_out_of_memory
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: The longest, and the geometries with their layers (None: all), on a CPU and on a GPU.

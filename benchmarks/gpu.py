@@ -27,11 +27,11 @@ from benchmarks.harness import peak_bytes
 from benchmarks.parts.samples import random_row
 from jobs.bench.record import device_name, met
 from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS
+from jobs.methods import METHODS, applicable
 from jobs.versions import versions
 from lrp_core import Batch, ModelView, Request, load_model, random_model
-from lrp_core.memory import peak_memory
-from lrp_core.types import UserError
+from lrp_core.device.memory import peak_memory
+from lrp_core.records.types import UserError
 
 DEVICE_BENCHES = ("lrp", "alti", "perturb", "heads", "context")
 SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # shrunk
@@ -242,9 +242,8 @@ def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
     """The methods that such a model has, with few samples for those that take many; those without their package go."""
     few = {"samples": 4, "steps": 4}
     asked = {}
-    for name, method in METHODS.items():
-        if method.missing(view.family.capabilities):
-            continue
+    for method in applicable(view.family.capabilities):
+        name = method.name
         options: dict[str, Any] = {option.name: few[option.name] for option in method.options if option.name in few}
         try:
             _relevance(name, view, options)

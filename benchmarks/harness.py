@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 import torch
 
 from jobs.bench.record import Results, device_name, field_of, met, seconds_of, summary
-from lrp_core.loading import DTYPES
-from lrp_core.memory import peak_memory
+from lrp_core.device.memory import peak_memory
+from lrp_core.opening.loading import DTYPES
 
 GIB = 2**30
 Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
@@ -33,7 +33,7 @@ Facts = Mapping[str, Any]  # of a row: the subject and the settings of what is m
 Seconds = dict[str, list[float]]  # of each run, one a repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
 #: Options that name a path on the machine, with the word that stands for it in the recorded command ("": left out).
-_PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
+_PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON", "--captum": "PYTHON", "--inseq": "PYTHON"}
 
 
 @dataclass(frozen=True)

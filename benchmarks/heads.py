@@ -17,10 +17,10 @@ from jobs.bench.record import summary
 from jobs.config import RunConfig
 from jobs.config.methods import configured, defined_options
 from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS, method
+from jobs.methods import METHODS, applicable, method
 from lrp_core import Batch, ModelView
-from lrp_core.method import Method
-from lrp_core.types import Request, UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.types import Request, UserError
 
 READING, BY_LAYER = 1.10, 1.3  # NormXLogit's seconds, of a bare forward: of the last states, and of every layer's
 READ_LENGTH = 128
@@ -82,10 +82,13 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
 
 
 def _named(names: str) -> dict[str, Method]:
-    """The methods of these names. Raises UnsupportedMethod for one that there is not, or not for table 4's geometry."""
+    """The methods of these names.
+
+    Raises UnsupportedMethod for unknown names, and for methods without table 4's geometry.
+    """
     family = GEOMETRIES[GEOMETRY_4].model_family
     if names == EVERY:
-        return {name: record for name, record in METHODS.items() if not record.missing(family.capabilities)}
+        return {record.name: record for record in applicable(family.capabilities)}
     records = [method(name.strip()) for name in names.split(",")]
     for record in records:
         record.require(family)
@@ -193,7 +196,7 @@ PARTS: Mapping[str, Callable[[Bench], None]] = {
 
 
 def _tell(part: str) -> None:
-    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
+    """Print that a part is being measured, since the whole takes many minutes before its table is printed."""
     print(f"measured: {part}", flush=True)
 
 

@@ -154,15 +154,15 @@ def in_own_process(config: RunConfig, store: Store) -> float:
 
 
 def bare_loop(config: RunConfig, store: Store) -> None:
-    """Every unit after the other, with one thread, as a worker of one CPU has."""
+    """Compute all units in turn in one thread, as a worker with one CPU does."""
     import torch
 
     torch.set_num_threads(1)
     (missing,) = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     work = missing.work()
     worker = work.worker(*work.arguments)
-    for block in work.blocks:
-        (report,) = worker(block()).to_pylist()
+    for table in work.tables():
+        (report,) = worker(table).to_pylist()
         if report["error"] or report["rejects"] or report["result"]:
             raise RuntimeError(report["error"] or report["result"] or "the benchmark's run rejected rows")
 

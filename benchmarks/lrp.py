@@ -1,4 +1,4 @@
-"""`closelook bench lrp`: what gradient-family explanations cost, after Close Look's table 8, against what is promised.
+"""`closelook bench lrp`: the cost of explanations of the gradient family, after Close Look's table 8, with targets.
 
 Random weights of real geometries, with samples as long as those of sva, and of a vision transformer with images, under
 composites of rules; with --config table 8 alone, on that config's models and the first of its prepared samples. Runs
@@ -99,7 +99,7 @@ def work(bench: Bench, view: ModelView, batch: Batch) -> None:
 
 
 def memory(bench: Bench, view: ModelView, length: int) -> None:
-    """Most bytes held beyond weights and inputs while one sample of `length` tokens is explained."""
+    """The peak of bytes beyond weights and inputs while a sample of `length` tokens is explained."""
     batch = random_sample(view, length)
     peaks = {}
     for method in ("gradient_x_input", "lrp", "attnlrp"):

@@ -102,7 +102,7 @@ def made_up(shortest: int, longest: int, samples: int) -> tuple[Array, ...]:
 
 
 def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> dict[str, list[float]]:
-    """The metrics of :func:`score`, one sample and one metric after the other."""
+    """The metrics of :func:`score`, computed for each sample and metric in turn."""
     values: dict[str, list[float]] = {name: [] for name in ONE_SAMPLE}
     for start, end in pairwise(offsets):
         mask = chosen[start:end]

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.bench.record import met
 from jobs.bench.storage import SHIPPED
-from jobs.commands.documents import DOCS, markdown, rewritten
+from jobs.commands.listings.documents import DOCS, markdown, rewritten
 
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
@@ -22,12 +22,14 @@ TITLES = {
     "lrp": "Gradient methods",
     "alti": "ALTI and ALTI-Logit",
     "job": "The job",
+    "chaos": "Runs under faults",
     "store": "Requests of an object store",
     "plan": "Planning",
     "prune": "Pruning sweeps",
     "perturb": "Flipped tokens",
     "heads": "Methods of NormXLogit",
     "context": "Length of the text",
+    "answers": "Long answers",
     "corpus": "A long corpus",
     "metrics": "Metrics",
     "prepare": "Preparation",

@@ -1,5 +1,5 @@
-"""`closelook bench perturb`: what flipping tokens and methods of many forwards cost beside bare ones, and what merging
-saves.
+"""`closelook bench perturb`: the cost of curves and of methods with many forward passes beside bare passes, and the
+savings by merging states.
 
 Random weights of real geometries, random tokens. Bare are the same packed batches without any perturbation, through
 the model's own head where the prediction is read, in this process after a warm-up. Runs without Ray.
@@ -19,13 +19,13 @@ import torch
 from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.many_forwards import many_forwards
 from benchmarks.parts.samples import alone, logits_at, model_of, random_row, rows_like_sva
-from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
+from evaluation.scoring.faithfulness.flipping import Flipper
+from evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
 from jobs.bench.record import paired_ratio, summary
 from jobs.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
-from lrp_core.kinds import ZERO
 from lrp_core.methods import METHODS
+from lrp_core.records.kinds import ZERO
 
 CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # geometry and tokens of a sample
 TARGET = 0.9  # rows a second, of bare forwards
@@ -104,7 +104,7 @@ def speed(bench: Bench, length: int) -> None:
 
 
 def forwards(bench: Bench) -> None:
-    """Forwards of six methods' curves in both orders, beside their distinct states, counted one by one."""
+    """The forward passes of six methods' curves in both orders, beside their distinct states, counted one by one."""
     view = random_model(GEOMETRIES[bench.title].shrunk().config(), device=bench.chosen.device)
     row = random_row(view, COUNTED_LENGTH, random.Random(0))
     batch = alone(row).to(view.device)

@@ -1,18 +1,21 @@
-"""Cost of planning: a complete matrix on a slow object store, and very many samples and models.
+"""Cost of planning: a complete matrix on a slow object store, very many samples and models, and samples on their way.
 
 The first is the stage `attribute` with nothing to do: every cell of the config `paper` complete, each request of its
 store taking 25 ms. The second plans two numbers of rows of one tokenizer for many models, each in a process of its own:
-the largest resident memory grows with the rows, and at that rate follows that of ten million.
+the largest resident memory grows with the rows, and at that rate follows that of ten million. The third sends units of
+two numbers of rows through Ray to a worker that commits nothing: the memory of the driver and of the object store.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import linear_regression
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.harness import Bench, RowsInMemory, parser
-from benchmarks.parts import matrix
+from benchmarks.harness import SCRATCH, Bench, RowsInMemory, in_own_process, parser
+from benchmarks.parts import matrix, streaming
 from benchmarks.parts.object_store import object_store
 from benchmarks.parts.runs import small_run
 from benchmarks.parts.views import write_views
@@ -26,6 +29,8 @@ from jobs.store import Ledger, Store
 LATENCY_S = 0.025
 NOTHING_TARGET_S = 15.0
 FILE_ROWS = 100_000
+MANY_ROWS, MIB = 10_000_000, 2**20
+SENT_DRIVER_MIB, SENT_STORE_MIB = 1024.0, 200.0
 LENGTHS = (8, 29)  # tokens, fewest and most
 
 
@@ -33,11 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser("plan", __doc__)
     options.number("--rows", 1_000_000, "of the larger plan", quick=40_000)
     options.number("--models", 100, "of the larger plan", quick=3)
+    options.number("--sent", 1_000_000, "rows that are sent to a worker", quick=8_000)
     bench = options.begin(arguments)
     nothing_to_do(bench)
     rows, models = bench.chosen.rows, bench.chosen.models
-    memory = RowsInMemory(_prepare, _plan, 10_000_000, 2.0, f"rows for {models} models", "the driver")
+    memory = RowsInMemory(_prepare, _plan, MANY_ROWS, 2.0, f"rows for {models} models", "the driver")
     bench.memory_of_rows(memory, sizes=(rows // 2, rows), models=models)
+    send(bench, bench.chosen.sent)
     return bench.finish()
 
 
@@ -60,6 +67,25 @@ def nothing_to_do(bench: Bench) -> None:
             print(f"{cells} complete cells, {name}: {seconds[-1]:.1f} s, {server.requests} requests", flush=True)
     title = f"{cells} complete cells, {1000 * LATENCY_S:.0f} ms a request: seconds"
     bench.ratio(title, seconds[0], NOTHING_TARGET_S, "lower")
+
+
+def send(bench: Bench, rows: int) -> None:
+    """The most that the driver and Ray's object store hold while half of the rows, and all, go to a worker."""
+    sizes, peaks, held = (rows // 2, rows), [], []
+    for size in sizes:
+        with TemporaryDirectory(prefix=SCRATCH) as root:
+            in_own_process(streaming.prepare, root, size)
+            peak, seconds = in_own_process(streaming.stream, root, size)
+            held.append(streaming.object_store_bytes(root))
+        peaks.append(peak)
+        bench.row(what="sent", rows=size, peak_bytes=peak, object_store_bytes=held[-1], seconds=seconds)
+        mib = f"{peak / MIB:.0f} MiB of the driver, {held[-1] / MIB:.0f} MiB of the object store"
+        print(f"{size} rows of {streaming.TOKENS} tokens sent: {seconds:.1f} s, {mib}", flush=True)
+    for name, values, target in (("driver", peaks, SENT_DRIVER_MIB), ("object store", held, SENT_STORE_MIB)):
+        line = linear_regression(sizes, values)
+        many = (line.intercept + max(0.0, line.slope) * MANY_ROWS) / MIB
+        subject = f"{MANY_ROWS} rows of {streaming.TOKENS} tokens sent: MiB of the {name}"
+        bench.ratio(subject, many, target, "lower", measured_rows=rows, bytes_a_row=round(line.slope, 1))
 
 
 def _config(root: str, models: int) -> RunConfig:

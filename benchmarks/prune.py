@@ -1,4 +1,5 @@
-"""`closelook bench prune`: what a pruning sweep costs, what merging curves and sharing layers gain, and the hours.
+"""`closelook bench prune`: the cost of a pruning sweep, the savings by merging curves and sharing layers, and the
+hours.
 
 Random weights of real geometries, random orders, samples as long as those of the sva task. Runs without Ray.
 """
@@ -164,7 +165,7 @@ def _samples_batched(case: PruneCase) -> float:
 
 
 def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
-    """Sweeps one after another; planning them is part of it."""
+    """Run sweeps in turn, including their planning."""
 
     def run() -> None:
         for sweep in sweeps:
@@ -175,7 +176,7 @@ def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
 
 
 def _single(view: ModelView, sample: Batch, mask: Any) -> Tensor:
-    """Target logit minus foil logit of one sample under one mask."""
+    """The target's logit minus the foil's, for a sample under a mask."""
     logits = _masked(view, sample, mask)
     return logits[0, 0] - logits[0, 1]
 

@@ -1,24 +1,40 @@
-"""Requests that the paper's matrix makes of an object store: its cells and units, with nothing computed.
+"""Requests of an object store: of the paper's matrix, its cells and units with nothing computed, and of a look at it.
 
 The stage `attribute` plans, hands out units, commits shards and closes cells of the config `paper` on an S3 server that
 counts, once with some samples of each task and once with twice as many. What the second run makes more is the cost of
 its units; at that rate, and with the units that the published data have, follows the whole.
+
+`closelook status` looks at complete artifacts of very many models in an object store, and, as users start it, at those
+of one model in a folder.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from statistics import linear_regression
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.harness import parser
+from benchmarks.harness import SCRATCH, Bench, parser
+from benchmarks.parts.listed_store import PAGE, listed_store
+from benchmarks.parts.many_artifacts import complete_root
 from benchmarks.parts.matrix import attribute, matrix_config, prepare
 from benchmarks.parts.object_store import object_store
+from jobs.commands.roots.status import status
 from jobs.config import RunConfig
 from jobs.store import Store
 
 MATRIX_TARGET = 250_000
 GROWTH_TARGET = 2.0
+MANY_TARGET_S, MANY_TARGET_MB, MANY_TARGET_REQUESTS = 60.0, 100.0, 30.0
+FEW_TARGET_S, FEW_REPEATS = 3.0, 5
 SHARD_ROWS = 32
 ROWS = 64  # of each task
 
@@ -26,11 +42,14 @@ ROWS = 64  # of each task
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser("store", __doc__)
     options.number("--rows", ROWS, f"samples of each task, at least a shard's {SHARD_ROWS}")
+    options.number("--models", 1000, "whose complete artifacts are looked at", quick=2)
     bench = options.begin(arguments)
     rows = bench.chosen.rows
     if rows < SHARD_ROWS:
         options.error(f"--rows {rows}: a shard has {SHARD_ROWS}, and more shards are to be compared with fewer")
     models = 1 if bench.quick else None
+    status_of_many(bench, bench.chosen.models)
+    status_of_few(bench)
     units, requests = [], []
     with object_store() as server:
         for count in (rows, 2 * rows):
@@ -51,6 +70,48 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     name = f"the paper's last {models} models: requests" if models else "the paper's matrix: requests"
     bench.ratio(name, whole, MATRIX_TARGET, "lower", requests_of_a_unit=round(line.slope, 2))
     return bench.finish()
+
+
+def status_of_many(bench: Bench, models: int) -> None:
+    """The time, requests and bytes of a look at the artifacts of so many models in an object store."""
+    config, objects, artifacts = complete_root(models)
+    with listed_store(objects) as served:
+        start, cpu = time.perf_counter(), time.process_time()
+        with redirect_stdout(io.StringIO()):
+            if not status(config, Store(config.root)):
+                raise RuntimeError("the benchmark's artifacts are not complete")
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        beyond, read = served.requests - len(objects) / PAGE, served.bytes_read
+        facts = {"models": models, "artifacts": artifacts, "objects": len(objects), "requests": float(served.requests)}
+        bench.row(what="status", **facts, seconds=seconds, cpu_s=cpu_seconds, read_bytes=read)
+    print(
+        f"status of {artifacts} artifacts: {seconds:.1f} s, {facts['requests']:.0f} requests, {read} bytes", flush=True
+    )
+    subject = f"status of {models} models, {artifacts} artifacts"
+    bench.ratio(f"{subject}: seconds", seconds, MANY_TARGET_S, "lower", cpu_s=round(cpu_seconds, 1))
+    bench.ratio(f"{subject}: MB read", read / 1e6, MANY_TARGET_MB, "lower")
+    bench.ratio(f"{subject}: requests beyond one per {PAGE} objects", beyond, MANY_TARGET_REQUESTS, "lower")
+
+
+def status_of_few(bench: Bench) -> None:
+    """The time of the command over the artifacts of a model in a folder, Python's start included."""
+    config, objects, artifacts = complete_root(1)
+    with TemporaryDirectory(prefix=SCRATCH) as folder:
+        for key, content in objects.items():
+            path = Path(folder, "root", key.partition("/")[2])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else b"")
+            os.truncate(path, content if isinstance(content, int) else len(content))
+        settings = config.model_copy(update={"root": str(Path(folder, "root"))})
+        Path(folder, "config.json").write_text(settings.model_dump_json())
+        command = [sys.executable, "-m", "jobs", "status", "--config", str(Path(folder, "config.json"))]
+
+        def look() -> None:
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+        bench.timed({"status": look}, FEW_REPEATS, {"what": "status of a folder", "artifacts": artifacts})
+    seconds = bench.rows[-1]["median"]
+    bench.ratio(f"closelook status, {artifacts} artifacts in a folder: seconds", seconds, FEW_TARGET_S, "lower")
 
 
 def published_units(config: RunConfig) -> int:

@@ -1,24 +1,33 @@
-"""The command line: one function a command. Heavy imports wait until a command needs them."""
+"""The command line. Commands are functions in jobs/commands; heavy imports wait until a command needs them."""
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from jobs.commands.app import MODEL, Config, Root, Set, Wait, app
-from jobs.commands.asking import explain, neurons
-from jobs.commands.benchmarks import NEEDS_CLONE, benchmark
-from jobs.commands.benchmarks import names as benchmark_names
-from jobs.commands.runs import load_run, run_stages
+from jobs.commands.app import app
 from jobs.commands.terminal import complain, say
-from jobs.stages.record import STAGES
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
-NewFolder = Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")]
-Keys = Annotated[str | None, typer.Option("--keys", help="Explain keys with this in their name; '' for all.")]
+# Before torch is imported: its threads sleep while they wait. On a machine that others use, threads that spin in wait
+# for each other make small models many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+#: The modules that add commands, in the order of `closelook --help`.
+_COMMANDS = (
+    "roots.commands",
+    "submit",
+    "questions.commands",
+    "texts.commands",
+    "listings.commands",
+    "comparison.commands",
+)
+for _module in _COMMANDS:
+    import_module(f"jobs.commands.{_module}")
 
 
 def _version(is_asked: bool) -> None:
@@ -41,212 +50,15 @@ def _every(
     """Options of closelook itself."""
 
 
-def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
-    """Add a command that runs these stages."""
-
-    def command(config: Config = None, root: Root = None, set: Set = None, wait: Wait = 0) -> None:
-        run_stages(stages, config, root, set, wait)
-
-    app.command(name, help=about)(command)
-
-
-_add_stages("run", f"Everything that is missing: {', '.join(STAGES)}.", tuple(STAGES))
-for _stage in STAGES.values():
-    if not _stage.own_command:
-        _add_stages(_stage.name, _stage.about, (_stage.name,))
-
-
-@app.command()
-def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
-    """End a run after the units in hand: it begins no other. The same command goes on where it stopped."""
-    _, store = load_run(None, root, None, is_made=True, is_read=True)
-
-    from jobs.commands.stopping import stop as ask
-
-    ask(store)
-
-
-@app.command()
-def status(config: Config = None, root: Root = None, set: Set = None) -> None:
-    """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
-    loaded, store = load_run(config, root, set, is_read=True)
-
-    from jobs.commands.status import status as show
-
-    if not show(loaded, store):
-        raise typer.Exit(1)
-
-
-@app.command()
-def plan(config: Config = None, root: Root = None, set: Set = None) -> None:
-    """The cells of a run and what they will cost, from measured runtimes where there are any."""
-    loaded, store = load_run(config, root, set)
-
-    from jobs.commands.plan import show
-
-    show(loaded, store)
-
-
-@app.command()
-def gc(
-    config: Config = None,
-    root: Root = None,
-    set: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove what is stale too, not only leftovers.")] = False,
-) -> None:
-    """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
-    loaded, store = load_run(config, root, set, is_made=True)
-
-    from jobs.commands.gc import collect
-
-    collect(loaded, store, dry_run=dry_run, stale_too=yes)
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def bench(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help=" | ".join(benchmark_names()) or NEEDS_CLONE, show_default=False)] = "",
-    config: Annotated[str | None, typer.Option("--config", "-c", help="Without NAME: the run to measure.")] = None,
-    root: Root = None,
-    set: Set = None,
-    wait: Wait = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Small shapes, few repeats.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the results there.")] = None,
-) -> None:
-    """Measure: value, target, met or missed. NAME --help shows its options; --root DIR keeps the results as Parquet.
-
-    Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
-    """
-    if name == "--help":
-        return say(context.get_help())
-    has_options = quick or json or context.args
-    if not name and not has_options:
-        return run_stages(("bench",), config, root, set, wait)
-    module = benchmark(name)
-    arguments = ["--quick"] if quick else []
-    for option, value in (("--config", config), ("--root", root), ("--json", json)):
-        if value is not None:
-            arguments += [option, str(value)]
-    for override in set or ():
-        arguments += ["--set", override]
-    module.main([*arguments, *context.args])
-
-
-@app.command()
-def audit(
-    config: Config = None,
-    root: Root = None,
-    set: Set = None,
-    task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Only so many samples of each task, or of each part.")] = None,
-    part: Annotated[str | None, typer.Option("--part", help="Only this part of the task, such as ana.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
-) -> None:
-    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence. Exit code 1 for lost files."""
-    loaded, store = load_run(config, root, set, is_made=True)
-
-    from jobs.commands.audit import audit as show
-
-    if not show(loaded, store, task, part, n, json):
-        raise typer.Exit(1)
-
-
-@app.command()
-def export(
-    to: NewFolder,
-    config: Config = None,
-    root: Root = None,
-    set: Set = None,
-) -> None:
-    """Write the prepared benchmark as a data set with a card."""
-    loaded, store = load_run(config, root, set, is_made=True)
-
-    from jobs.commands.audit import export as write
-
-    for path in write(loaded, store, to):
-        say(str(path))
-
-
-@app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)] = None,
-) -> None:
-    """The methods there are: what they need and give, what they cost, their options."""
-    from jobs.commands.methods import show
-
-    show(name)
-
-
-@app.command()
-def tasks() -> None:
-    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
-    from jobs.commands.tasks import show
-
-    show()
-
-
-@app.command()
-def models() -> None:
-    """The kinds and families of models there are, and which methods apply to them."""
-    from jobs.commands.models import show
-
-    show()
-
-
-app.command()(explain)
-app.command()(neurons)
-
-
-@app.command()
-def init(
-    file: Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")],
-    model: Annotated[str, MODEL],
-    data: Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")] = None,
-    method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
-) -> None:
-    """Write a commented config for your model and data."""
-    from jobs.commands.init import write
-
-    write(file, model, data, method)
-
-
-@app.command()
-def config(
-    config: Config = None,
-    root: Root = None,
-    set: Set = None,
-    keys: Keys = None,
-) -> None:
-    """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
-    from jobs.commands.config import show, show_keys
-
-    if keys is not None:
-        return show_keys(keys)
-    loaded, _ = load_run(config, root, set)
-    show(loaded)
-
-
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="The root of one run.")],
-    second: Annotated[str, typer.Argument(help="The root of the other.")],
-    metric: Annotated[str | None, typer.Option("--metric", help="What to compare; default: the leading one.")] = None,
-    to: Annotated[Path | None, typer.Option("--csv", help="Also write every number there.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with samples of both runs.")] = None,
-) -> None:
-    """Compare two runs: settings, cells, scores with paired tests, cost."""
-    from jobs.commands.compare import show
-
-    show(first, second, metric, to, html)
-
-
 def main() -> None:
-    """Bad input is one line and exit code 2; a run that cannot complete now is one line and exit code 1."""
+    """Run a command.
+
+    Bad input is an error of one line with exit code 2; a run that cannot complete now, one line with exit code 1.
+    """
     try:
         app()
     except UserError as error:
-        _fail(error, 2)
+        _fail(error, error.exit_code)
     except ModuleNotFoundError as error:
         from jobs.versions import extra_of
 

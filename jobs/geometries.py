@@ -60,7 +60,7 @@ class Geometry:
         return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
     def config(self, labels: Sequence[str] = ()) -> PretrainedConfig:
-        """The transformers config of this geometry; with `labels`, of a classifier, with one of them of a regressor.
+        """The transformers config of this geometry, with `labels` of a classifier, with one label of a regressor.
 
         Models of images always have labels: the rows of the head, as many as the vocabulary unless they are named.
         """
@@ -137,7 +137,8 @@ GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for na
 
 
 def geometry_of(model_id: str, shape: str | None = None) -> Geometry | None:
-    """The geometry of ``random/<name>`` or of the hub id of one of them; of other models the one named `shape`, if any.
+    """The geometry of ``random/<name>`` or of a hub id with that geometry; of other models the one that `shape` names,
+    if any.
 
     >>> geometry_of("openai-community/gpt2").layers
     12

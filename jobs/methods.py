@@ -1,29 +1,46 @@
 """Every method by name: ``METHODS["attnlrp"](view, batch) -> Relevance``.
 
 Installed packages add methods through the entry points `closelook.methods`.
+
+>>> METHODS["attnlrp"].label, METHODS["attnlrp"].explanations
+('AttnLRP', ('contrastive', 'target', 'log_prob'))
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from alti import METHODS as ALTI_METHODS
+from evaluation.ablations.methods import METHODS as ABLATION_METHODS
 from lrp_core import METHODS as CORE_METHODS
 from lrp_core import Method
 from lrp_core.methods.planted_records import PLANTED
-from lrp_core.plugins import Extended
-from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedMethod, nearest
+from lrp_core.records.capabilities import Capability
+from lrp_core.records.plugins import Extended
+from lrp_core.records.registry import Registry
+from lrp_core.records.types import UnsupportedMethod, nearest
 
 METHODS: Extended[Method] = Extended(
-    Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values()), "closelook.methods", Method
+    Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values(), *ABLATION_METHODS.values()),
+    "closelook.methods",
+    Method,
 )
 
 
 def method(name: str) -> Method:
-    """Raises UnsupportedMethod with the nearest name for an unknown one, and for one that is planted."""
+    """The method of this name.
+
+    Raises UnsupportedMethod with the nearest name for unknown names, and for planted methods.
+    """
     refuse_planted(name)
     if name not in METHODS:
         raise UnsupportedMethod(f"unknown method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def applicable(capabilities: Collection[Capability]) -> list[Method]:
+    """The methods that explain the tokens of a model with these `capabilities`, in the order of the registry."""
+    return [record for record in METHODS.values() if record.applies(capabilities)]
 
 
 def refuse_planted(name: str) -> None:

@@ -11,7 +11,7 @@ _SHORTEST_SECRET = 8  # a shorter value occurs by chance
 
 
 def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """`text` with the name in place of the value of every environment variable that holds a key, token or password."""
+    """`text` with the values of environment variables that hold keys, tokens or passwords replaced by their names."""
     for name, value in environment.items():
         if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
             text = text.replace(value, f"[{name}]")

@@ -7,9 +7,9 @@ from functools import cache
 
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
-from lrp_core import plugins
-from lrp_core.registry import Registry
-from lrp_core.types import UserError, nearest
+from lrp_core.records import plugins
+from lrp_core.records.registry import Registry
+from lrp_core.records.types import UserError, nearest
 
 
 @cache

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from jobs.config.file import yaml_value
 from jobs.methods import method
-from lrp_core.method import Method
-from lrp_core.types import UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.types import UserError
 
 _DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def typed(text: str) -> Method:
-    """One method; with options it is named as it is written. Raises UserError for what it is not and cannot be told."""
+    """A method typed as text, named as it is written if it has options. Raises UserError for invalid text."""
     name, *options = (part.strip() for part in _split(text, ":"))
     record = method(name)
     values = {}
@@ -30,7 +30,7 @@ def typed(text: str) -> Method:
 
 
 def every_typed(text: str) -> list[Method]:
-    """Methods separated by commas. Raises UserError as :func:`typed`, and for one that is there twice."""
+    """Methods separated by commas. Raises UserError as :func:`typed`, and for duplicates."""
     entries = [typed(part.strip()) for part in _split(text, ",")]
     names = [entry.name for entry in entries]
     for name in names:

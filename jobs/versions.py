@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -13,13 +14,18 @@ PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow"
 
 def versions(*more: str) -> dict[str, str]:
     """The versions of Python, PACKAGES and `more`, but for those that are not installed."""
-    named = {"python": platform.python_version()}
-    for package in (*PACKAGES, *more):
-        try:
-            named[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return named
+    known = {package: _version(package) for package in (*PACKAGES, *more)}
+    installed = {package: number for package, number in known.items() if number is not None}
+    return {"python": platform.python_version(), **installed}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """The installed version of a package; None if it is missing. It is cached, since every manifest states it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def commit() -> str | None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lrp_core.capabilities import Capability
-    from lrp_core.explained import EXPLANATIONS
     from lrp_core.families import Family
-    from lrp_core.loading import load_model, random_model
-    from lrp_core.method import Method
     from lrp_core.methods import METHODS, attribute
-    from lrp_core.opening import view_of
-    from lrp_core.option import Option
-    from lrp_core.types import (
+    from lrp_core.methods.record import Method
+    from lrp_core.opening.loading import load_model, random_model
+    from lrp_core.opening.model import view_of
+    from lrp_core.records.capabilities import Capability
+    from lrp_core.records.explained import EXPLANATIONS, without_sum
+    from lrp_core.records.option import Option
+    from lrp_core.records.types import (
         EMBEDDINGS,
         POOLINGS,
         Batch,
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
         UnsupportedModel,
         UnusableRows,
         UserError,
+        span_row,
     )
-    from lrp_core.view import ModelView
+    from lrp_core.views.view import ModelView
 
 __all__ = [
     "EMBEDDINGS",
@@ -51,19 +52,24 @@ __all__ = [
     "attribute",
     "load_model",
     "random_model",
+    "span_row",
     "view_of",
+    "without_sum",
 ]
 
-_HOMES = {
-    **dict.fromkeys(__all__, "types"),
-    **dict.fromkeys(("load_model", "random_model"), "loading"),
-    **dict.fromkeys(("METHODS", "attribute"), "methods"),
-    "Capability": "capabilities",
-    "EXPLANATIONS": "explained",
-    "Family": "families",
-    "Method": "method",
-    "ModelView": "view",
-    "Option": "option",
-    "view_of": "opening",
-}
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "lrp_core.records.types"),
+        **dict.fromkeys(("load_model", "random_model"), "lrp_core.opening.loading"),
+        **dict.fromkeys(("METHODS", "attribute"), "lrp_core.methods"),
+        "Capability": "lrp_core.records.capabilities",
+        "EXPLANATIONS": "lrp_core.records.explained",
+        "Family": "lrp_core.families",
+        "Method": "lrp_core.methods.record",
+        "ModelView": "lrp_core.views.view",
+        "Option": "lrp_core.records.option",
+        "view_of": "lrp_core.opening.model",
+        "without_sum": "lrp_core.records.explained",
+    },
+)

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that what is light does not wait for torch."""
+"""Names that are imported when they are first used, so that what is light does not wait for torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`: each name of `homes` comes from the module of the package that stands there."""
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of `package` (PEP 562): `homes` gives the module that defines each name."""
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(homes[name]), name)
 
-    return get
+    def names() -> list[str]:
+        loaded = vars(import_module(package))
+        return sorted({*loaded, *homes})
+
+    return get, names
+
+
+def named(path: str) -> Any:
+    """The object that "module:name" names. Raises ImportError or AttributeError where it is not there."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

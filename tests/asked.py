@@ -1,6 +1,7 @@
 """Asking methods of tiny models: rows in one padded batch, and the forwards that this took."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -9,6 +10,18 @@ from lrp_core import METHODS, Batch, ModelView
 #: Of numbers in float64 that were summed in another order.
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EXPLANATIONS = ("contrastive", "log_prob")  # one that is linear in the logits, and one that is not
+
+
+def in_turn(first: Sequence[Any], second: Sequence[Hashable], each: int = 1) -> list[tuple[Any, Any]]:
+    """Pairs of every value of `first` with `each` values of `second`, which take turns; no value is left out.
+
+    A test of these pairs finds every defect of one value. A defect that needs a certain pair may pass.
+    """
+    each = min(each, len(second))
+    pairs = []
+    for at in range(max(len(first), -(-len(second) // each))):
+        pairs += [(first[at % len(first)], second[(each * at + step) % len(second)]) for step in range(each)]
+    return pairs
 
 
 def explain(name: str, view: ModelView, rows: list[dict], **options) -> list[torch.Tensor]:

@@ -44,3 +44,12 @@ def view(family) -> ModelView:
 def batch(view) -> Batch:
     """Three samples of different lengths, padded on the right."""
     return Batch.collate(ragged_rows(view), pad_id=0)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A bucket of an S3 server of the tests, with its address and credentials in the environment."""
+    from benchmarks.parts.object_store import BUCKET, object_store
+
+    with object_store():
+        yield BUCKET

@@ -33,7 +33,7 @@ from jobs.stages.prepare import prepare
 from jobs.stages.run import run
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import short, views_of
-from jobs.store.ledger import artifact_in
+from jobs.store.records import artifact_in
 from tests import parity
 from tests.jobs.inline import without_ray
 
@@ -52,7 +52,7 @@ LENGTH = 6
 SMALL = [
     "tasks={sva: {source: demo, limit: 4}, qa: {source: demo, limit: 3}, sentiment: {source: demo, limit: 4}, "
     "similarity: {source: demo, limit: 4}, shapes: {source: demo, limit: 3}, brackets: {source: demo, limit: 3}, "
-    "triggers: {source: demo, limit: 3}}",
+    "triggers: {source: demo, limit: 3}, sources: {source: demo, limit: 2}}",
     "models.gpt2.dtypes={}",
     "models.llama.dtypes={}",
     "models.llama.tasks=[sva]",
@@ -66,6 +66,7 @@ SMALL = [
     "models.bert-triggers.methods=[lrp, random]",
     "models.gpt2-seed1.methods=[lrp]",
     "models.gpt2-seed2.methods=[lrp]",
+    "models.reader.methods=[attnlrp, gradient_l2, attention_share, contextcite, random]",
     "models.vit.methods=[{name: attnlrp_vit, method: attnlrp, composite: vit}, attnlrp, lrp, random]",
     "heads={sva: 3}",
     "layers={sva: 2, sentiment: 2}",
@@ -75,6 +76,7 @@ SMALL = [
     "perturb.tasks=[sva, sentiment, similarity, shapes]",
     "perturb.methods=[attnlrp, lrp]",
     "controls={tasks: [sva], models: [gpt2], methods: [lrp, gradient_l2], samples: 3, depths: 2}",
+    "ablations={ways: [remove, cut], fit: 32, judge: 16, shapley: 0, shown: 1}",
     "neurons={tasks: {sva: 3}, knockout: {models: [gpt2]}, "
     "corpus: {source: demo, limit: 12, top: 2, ranks: 2, models: [gpt2]}}",
     "bench=null",
@@ -139,7 +141,7 @@ def write_views(store: Store, config: RunConfig, name: str) -> None:
     geometry = geometry_of(model.id)
     assert geometry is not None
     resolved = resolve(model, config.seed)
-    tokenizer, _ = reading_of(resolved)
+    tokenizer = reading_of(resolved).key
     images = resolved.kind.images
     length = resolved.max_length if images else LENGTH
     for task in config.tasks_for(model):
@@ -213,8 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    without_ray()
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, without_ray():
         keys = {name: keys_of(name, Path(root)) for name in (*DEMOS, *PAPERS)}
         small_run(Path(root, "small"))
         numbers = numbers_of(Path(root, "small"))

@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 
 from evaluation.scoring.statistics import Comparison, compare
 from lrp_core import METHODS, Batch, ModelView, load_model
-from lrp_core.attention import around_attention
+from lrp_core.readers.attention import around_attention
 
 SHARED = Path(os.environ.get("CLOSELOOK_SHARED", "../shared"))
 MODEL = SHARED / "models" / "g2p-bart"

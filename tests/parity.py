@@ -41,7 +41,7 @@ MEAN_TOLERANCE = 1e-12
 SUM_TOLERANCE = 1e-9  # of what a report computes from means
 #: Tables, figures and drawings of measured times and memory: their ids are compared, their numbers are not.
 MEASURED = ("runtime", "memory", "seconds_by_length", "largest_batches", "table8")
-MEASURED_COLUMNS = ("ms a sample",)  # likewise, in other tables
+MEASURED_COLUMNS = ("ms a sample", "ms")  # likewise, in other tables
 NEURON = ("layer", "neuron", "rank")
 COST = ("wall_s", "peak_bytes", "planned_bytes", "chunk", "value", "q1", "q3", "n", "device", "details")
 

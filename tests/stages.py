@@ -21,11 +21,12 @@ prune = partial(compute, stage="prune")
 perturb = partial(compute, stage="perturb")
 controls = partial(compute, stage="controls")
 neurons = partial(compute, stage="neurons")
+ablations = partial(compute, stage="ablations")
 evaluate = partial(compute, stage="evaluate")
 
 
 def missing_work(
-    config: RunConfig, ledger: Ledger, plan: Plan, products: Sequence[Product] = (RELEVANCE, *FINER)
+    config: RunConfig, ledger: Ledger, plan: Plan, products: Sequence[Product] = (RELEVANCE, *FINER.values())
 ) -> list[ModelWork]:
     """What is missing of the nodes of these products."""
     run = Run(config, plan, ledger)

@@ -15,7 +15,7 @@ from jobs.plan.node import Cell, ModelPlan, Plan
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.families import FAMILIES
-from lrp_core.types import Request
+from lrp_core.records.types import Request
 from tests.stages import score_plan
 
 TOKENIZER = "words-0000"

@@ -25,9 +25,9 @@ def test_every_artifact_of_a_shipped_config_has_its_stored_key(name: str, tmp_pa
     assert keys_of(name, tmp_path) == stored("keys")[name]
 
 
-def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(tmp_path: Path, monkeypatch) -> None:
-    without_ray(monkeypatch.setattr)
-    small_run(tmp_path)
+def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(tmp_path: Path) -> None:
+    with without_ray():
+        small_run(tmp_path)
     now, before = numbers_of(tmp_path), stored("numbers")
     assert now.keys() == before.keys()
     for artifact, columns in before.items():

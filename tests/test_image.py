@@ -33,6 +33,13 @@ def test_a_copy_has_what_the_image_is_made_of_and_no_more(image, tmp_path):
     assert not [*there.rglob("__pycache__"), *there.rglob("*.egg-info")]
 
 
+def test_a_single_file_is_copied_alone(image, tmp_path):
+    made = image["Image"](tmp_path / "root", {}, folder="/app")
+    made.follow("WORKDIR", "/app")
+    made.follow("COPY", "constraints.txt .")
+    assert [path.name for path in (tmp_path / "root" / "app").iterdir()] == ["constraints.txt"]
+
+
 def test_what_is_given_goes_before_the_dockerfiles_own(image, tmp_path):
     made = image["Image"](tmp_path, {"A": ""})
     made.follow("ARG", 'A="own"')

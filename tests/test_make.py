@@ -1,4 +1,4 @@
-"""What the Makefile's targets run, with a Python that notes how it is called."""
+"""What the Makefile's targets run, with a Python and a command that note how they are called."""
 
 import shutil
 import subprocess
@@ -14,12 +14,13 @@ def made(target, folder, failing):
     """The status of `make target`, and the calls of a Python that fails where its arguments have `failing`."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(REPOSITORY / name, folder)
-    python = folder / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(
-        f'#!/bin/sh\necho "$ATEN_CPU_CAPABILITY $*" >> calls\ncase "$*" in *"{failing}"*) exit 1;; esac\n',
-    )
-    python.chmod(0o755)
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for program in (programs / "python", programs / "closelook"):
+        program.write_text(
+            f'#!/bin/sh\necho "$ATEN_CPU_CAPABILITY $*" >> calls\ncase "$*" in *"{failing}"*) exit 1;; esac\n',
+        )
+        program.chmod(0o755)
     (folder / ".venv" / ".installed").touch()
     done = subprocess.run(["make", target], cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, (folder / "calls").read_text().splitlines()
@@ -30,6 +31,15 @@ def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tm
     status, calls = made("test", tmp_path, failing)
     assert ["-m not ray" in call for call in calls] == [True, False]
     assert "-m ray" in calls[1]
+    assert all("not nightly" in call for call in calls)
+    assert bool(status) == fails
+
+
+@pytest.mark.parametrize(("failing", "fails"), [("-m nightly", True), ("chaos", True), ("nothing", False)])
+def test_a_red_test_at_night_keeps_no_chaos_from_running(tmp_path, failing, fails):
+    status, calls = made("nightly", tmp_path, failing)
+    assert ["-m nightly" in call for call in calls] == [True, False]
+    assert "bench chaos" in calls[1]
     assert bool(status) == fails
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants import MUTANTS, problems_of
+from tests.mutants.__main__ import MUTANTS, problems_of
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -7,7 +7,8 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from lrp_core import ModelView, random_model
-from lrp_core.opening import view_of
+from lrp_core.opening.model import view_of
+from lrp_core.verification.samples import random_rows
 
 _COMMON = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -186,55 +187,9 @@ def tiny_classifier(family: str, labels: int = 3, **changes) -> ModelView:
     return tiny_model(family, architectures=[architecture], num_labels=labels, **changes)
 
 
-def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict]:
-    """View rows of random tokens.
-
-    Causal models predict after the last token, masked ones inside, encoder-decoders after what the decoder has seen
-    (the start token, and as many others as there are rows before), classifiers where their head reads: a label rather
-    than the next one, or a score.
-    """
-    if view.kind.labels:
-        return _labelled_rows(view, lengths, seed)
-    generator = torch.Generator().manual_seed(seed)
-    draw = lambda n: torch.randint(3, view.vocab, (n,), generator=generator).tolist()  # noqa: E731
-    rows = [
-        {
-            "input_ids": draw(length),
-            "position": length // 2 if view.kind.slot else length - 1,
-            "target_id": (ids := draw(2))[0],
-            "foil_id": ids[1],
-        }
-        for length in lengths
-    ]
-    if view.kind.decoder:
-        for row, seen in zip(rows, range(len(rows)), strict=True):
-            row |= {"decoder_input_ids": [view.config.decoder_start_token_id, *draw(seen)], "position": seen}
-    return rows
-
-
-def _labelled_rows(view: ModelView, lengths, seed: int) -> list[dict]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        {
-            "input_ids": torch.randint(3, view.vocab, (length,), generator=generator).tolist(),
-            "position": 0 if view.kind.reads == "first" else length - 1,
-            "target_id": i % view.n_targets,
-            **({} if view.predicts_score else {"foil_id": (i + 1) % view.n_targets}),
-        }
-        for i, length in enumerate(lengths)
-    ]
+ragged_rows = random_rows
 
 
 def picture_rows(view: ModelView, count: int = 3, seed: int = 0) -> list[dict]:
     """View rows of random pictures."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        {
-            "input_ids": [0] * view.max_length,
-            "pixel_values": torch.randn(view.image_shape, generator=generator).numpy(),
-            "position": 0,
-            "target_id": i % view.n_targets,
-            "foil_id": (i + 1) % view.n_targets,
-        }
-        for i in range(count)
-    ]
+    return random_rows(view, (view.max_length,) * count, seed)

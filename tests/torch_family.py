@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import FamilyVariant, LabelHead
+from lrp_core.families.base import FamilyVariant
+from lrp_core.families.layout import LabelHead
 from lrp_core.families.torch_encoder import TORCH_ENCODER
 
 PRE_NORM = replace(

@@ -17,10 +17,10 @@ from benchmarks.harness import Bench, interleave
 from benchmarks.parts.samples import alone
 from jobs.bench.record import summary, synchronise
 from lrp_core import Batch, ModelView
-from lrp_core.composites import EPSILON, OF_ATTNLRP, VIT
-from lrp_core.explained import CONTRASTIVE
+from lrp_core.records.explained import CONTRASTIVE
 from lrp_core.rules import ATTNLRP, Composite, changed
-from lrp_core.scope import rules_on
+from lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
+from lrp_core.rules.scope import rules_on
 
 #: The most that a backward pass under a composite may cost, in those of the plain gradient.
 TARGETS = {EPSILON: 1.05, VIT: 2.5}

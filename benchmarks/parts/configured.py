@@ -9,7 +9,7 @@ from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import open_view
 from jobs.store import Store
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 QUICK_SAMPLES = 3
 

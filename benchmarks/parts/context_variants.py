@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jobs.geometries import Geometry
 from lrp_core import METHODS, Batch, ModelView
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 TIMED_FORWARDS, TIMED_STEPS = 8, 2  # of a perturbation, of a path
 ATTNLRP, ROLLOUT, PATH = "attnlrp", "grad_attention_rollout", "integrated_gradients"
@@ -92,7 +92,7 @@ def explain(name: str, view: ModelView, batch: Batch, **settings: Any) -> Tensor
 
 @torch.no_grad()
 def forwards(view: ModelView, batch: Batch, count: int) -> None:
-    """So many forwards, one at a time, the first of the whole text and each other without one token."""
+    """Forward passes in turn: the first of the whole text, the others without a token each."""
     token = view.token_embedding(batch.input_ids)
     for index in range(count):
         perturbed = token.clone()

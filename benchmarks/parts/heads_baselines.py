@@ -10,9 +10,9 @@ from torch import Tensor
 
 from benchmarks.parts.samples import logits_at
 from lrp_core import Batch, ModelView
-from lrp_core.attention import around_attention
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
+from lrp_core.readers.attention import around_attention
 
 
 @torch.inference_mode()
@@ -23,7 +23,7 @@ def bare(view: ModelView, batch: Batch) -> None:
 
 @torch.inference_mode()
 def products(view: ModelView, length: int) -> None:
-    """The products of the vectors of one sample; of the last layer at one destination, of the first without history."""
+    """The vector products of a sample: in the last layer of one destination, in the first without history."""
     drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
     value, output = drawn(view.d_model, view.head_dim), drawn(view.head_dim, view.d_model)
     weights, vectors = drawn(length, length), drawn(length, length, view.d_model)

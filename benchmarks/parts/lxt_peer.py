@@ -65,7 +65,7 @@ class Peer:
         return time.perf_counter() - start
 
     def as_documented(self, ids: torch.Tensor, sample: dict[str, Any]) -> torch.Tensor:
-        """As lxt's README has it: the model's own logits, of all tokens."""
+        """The model's own logits for all tokens, as in lxt's README."""
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         logits = self.model(inputs_embeds=embeds, **self.options).logits[0, sample["position"]]
         return self.relevance(embeds, logits[sample["target_id"]] - logits[sample["foil_id"]])

@@ -12,8 +12,8 @@ from torch import Tensor
 from benchmarks.harness import Bench, Runs
 from benchmarks.parts.samples import logits_at, random_sample
 from lrp_core import Batch, ModelView
-from lrp_core.attention import around_attention
 from lrp_core.methods import METHODS
+from lrp_core.readers.attention import around_attention
 
 STEPS = 50
 IG_TARGET = 1.05  # seconds, of as many forwards and backwards
@@ -25,7 +25,7 @@ ATMAN_MASKED, ATMAN_CAUSAL, ATMAN_GPU = 1.1, 1.8, 5.0
 
 
 def many_forwards(bench: Bench, view: ModelView, length: int) -> None:
-    """Both methods on one sample of `length` tokens: time, and the most bytes held beyond the weights."""
+    """Both methods on a sample of `length` tokens: time, and the peak of bytes beyond the weights."""
     batch = random_sample(view, length)
     integrated_gradients(bench, view, batch)
     atman(bench, view, batch)
@@ -94,7 +94,7 @@ def _target(view: ModelView, batch: Batch, token: Tensor) -> Tensor:
 
 
 def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
-    """Captum's relevance of tokens [1, T] from the same points, `rows` of them in one forward."""
+    """Captum's relevance of tokens [1, T] from the same points, `rows` of them in a forward pass."""
     from captum.attr import IntegratedGradients
 
     method = IntegratedGradients(partial(_target, view, batch))

@@ -62,8 +62,8 @@ def attribute(config: RunConfig, store: Store) -> tuple[int, int]:
     for model in models:
         work = model.work()
         worker = Idle(*work.arguments)
-        for block in work.blocks:
-            for report in worker(block()).to_pylist():
+        for table in work.tables():
+            for report in worker(table).to_pylist():
                 if report["error"]:
                     raise RuntimeError(report["error"])
                 work.on_report(report)

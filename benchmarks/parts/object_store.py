@@ -1,20 +1,20 @@
-"""An S3 server of one's own that counts requests and takes its time for each. It needs `moto[server]`."""
+"""An S3 server on this machine that counts requests and delays each. It needs `moto[server]`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 BUCKET = "closelook"
-_CREDENTIALS = {
+CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "bench",
     "AWS_SECRET_ACCESS_KEY": "bench",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -23,10 +23,14 @@ _CREDENTIALS = {
 
 @dataclass
 class ObjectStore:
-    """`requests` counts those since it was last set to zero; each waits for `latency_s` first."""
+    """`requests` counts those since it was last set to zero; each waits for `latency_s` first.
+
+    `disturb`, where it is set, answers a request, given what the server would do.
+    """
 
     requests: int = 0
     latency_s: float = 0.0
+    disturb: Callable[[Any, Any, Any], Any] | None = None
 
     def root(self, name: str) -> str:
         return f"s3://{BUCKET}/{name}"
@@ -50,10 +54,10 @@ def object_store() -> Iterator[ObjectStore]:
     def counted(environment: Any, start: Any) -> Any:
         state.requests += 1
         time.sleep(state.latency_s)
-        return answer(environment, start)
+        return answer(environment, start) if state.disturb is None else state.disturb(environment, start, answer)
 
     try:
-        with patch.dict(os.environ, _CREDENTIALS, AWS_ENDPOINT_URL=f"http://{host}:{port}"):
+        with patch.dict(os.environ, CREDENTIALS, AWS_ENDPOINT_URL=f"http://{host}:{port}"):
             boto3.client("s3").create_bucket(Bucket=BUCKET)
             served.app = counted
             yield state

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -23,7 +23,7 @@ from jobs.bench.record import paired_ratio, summary
 from jobs.geometries import Geometry
 from lrp_core import ModelView, Request
 from lrp_core.methods.gradients import explain_many
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 SCRIPT = Path(__file__).with_name("lxt_peer.py")
 #: Fields of a transformers config that both versions 4 and 5 know, beside those that the family names.
@@ -33,31 +33,25 @@ TARGET = 1.0
 _METHODS = {"ours": "ours", "same_logits_s": "lxt, same logits", "as_documented_s": "lxt, as documented"}
 
 
-class Lxt:
-    """lxt in another interpreter, for as long as the `with` lasts."""
+class Interpreter:
+    """A script in another interpreter that answers JSON by lines, for as long as the `with` lasts.
 
-    def __init__(self, python: str, geometry: Geometry, dtype: str, device: str) -> None:
-        config, family = geometry.config(), geometry.model_family
-        fields = [*_FIELDS, family.max_length_field, family.feed_forward_field]
-        fields += ["num_key_value_heads"] * family.grouped
-        sizes = {name: getattr(config, name) for name in fields}
-        model = {"family": family.name, "auto": family.kind.auto, "sizes": sizes}
-        self._order: dict[str, Any] = {**model, "dtype": dtype, "device": device}
-        self._order["options"] = dict(family.kind.forward_options)
-        self._order["transform"] = family.head_dense and family.head_dense.rpartition(".")[0]
-        self._order["threads"] = torch.get_num_threads()
-        self._python = python
+    Its first answer, to `order`, has the `versions` of its packages. `option` is what names the interpreter.
+    """
+
+    def __init__(self, option: str, python: str, script: Path, order: Mapping[str, Any]) -> None:
+        self._name, self._command, self._order = f"{option} {python}", [python, "-I", str(script)], order
         self._stack = ExitStack()
 
-    def __enter__(self) -> Lxt:
-        """Raises UserError when the interpreter cannot be started, or lxt not be imported there."""
+    def __enter__(self) -> Self:
+        """Raises UserError when the interpreter cannot be started, or a package not be imported there."""
         self._errors = self._stack.enter_context(tempfile.TemporaryFile("w+"))
         try:
-            command, pipe = [self._python, "-I", str(SCRIPT)], subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         except OSError as error:
             self._stack.close()
-            raise UserError(f"--lxt {self._python}: {error.strerror}") from None
+            raise UserError(f"{self._name}: {error.strerror}") from None
         self._stack.enter_context(self._process)
         self._stack.callback(self._process.kill)
         try:
@@ -71,7 +65,10 @@ class Lxt:
         self._stack.close()
 
     def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """One question, one answer. Raises UserError with the last line of its errors when the process ends instead."""
+        """Send a question and return the answer.
+
+        Raises UserError with the last line of stderr if the process ends instead.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -86,8 +83,27 @@ class Lxt:
             self._process.wait()
             self._errors.seek(0)
             lines = self._errors.read().strip().splitlines() or ["it ended without a word"]
-            raise UserError(f"--lxt {self._python}: {lines[-1]}")
+            raise UserError(f"{self._name}: {lines[-1]}")
         return json.loads(line)
+
+
+def described(geometry: Geometry) -> dict[str, Any]:
+    """A model of the geometry, so that versions 4 and 5 of transformers build it alike."""
+    config, family = geometry.config(), geometry.model_family
+    fields = [*_FIELDS, family.max_length_field, family.feed_forward_field]
+    fields += ["num_key_value_heads"] * family.grouped
+    sizes = {name: getattr(config, name) for name in fields}
+    return {"family": family.name, "auto": family.kind.auto, "sizes": sizes, "threads": torch.get_num_threads()}
+
+
+class Lxt(Interpreter):
+    """lxt in another interpreter."""
+
+    def __init__(self, python: str, geometry: Geometry, dtype: str, device: str) -> None:
+        family = geometry.model_family
+        order = described(geometry) | {"dtype": dtype, "device": device, "options": dict(family.kind.forward_options)}
+        order["transform"] = family.head_dense and family.head_dense.rpartition(".")[0]
+        super().__init__("--lxt", python, SCRIPT, order)
 
 
 def against_lxt(bench: Bench, geometry: Geometry, view: ModelView, python: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ METHODS = ("attnlrp", "gradient_x_input", "random")
 
 
 def small_run(
-    root: str, limits: Limits, models: Sequence[Facts], methods: Sequence[str] = METHODS, **settings: Any
+    root: str, limits: Limits, models: Sequence[Facts], methods: Sequence[str | Facts] = METHODS, **settings: Any
 ) -> RunConfig:
     """A run of these tasks, of so many samples each (None: all), with further keys of a config in `settings`."""
     tasks = {task: {"source": "demo", "limit": limit} for task, limit in limits.items()}

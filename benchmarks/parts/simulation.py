@@ -1,4 +1,4 @@
-"""The paper's matrix on more GPUs than there are here: the planner's own schedule, with estimated unit times."""
+"""The paper's matrix on more GPUs than this machine has: the planner's schedule with estimated durations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobs.cluster.labels import Needs
-from jobs.cluster.pools import Share, Slots, share_of
-from jobs.commands.plan_speeds import FLOPS, flops_of
+from jobs.cluster.slots import Share, Slots, share_of
+from jobs.commands.roots.plan_speeds import FLOPS, flops_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
 from jobs.config.methods import configured
 from jobs.geometries import Geometry, geometry_of

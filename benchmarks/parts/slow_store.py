@@ -1,4 +1,4 @@
-"""A store whose file system takes its time for every request, as one far away does, without a server beside it."""
+"""A store whose file system delays every request, like a distant one, without a server."""
 
 from __future__ import annotations
 

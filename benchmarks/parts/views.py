@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from evaluation.schema import VIEW
 from jobs.config import ModelConfig
 from jobs.plan.models import load_tokenizer, tokenizer_key
-from jobs.store import Store
+from jobs.store import Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 
 
@@ -25,6 +26,15 @@ def write_views(
         part = [next(drawn) for _ in range(min(shard_rows, rows - start))]
         store.write_shard(f"{views.folder}/{start:09d}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
     store.write_manifest(views.name, {"rows": rows})
+
+
+def enter_views(store: Store, model: ModelConfig, task: str, rows: int, tokens: int) -> None:
+    """Write one shard of so many samples of `tokens` random tokens, and enter it as `prepare` does."""
+    views = replace(views_of(tokenizer_key(load_tokenizer(model)), task), key=key_of(task=task))
+    drawn, path = _rows(task, (tokens, tokens)), f"{views.folder}/{views.shard('00000')}"
+    table = pa.Table.from_pylist([next(drawn) for _ in range(rows)], schema=VIEW)
+    record = {"task": task, "tokenizer": views.tokenizer, "rows": rows, "rejects": {}, "shards": [views.shard("00000")]}
+    Ledger(store).commit(views, record, config={}, files={path: store.write_shard(path, table, VIEW)})
 
 
 def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:

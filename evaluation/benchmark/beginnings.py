@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.samples import Beginning, Malformed, Row, view_row
-from lrp_core.kinds import Kind
+from lrp_core.records.kinds import Kind
 
 
 def begin(

@@ -24,12 +24,12 @@ class Piece:
     start: int  # in characters of the text of the entry
 
     def row(self, number: int) -> dict[str, Any]:
-        own = {"context": number, "input_ids": self.ids, "text": self.text, "start": self.start}
-        return {**own, "number": self.entry.number, "place": self.entry.where}
+        columns = {"context": number, "input_ids": self.ids, "text": self.text, "start": self.start}
+        return {**columns, "number": self.entry.number, "place": self.entry.where}
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], length: int) -> Iterator[Piece]:
-    """The contexts of texts: at most `length` tokens each, with what the tokenizer's template adds to each of them.
+    """The contexts of texts, with at most `length` tokens each, including those of the tokenizer's template.
 
     A text without tokens has none.
     """

@@ -14,8 +14,9 @@ from evaluation.benchmark.reading import Origin, pinned, records
 from evaluation.benchmark.samples import Malformed
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import fetch
+from evaluation.benchmark.sources.remote import scheme_of
 from evaluation.tasks import SOURCES
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def stamps(corpus: Corpus) -> list[list[str | int]]:
     Raises UserError where there is none.
     """
     source = source_for(corpus)
-    if isinstance(source, Generated) or corpus.path is None or "://" in corpus.path.removeprefix("file://"):
+    if isinstance(source, Generated) or corpus.path is None or scheme_of(corpus.path):
         return []
     files = fetch(corpus.path, source.suffixes, source.nested)
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+_CONTEXT = 8  # tokens before others that may change how these are spelt
+_PART_OF_CHARACTER = "\ufffd"  # what decoding gives for the first bytes of a character
+_BYTES = 4  # of a character, at most
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -47,10 +51,10 @@ class Encoding:
         ordinary = ~self.special & (True if self.sequence is None else self.sequence == 0)
         covered = np.zeros(len(self), dtype=bool)
         for start, end in spans:
-            own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary
+            in_span = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary
             if first:
-                own[own.argmax() + 1 :] = False
-            covered |= own
+                in_span[in_span.argmax() + 1 :] = False
+            covered |= in_span
         return covered
 
     def mask(self, spans: Iterable[Sequence[int]] | None, first: bool = False) -> list[bool] | None:
@@ -95,6 +99,39 @@ def encode(
             encoding = replace(encoding, sequence=sequence, types=types)
         encodings.append(encoding.without_second_opening())
     return encodings
+
+
+def with_specials(encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Encoding:
+    """The encoding of a text that holds special tokens itself, as chat templates write them: they are special."""
+    special = np.isin(encoding.ids, tokenizer.all_special_ids)
+    return replace(encoding, special=special)
+
+
+def encoding_of_ids(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, after: Sequence[int] = ()
+) -> tuple[Encoding, str]:
+    """Tokens by their ids, and the text that they spell behind the tokens `after`; nothing is tokenised.
+
+    A character that several tokens spell together belongs to each of them.
+    """
+    context = list(after[-_CONTEXT:])
+    known, begin, end = [*context, *ids], 0, len(context)
+    text, offsets = "", []
+    for at in range(len(context), len(known)):
+        spelt = _decoded(tokenizer, known[begin : at + 1])
+        pending = at + 1 - end
+        if spelt.endswith(_PART_OF_CHARACTER) and pending < _BYTES and at + 1 < len(known):
+            continue
+        piece = spelt[len(_decoded(tokenizer, known[begin:end])) :]
+        offsets += [(len(text), len(text) + len(piece))] * pending
+        text += piece
+        begin, end = end, at + 1
+    cover = np.array(offsets, dtype=np.int32).reshape(-1, 2)
+    return with_specials(Encoding(list(ids), cover, np.zeros(len(ids), bool)), tokenizer), text
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from evaluation.benchmark.audit import Audit, table
 from evaluation.tasks import SOURCES, TASKS, Task
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 def export(

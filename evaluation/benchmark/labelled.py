@@ -10,7 +10,9 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Malformed, Row, rejecting, view_row
-from lrp_core.kinds import Kind
+from lrp_core.records.kinds import Kind
+
+TOO_LONG = "too long"  # why a text is rejected that does not fit the model
 
 
 def separates(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -45,7 +47,7 @@ def read_whole(
                 encoding, cut = whole, None
                 if len(whole) > max_length:
                     if not truncate:
-                        raise Malformed("too long", f"{len(whole)} tokens, the model takes {max_length}")
+                        raise Malformed(TOO_LONG, f"{len(whole)} tokens, the model takes {max_length}")
                     [encoding] = _encoded([row], paired, tokenizer, max_length)
                     cut = len(whole) - len(encoding)
                 views.append(_view(row, encoding, kind, cut))

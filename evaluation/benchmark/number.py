@@ -34,7 +34,7 @@ _TAGS: dict[str, Number] = {
 
 
 def of_verb(form: str, other: str) -> Number:
-    """The number of a present-tense form, given the other number's form: the longer one ends in s."""
+    """The number of a present-tense form, from the form of the other number: the longer one ends in s."""
     if form.lower() in _SINGULAR_VERBS:
         return "singular"
     return "singular" if len(form) > len(other) and form.lower() not in _PLURAL_VERBS else "plural"
@@ -49,7 +49,7 @@ def of_reflexive(word: str) -> Number:
 
 
 def of_head(head: Token) -> Number | None:
-    """The number a verb takes after a subject with this head; None where the parse does not tell.
+    """The number that a verb takes after a subject with this head; None if the parse does not determine it.
 
     "I" and "you" count as plural, as they take that form. Conjuncts under "and" make a plural, under "or" either.
     """

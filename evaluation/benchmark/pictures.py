@@ -1,4 +1,4 @@
-"""Images as samples, and as a model sees them: decoded by Pillow, prepared as the checkpoint's own settings say.
+"""Images as samples, and as input of a model: decoded by Pillow, prepared by the checkpoint's settings.
 
 transformers' image processors need torchvision or are chosen among several classes; the few steps that vision
 transformers take are written here, and give what transformers' processors on Pillow give. Legend of shapes: h, w of an
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are decoded: bytes of any other kind are refused unread
@@ -263,7 +263,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _edges(size: Any) -> tuple[int, int] | int | None:
-    """Raises UserError for a way to resize that is not known here."""
+    """The sides of the resized image. Raises UserError for an unknown way to resize."""
     if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
         return int(size["shortest_edge"])
     return None if size is None else _box(size, "resizes to {}: closelook knows height and width, or shortest_edge")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, rejecting
+from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, rejecting, with_meta
 from evaluation.benchmark.sources.balance import draw, repeated
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import Record, checksum, fetch
-from evaluation.benchmark.sources.own import Wanted
+from evaluation.benchmark.sources.own import REPEATED, SAMPLES, Wanted, own_rows, renamed
 from evaluation.tasks import SOURCES
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
     import datasets
@@ -38,6 +38,7 @@ class Origin:
     limit: int | None = None  # how many of the accepted rows to draw, by lowest sample id; for the demo, to generate
     seed: int = 0  # of the demo, and of balanced draws
     balance: bool = False  # draw the rows of one side so often that there are as many as of the other
+    columns: Mapping[str, str] = field(default_factory=dict)  # of users' own: the file's name of each known column
 
 
 @dataclass(frozen=True)
@@ -51,37 +52,43 @@ class Survey:
     last_id: str  # the highest sample id drawn
     digest: str  # of the samples drawn, in whatever order they were found
     parts: Mapping[str, int] = field(default_factory=dict)  # of the samples drawn, how many belong to each part
+    repeated: int = 0  # further rows of users' own with the content of a sample
+    unlabelled: int = 0  # of the samples drawn of users' own, those without label or score
 
     @property
     def left(self) -> int:
         """Accepted rows beyond the limit."""
-        return self.read - self.drawn - self.rejected
+        return self.read - self.drawn - self.rejected - self.repeated
 
 
-def survey(origin: Origin, part: str | None = None, wanted: Wanted | None = None) -> Survey:
-    """Reads the whole source once, keeping nothing but hashes. `part` names what tells parts apart in `meta`; rows that
-    are not as `wanted` are rejects.
+def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None) -> Survey:
+    """Read the whole source once and keep only hashes.
+
+    `part` is the field of `meta` that names parts; rows that do not match `fields` are rejects.
 
     Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
     """
     origin = pinned(origin)
     hashes: dict[str, str] = {}  # sample id to the hash of what the id does not cover
     parts: dict[str, str] = {}  # sample id to the part it belongs to
-    rejects = 0
+    unlabelled: set[str] = set()
+    rejects = repeated = 0
     first: Row | None = None
-    for row in _rows(origin, wanted):
+    for row in _rows(origin, fields):
         if is_reject(row):
             rejects += 1
             first = first or row
-        else:
-            rest = [row["evidence"], row["scope"], row["meta"]]
-            if row["regions"] is not None:
-                rest.append(row["regions"])
-            if row["cluster"] is not None:
-                rest.append(row["cluster"])
-            hashes[row["sample_id"]] = hashlib.sha256(json.dumps(rest).encode()).hexdigest()[:16]
-            if part is not None and (member := meta_of(row).get(part)) is not None:
-                parts[row["sample_id"]] = member
+            continue
+        name = row["sample_id"]
+        if REPEATED in row:
+            repeated += 1
+            hashes[name] = _hash([hashes[name], row[REPEATED]])
+            continue
+        hashes[name] = _hash(_beside_id(row))
+        if part is not None and (member := meta_of(row).get(part)) is not None:
+            parts[name] = member
+        if fields is not None and fields.output != "token" and row["label"] is None and row["score"] is None:
+            unlabelled.add(name)
     if not hashes:
         rejected = "there are none"
         if first:
@@ -91,26 +98,64 @@ def survey(origin: Origin, part: str | None = None, wanted: Wanted | None = None
     drawn = sorted(hashes)[: origin.limit]
     digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
-    return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest, dict(sorted(counts.items())))
+    return Survey(
+        origin,
+        read=len(hashes) + repeated + rejects,
+        drawn=len(drawn),
+        rejected=rejects,
+        last_id=drawn[-1],
+        digest=digest,
+        parts=dict(sorted(counts.items())),
+        repeated=repeated,
+        unlabelled=len(unlabelled.intersection(drawn)),
+    )
 
 
-def read(survey: Survey, wanted: Wanted | None = None) -> Iterator[Row]:
-    """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it."""
-    return (row for row in _rows(survey.origin, wanted) if is_reject(row) or row["sample_id"] <= survey.last_id)
+def _beside_id(row: Row) -> list[object]:
+    """The parts of a generic row that its sample id does not cover."""
+    rest = [row["evidence"], row["scope"], row["meta"]]
+    return rest + [row[name] for name in ("regions", "cluster") if row[name] is not None]
 
 
-def _rows(origin: Origin, wanted: Wanted | None) -> Iterator[Row]:
-    """Every row of the source; a row that is not as `wanted`, or whose content came before, is a reject."""
+def _hash(content: list[object]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def read(survey: Survey, fields: Wanted | None = None) -> Iterator[Row]:
+    """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it.
+
+    The other columns of further rows of a sample are in its `meta.repeated`.
+    """
+    repeated: dict[str, list[Row]] = defaultdict(list)
+    if survey.repeated:  # they may come long after the first
+        for row in _rows(survey.origin, fields):
+            if REPEATED in row:
+                repeated[row["sample_id"]].append(row[REPEATED])
+    for row in _rows(survey.origin, fields):
+        if is_reject(row):
+            yield row
+        elif REPEATED not in row and row["sample_id"] <= survey.last_id:
+            further = repeated.get(row["sample_id"])
+            yield row if further is None else with_meta(row, repeated=further)
+
+
+def _rows(origin: Origin, fields: Wanted | None) -> Iterator[Row]:
+    """Every row of the source; a row that is not as `fields` is a reject.
+
+    So is one whose content came before. Of users' own it is a row with the key REPEATED.
+    """
     source = SOURCES[origin.source]
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
     elif origin.balance and source.side is not None:
         yield from repeated(_distinct(source, origin), draw(_distinct(source, origin), source.side, origin.seed))
+    elif source is SAMPLES:
+        yield from own_rows(records(source, origin), fields or Wanted())
     else:
-        yield from _distinct(source, origin, wanted)
+        yield from _distinct(source, origin)
 
 
-def _distinct(source: Source, origin: Origin, wanted: Wanted | None = None) -> Iterator[Row]:
+def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
     seen: set[str] = set()
     for record in records(source, origin):
         for row in source.rows(record):
@@ -119,8 +164,6 @@ def _distinct(source: Source, origin: Origin, wanted: Wanted | None = None) -> I
                 continue
             out: list[Row] = []
             with rejecting(out, "source", sample_id=row["sample_id"], where=record[0]):
-                if wanted is not None:
-                    wanted.check(row)
                 if row["sample_id"] in seen:
                     raise Malformed("same content as an earlier row")
                 out.append(row)
@@ -129,7 +172,12 @@ def _distinct(source: Source, origin: Origin, wanted: Wanted | None = None) -> I
 
 
 def records(source: Source, origin: Origin) -> Iterator[Record]:
-    """The records of an origin that is pinned."""
+    """The records of a source at a fixed revision, users' own with the names of known columns."""
+    for where, record in _records(source, origin):
+        yield where, renamed(record, origin.columns)
+
+
+def _records(source: Source, origin: Origin) -> Iterator[Record]:
     if origin.path is not None:
         for file in fetch(origin.path, source.suffixes, source.nested):
             yield from source.records(file)

@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 Row = dict[str, Any]
 Span = tuple[int, int]  # [start, end) in characters
-Words = Literal["single", "first_difference"]  # target and foil are one token each, or the first that differs counts
+#: Target and foil are one token each, the first that differs counts, or a target is an answer, explained as a whole.
+Words = Literal["single", "first_difference", "all"]
+UnitKind = Literal["word", "sentence", "passage", "turn"]  # of a prompt: what stays or goes together
 
 
 class Beginning(NamedTuple):
@@ -23,7 +25,7 @@ class Beginning(NamedTuple):
 
 
 class Malformed(ValueError):
-    """A record that cannot become a sample: why, in words that many records share, and what stands there."""
+    """A record that cannot become a sample, with a reason that many records share and a detail of this record."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason if detail is None else f"{reason}: {detail}")
@@ -150,10 +152,12 @@ def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
     """`row` with its evidence and what the annotator noted. Raises Malformed for a span outside the text."""
     for span in evidence:
         _check(span, row["text"], row["slot"])
-    return row | {
-        "evidence": [list(span) for span in evidence],
-        "meta": _json({**meta_of(row), **meta}),
-    }
+    return with_meta(row, **meta) | {"evidence": [list(span) for span in evidence]}
+
+
+def with_meta(row: Row, **meta: Any) -> Row:
+    """`row` with further entries of `meta`."""
+    return row | {"meta": _json({**meta_of(row), **meta})}
 
 
 class Prompt(NamedTuple):
@@ -164,7 +168,8 @@ class Prompt(NamedTuple):
 
     @classmethod
     def of(cls, before: str, has_spaces: bool = True) -> Prompt:
-        """Of the text `before` a slot: one ordinary space at its end, or a missing one, belongs to the target.
+        """The space between the text `before` a slot and the target: an ordinary space at the end belongs to the
+        target.
 
         Every other character is read. Targets of a tokenizer that has no spaces (`has_spaces`) are spelled without one.
         """

@@ -157,7 +157,7 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bo
 
 
 def slot_of(row: Row, word: str) -> FilledSlot:
-    """`word` in the row's slot, behind the white space that stands there, or else a space."""
+    """`word` in the row's slot, after the white space before the slot, or else after a space."""
     before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
     read = before.rstrip()
     neighbour = "".join(read.rsplit(maxsplit=1)[-1:])

@@ -1,4 +1,4 @@
-"""Tokenised views: a generic sample as one tokenizer and one kind of model see it.
+"""Tokenised views: a generic sample for a tokenizer and a kind of model.
 
 Masked models read the text with the mask token in the slot, causal ones the text up to the slot and what target and
 foil begin with alike, encoder-decoders the whole text up to the slot: their decoder reads what both begin with, each
@@ -15,13 +15,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from evaluation.benchmark.answers.reading import read_answers
 from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
 from evaluation.benchmark.labelled import read_whole
-from evaluation.benchmark.samples import Beginning, Filled, Malformed, Prompt, Row, Span, Words, rejecting, view_row
+from evaluation.benchmark.samples import (
+    Beginning,
+    Filled,
+    Malformed,
+    Prompt,
+    Row,
+    Span,
+    UnitKind,
+    Words,
+    rejecting,
+    view_row,
+)
 from evaluation.benchmark.slots import Prediction, answering, continuing, filling
-from lrp_core.kinds import Kind
-from lrp_core.types import UserError
+from lrp_core.records.kinds import Kind
+from lrp_core.records.types import UserError
 
 VERSION = 4  # raised when other tokens come out of the same samples: views of older versions are made again
 
@@ -38,6 +50,7 @@ def tokenise(
     beginning: Beginning | None = None,
     first_piece: bool = False,
     decoder_tokenizer: PreTrainedTokenizerBase | None = None,
+    units: UnitKind | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
@@ -45,7 +58,8 @@ def tokenise(
     tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
     `beginning` says, those that a model of labels reads whole as :mod:`labelled` says. Of an evidence word that is
     several tokens all count, or with `first_piece` the first. Of an encoder-decoder, `decoder_tokenizer` writes targets
-    and foils where it is not `tokenizer`. Raises UserError for a tokenizer that cannot do this.
+    and foils where it is not `tokenizer`. Where `words` is `all`, targets are answers, and `units` the parts of prompts
+    that may go (see `evaluation.benchmark.answers`). Raises UserError for a tokenizer that cannot do this.
     """
     _check(tokenizer, kind)
     if decoder_tokenizer is not None:
@@ -56,10 +70,13 @@ def tokenise(
     spaced, specials = has_spaces(tokenizer), _Specials.of(tokenizer)
     readings: list[_Reading] = []
     whole: list[Row] = []
+    answered: list[Row] = []
     for row in rows:
         with rejecting(rejects, "view", sample_id=row["sample_id"]):
             specials.refuse(row)
-            if kind.labels:
+            if words == "all":
+                answered.append(row)
+            elif kind.labels:
                 whole.append(row)
             elif row["slot"] is not None:
                 readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
@@ -68,6 +85,7 @@ def tokenise(
             else:
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
     views += read_whole(whole, tokenizer, kind, max_length, truncate, rejects)
+    views += read_answers(answered, tokenizer, decoder_tokenizer or tokenizer, kind, max_length, units, rejects)
     encodings = manner.encode(readings)
     predictions = manner.predict(readings, encodings)
     for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
@@ -99,7 +117,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A reading as tokens, and the target and foil that a model predicts there, or why there are none."""
+    """A reading as tokens with the target and foil to predict, or the reason why there are none."""
 
     reading: _Reading
     encoding: Encoding
@@ -120,7 +138,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Manner:
-    """The way in which one kind of model reads samples and is asked about them."""
+    """The readings of a sample by a kind of model, and the readout position."""
 
     tokenizer: PreTrainedTokenizerBase
     decoder_tokenizer: PreTrainedTokenizerBase
@@ -146,7 +164,7 @@ class _Manner:
         return continuing(rows, prompts, encodings, self.tokenizer, self.words)
 
     def ask(self, reading: _Reading) -> _Asked:
-        """One reading as `tokenise` asks for many. Raises Malformed."""
+        """The view of one reading, see `tokenise`. Raises Malformed."""
         [encoding] = self.encode([reading])
         [prediction] = self.predict([reading], [encoding])
         return _Asked(reading, encoding, prediction)
@@ -170,8 +188,8 @@ class _Manner:
         reading, encoding, (shared, target, foil) = asked.reading, asked.encoding, asked.predicted
         if encoding.special.all():
             raise Malformed("no text before the slot")
-        evidence = encoding.covers(reading.evidence, first=self.first_piece)
-        if not evidence.any():
+        evidence = encoding.covers(reading.evidence, first=self.first_piece) if reading.evidence else None
+        if evidence is not None and not evidence.any():
             raise Malformed("the evidence has no token")
         scope = None if reading.scope is None else encoding.covers(reading.scope)
         behind = [] if self.kind.decoder else shared
@@ -193,7 +211,7 @@ class _Manner:
             position,
             target=target,
             foil=foil,
-            evidence=extended(evidence),
+            evidence=None if evidence is None else extended(evidence),
             scope=None if scope is None else extended(scope),
             **more,
         )
@@ -201,11 +219,15 @@ class _Manner:
     def _cut(self, asked: _Asked) -> _Asked:
         """`asked` with its scope shortened to a window around the evidence, so that it fits.
 
-        Raises Malformed when there is not exactly one scope with the evidence inside, or the evidence is too long.
+        Raises Malformed when there is no evidence, or not exactly one scope with it inside, or it is too long.
         """
         reading, encoding, length = asked.reading, asked.encoding, asked.length
         start, end = reading.scope[0] if reading.scope else (0, 0)
-        if len(reading.scope or ()) != 1 or any(not start <= s < e <= end for s, e in reading.evidence):
+        if (
+            not reading.evidence
+            or len(reading.scope or ()) != 1
+            or any(not start <= s < e <= end for s, e in reading.evidence)
+        ):
             raise Malformed("too long", "no single scope around the evidence that could be cut")
         scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
         evidence = encoding.covers(reading.evidence).nonzero()[0]

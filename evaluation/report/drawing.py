@@ -1,6 +1,7 @@
-"""Plots as SVG, from specifications: panels of lines under one legend, wide and once more for narrow screens.
+"""Figures as SVG and PDF, drawn from specifications by matplotlib: panels of lines above one legend.
 
-Figures are built without pyplot's global state, text stays text, and equal data give equal bytes.
+Every figure is also drawn for narrow screens. Figures are built without pyplot's global state, text stays text, and
+equal data give equal bytes.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from evaluation.report.heatmap import colour
+from evaluation.report.heatmaps.tokens import colour
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, rank
 
-#: Okabe and Ito's colours, which methods without a colour of their own take in turn, dashed.
+#: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
 GREY = "#8a8577"
 POINT = {"marker": "o", "linestyle": "none"}
-DASHED = {"color": GREY, "linestyle": "--"}  # of what others are held against
+DASHED = {"color": GREY, "linestyle": "--"}  # the look of the baseline
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "closelook",
+    "pdf.fonttype": 42,  # other programs can edit the text
     "font.family": "sans-serif",
     "font.size": 9,
     "lines.linewidth": 1.3,
@@ -43,7 +46,7 @@ _STYLE: Any = {
     "axes.grid": True,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # else all tick labels are measured to stay below the title
+    "axes.titley": 1.0,  # fixed, since matplotlib would otherwise measure all tick labels
     "axes.facecolor": "none",
     "figure.facecolor": "none",
     "axes.axisbelow": True,
@@ -52,33 +55,32 @@ _STYLE: Any = {
     "ytick.color": "#63696e",
     "legend.frameon": False,
 }
-ACROSS = 3  # panels of a figure
-_EDGES = (0.6, 0.2)  # inches beside all panels
-_CELL, _NARROW_MAP, _NUMBER = 0.46, 2.7, 0.29  # inches: of a map's cell and a whole map, and of a number with a decimal
-_LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # by panels across
+ACROSS = 3  # panels in a row of a figure
+_EDGES = (0.6, 0.2)  # inches around all panels
+_CELL, _NARROW_MAP = 0.46, 2.7  # inches: the width of a cell of a map, and of a whole map on narrow screens
+_NUMBER = 0.29  # inches: the width of a number with a decimal
+_LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # by panels in a row
 _LEGEND_LINE = 0.2  # inches
 
 
 Numbers = Sequence[float] | np.ndarray
-Bar = tuple[Numbers, Numbers, Mapping[str, Any]]
+Bar = tuple[Numbers, Numbers, Mapping[str, Any]]  # ends in x, ends in y, look
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line, or points, of a panel: coordinates [N], the ends of a band around them, and the look for matplotlib.
+    """A line, or points, of a panel."""
 
-    `bars` are straight lines beside it, which are no data: ends in x, ends in y, look.
-    """
-
-    label: str
-    x: Numbers
-    y: Numbers
-    look: Mapping[str, Any]
-    low: Numbers | None = None
+    label: str  # in the legend; empty for a line without an entry
+    x: Numbers  # [N]
+    y: Numbers  # [N]
+    look: Mapping[str, Any]  # matplotlib's properties of the line
+    low: Numbers | None = None  # [N] ends of a band around the line
     high: Numbers | None = None
-    bars: Sequence[Bar] = ()
+    bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the figure's CSV
 
     def draw(self, axis: Axes) -> None:
+        """Draws the line with its band and bars."""
         for x, y, look in self.bars:
             axis.plot(x, y, color=self.look["color"], solid_capstyle="butt", **look)
         axis.plot(self.x, self.y, label=self.label, **self.look)
@@ -86,7 +88,7 @@ class Line:
             axis.fill_between(self.x, self.low, self.high, color=self.look["color"], alpha=0.12, linewidth=0)
 
     def points(self) -> Iterable[list[Any]]:
-        """Name, x, y and the ends of the band, "" where there is none, of each point."""
+        """The rows of the figure's CSV: label, x, y and the ends of the band for each point; "" without a band."""
         gaps = [math.nan] * len(self.x)
         bands = (gaps if self.low is None else self.low, gaps if self.high is None else self.high)
         for x, y, low, high in zip(self.x, self.y, *bands, strict=True):
@@ -96,17 +98,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a figure. `axis` are properties of its axes, as `Axes.set` takes them."""
+    """A panel of a figure with lines."""
 
     title: str
     lines: Sequence[Line]
-    axis: Mapping[str, Any] = field(default_factory=dict)
+    axis: Mapping[str, Any] = field(default_factory=dict)  # properties of its axes, the arguments of `Axes.set`
 
     def size(self, narrow: bool) -> tuple[float, float]:
-        """Width and height in inches, with the title and the axes' numbers."""
+        """Width and height in inches, with the title and the numbers of the axes."""
         return (2.7 if narrow else 3.2, 2.26)
 
     def draw(self, axis: Axes, narrow: bool) -> None:
+        """Draws all lines; panels look alike on `narrow` screens."""
         for line in self.lines:
             line.draw(axis)
         axis.set(**self.axis)
@@ -114,19 +117,21 @@ class Panel:
 
 @dataclass(frozen=True)
 class Grid:
-    """A map as a panel: `values` [R, C], NaN where there are none, darker the higher, with their numbers."""
+    """A panel of a figure with a map: cells that are darker the higher their number, which they also show."""
 
     title: str
-    values: np.ndarray
-    rows: Sequence[str]
-    columns: Sequence[str]
+    values: np.ndarray  # [R, C], NaN for cells without a number
+    rows: Sequence[str]  # [R] names
+    columns: Sequence[str]  # [C] names
     lines: Sequence[Line] = ()
 
     def size(self, narrow: bool) -> tuple[float, float]:
+        """Width and height in inches, with the title and the names of rows and columns."""
         width = _NARROW_MAP if narrow else 0.3 + _CELL * len(self.columns)
         return (width, 1.2 + 0.2 * len(self.rows))
 
     def draw(self, axis: Axes, narrow: bool) -> None:
+        """Draws the cells with their numbers; on `narrow` screens without decimals if these would overlap."""
         colours = LinearSegmentedColormap.from_list("map", [colour(0), colour(0.85)])
         axis.pcolormesh(self.values, cmap=colours, edgecolors="white", linewidth=1)
         axis.invert_yaxis()
@@ -134,14 +139,10 @@ class Grid:
         axis.set_xticks(np.arange(len(self.columns)) + 0.5, self.columns, rotation=38, ha="right")
         axis.set_yticks(np.arange(len(self.rows)) + 0.5, self.rows)
         digits = 0 if narrow and _NARROW_MAP / len(self.columns) < _NUMBER else 1
+        # Numbers do not take part in the layout, since the size of cells does not depend on them.
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}
         for (row, column), value in np.ndenumerate(self.values):
             text = f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"
-            look: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "fontsize": 8,
-                "in_layout": False,
-            }  # cells have their sizes anyhow
             axis.text(column + 0.5, row + 0.5, text, **look)
 
 
@@ -154,27 +155,29 @@ class Plot:
     caption: str
     axes: tuple[str, str]  # names of x and y
     across: int = ACROSS  # panels in a row
-    whole: bool = False  # x are whole numbers
-    alike: bool = True  # panels have the same y
-    powers: bool = False  # both axes are logarithmic, with ticks at powers of two, and at 1, 2 and 5 of each ten
+    whole: bool = False  # True: ticks of x are whole numbers
+    alike: bool = True  # True: all panels share the y axis
+    powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
-        """The drawn figure, whose legend has the order of `methods`; none without panels."""
+        """The drawn figure in a list, whose legend has the order of `methods`; an empty list without panels."""
         if not panels:
             return []
         order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
         across = min(self.across, len(panels))
-        wide = self._svg(panels, across, order)
-        narrow = wide if across == 1 else self._svg(panels, 1, order)
+        canvas = self._drawn(panels, across, order)
+        wide = _svg(canvas)
+        narrow = wide if across == 1 else _svg(self._drawn(panels, 1, order))
         data = self._data(panels) if any(panel.lines for panel in panels) else ""
-        return [Figure(self.name, self.title, self.caption, *wide, *narrow, data)]
+        return [Figure(self.name, self.title, self.caption, *wide, *narrow, data, _pdf(canvas))]
 
-    def _svg(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> tuple[str, int]:
-        """(picture, width in pixels) with so many panels `across`."""
+    def _drawn(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> Canvas:
+        """The drawn figure with `across` panels in a row, and the legend's names in `order`."""
         down, narrow = math.ceil(len(panels) / across), across == 1
         with matplotlib.rc_context(_STYLE):
             canvas = Canvas(layout="constrained")
             grid = list(canvas.subplots(down, across, squeeze=False, sharey=self.alike).flat)
+            handles: dict[str, Any] = {}
             for at, axis in enumerate(grid):
                 if at >= len(panels):
                     axis.remove()
@@ -184,7 +187,7 @@ class Plot:
                 self._scale(axis)
                 axis.set_xlabel(self.axes[0] if at + across >= len(panels) else "")
                 axis.set_ylabel(self.axes[1] if at % across == 0 else "")
-            handles = {str(line.get_label()): line for axis in grid[: len(panels)] for line in axis.get_lines()}
+                handles |= {str(line.get_label()): line for line in axis.get_lines()}
             labels = {line.label: None for panel in panels for line in panel.lines if line.label}
             names = sorted(labels, key=lambda name: order.index(name) if name in order else -1)
             columns = _LEGEND_COLUMNS[min(across, ACROSS)]
@@ -193,12 +196,10 @@ class Plot:
             width, height = np.max([panel.size(narrow) for panel in panels], axis=0)
             legend = _LEGEND_LINE * math.ceil(len(names) / columns)
             canvas.set_size_inches(across * width + _EDGES[0], down * height + _EDGES[1] + legend)
-            sink = io.StringIO()
-            FigureCanvasSVG(canvas).print_svg(sink, metadata={"Date": None, "Creator": None})  # `savefig` draws twice
-        return sink.getvalue(), round(canvas.get_figwidth() * 96)
+        return canvas
 
     def _scale(self, axis: Axes) -> None:
-        """Put the ticks of both axes."""
+        """Sets the ticks of both axes."""
         if self.whole:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if self.powers:
@@ -210,7 +211,7 @@ class Plot:
             scale.set_minor_locator(NullLocator())
 
     def _data(self, panels: Sequence[Panel | Grid]) -> str:
-        """The drawn numbers as CSV: a row for each point of a line, with the band around it where there is one."""
+        """The drawn numbers as CSV: a row for each point of a line, with the ends of the band around it."""
         sink = io.StringIO()
         rows = csv.writer(sink, lineterminator="\n")
         rows.writerow(["panel", "line", *self.axes, "low", "high"])
@@ -219,15 +220,37 @@ class Plot:
         return sink.getvalue()
 
 
+def _svg(canvas: Canvas) -> tuple[str, int]:
+    """The figure as SVG, and its width in pixels."""
+    sink = io.StringIO()
+    with matplotlib.rc_context(_STYLE):
+        FigureCanvasSVG(canvas).print_svg(sink, metadata={"Date": None, "Creator": None})  # `savefig` draws twice
+    return sink.getvalue(), round(canvas.get_figwidth() * 96)
+
+
+def _pdf(canvas: Canvas) -> bytes:
+    """A figure as PDF. It must have been printed as SVG before, which lays it out."""
+    sink = io.BytesIO()
+    canvas.set_layout_engine("none")  # keeps the positions of the SVG
+    undated: Any = {"CreationDate": None, "Creator": None, "Producer": None}
+    with matplotlib.rc_context(_STYLE):
+        FigureCanvasPdf(canvas).print_pdf(sink, metadata=undated)
+    return sink.getvalue()
+
+
 def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -> dict[str, dict[str, Any]]:
-    """Colour and line of each method; a method without a colour takes one that no other has, dashed."""
-    shown = sorted(set(names) - {baseline}, key=partial(rank, methods))
-    own = {name: methods[name].colour for name in shown if name in methods}
-    spare = cycle([colour for colour in COLOURS if colour not in own.values()] or COLOURS)
-    chosen: dict[str, dict[str, Any]] = {} if baseline is None else {baseline: DASHED}
+    """Colour and line style of each of the methods `names`, and of the baseline, the same in every figure of a run.
+
+    A method whose record names no colour takes a colour that no other method has, with a dash-dotted line.
+    """
+    names = set(names)
+    shown = sorted({*methods, *names} - {baseline}, key=partial(rank, methods))
+    named = {name: methods[name].colour for name in shown if name in methods}
+    spare = cycle([colour for colour in COLOURS if colour not in named.values()] or COLOURS)
+    look_of: dict[str, dict[str, Any]] = {} if baseline is None else {baseline: DASHED}
     for name in shown:
-        if own.get(name):
-            chosen[name] = {"color": own[name]}
+        if named.get(name):
+            look_of[name] = {"color": named[name]}
         else:
-            chosen[name] = {"color": next(spare), "linestyle": "-."}
-    return chosen
+            look_of[name] = {"color": next(spare), "linestyle": "-."}
+    return {name: look for name, look in look_of.items() if name in names or name == baseline}

@@ -1,8 +1,9 @@
-"""The static site: pages that work from file:// without a network, with the folders of their figures and data.
+"""The static site: HTML pages that work from file:// without a network, with folders of figures and data.
 
-Every string is escaped by the templates, JSON islands cannot end their script element, sample text reaches the page
-through textContent alone, and a content policy admits no script but the page's own, images of the site, and no request;
-pages whose data are in leaves (evaluation/report/leaves.py) may load these into frames, and nothing else.
+Pages are safe whatever samples contain. Templates escape every string, JSON islands cannot end their script element,
+and the text of samples reaches the page through textContent only. A content security policy admits the page's script,
+images of the site, and no requests. Pages whose data are in leaves (evaluation/report/explorers/leaves.py) may load
+these into frames.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluation.report import heatmap
-from evaluation.report.explorer import Explorer
-from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, left_out, weak_points
-from evaluation.report.leaves import Leaves, script_hash
-from evaluation.report.neuron_explorer import NeuronExplorer
-from evaluation.report.overlay import css_ramp
-from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
+from evaluation.report.explorers.leaves import Leaves, script_hash
+from evaluation.report.explorers.neurons import NeuronExplorer
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers.sources import SourcesExplorer
+from evaluation.report.heatmaps import tokens as heatmap
+from evaluation.report.heatmaps.overlay import css_ramp
+from evaluation.report.overview.glossary import TERMS
+from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, weak_points
+from evaluation.report.overview.omissions import left_out
+from evaluation.report.overview.standings import Beyond
+from evaluation.report.render import NO_ROWS, comma_separated, decimals, latex, markdown, number, reason, spans
 from evaluation.report.results import Results
-from evaluation.report.table import TOLD, Column, Table
+from evaluation.report.table import SMALLEST_ROW, Column, Table
 from evaluation.scoring.metrics import METRICS, OVERVIEW, lead
 from evaluation.scoring.statistics import stars
 
@@ -36,97 +41,112 @@ PAGES = {
     "index.html": "Overview",
     "tables.html": "Tables",
     "faithfulness.html": "Faithfulness",
+    "sources.html": "Sources",
     "controls.html": "Controls",
     "curves.html": "Pruning and runtime",
     "neurons.html": "Neurons",
     "samples.html": "Samples",
 }
-_OF_PARTS = ("faithfulness.html", "controls.html", "curves.html", "neurons.html")
-SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js")
+_OF_PARTS = ("faithfulness.html", "sources.html", "controls.html", "curves.html", "neurons.html")  # made of `Part`s
+SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js", "sources.js")
 _DOTS = 9  # colours of models in style.css
-_DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other
+_DOT_TOP, _DOT_STEP = 7, 9  # pixels: the top of the first dot in a row, and the distance to the next model's dot
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The configuration, versions, data and models behind the numbers; on every page."""
+    """The configuration, versions, data and models behind the numbers; every page shows it."""
 
     run: str
     config: str  # as YAML
-    versions: Mapping[str, str]  # `closelook` among them
-    data: Sequence[tuple[str, str]] = ()  # (what, hash)
+    versions: Mapping[str, str]  # by package, `closelook` among them
+    data: Sequence[tuple[str, str]] = ()  # (name, hash)
     models: Sequence[tuple[str, str]] = ()  # (name, identity)
 
     @property
     def config_hash(self) -> str:
+        """The SHA-256 hash of the configuration, in hex."""
         return hashlib.sha256(self.config.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot as SVG, and once more for narrow screens; widths are in pixels. `data` is CSV, "" where a table has it."""
+    """A figure of the report, as files that its pages show and offer."""
 
     name: str
     title: str
     caption: str
     svg: str
-    width: int
-    narrow: str
-    narrow_width: int
-    data: str = ""
+    width: int  # pixels
+    narrow: str  # SVG for narrow screens
+    narrow_width: int  # pixels
+    data: str = ""  # CSV; empty if a table holds the numbers
+    pdf: bytes = b""  # empty for figures that are offered as SVG only
 
     @property
-    def files(self) -> dict[str, str]:
-        """Its files by their names in the site."""
-        files = {f"figures/{self.name}.svg": self.svg, f"figures/narrow/{self.name}.svg": self.narrow}
-        if self.data:
-            files[f"figures/{self.name}.csv"] = self.data
-        return files
+    def downloads(self) -> dict[str, str | bytes]:
+        """The files that the page offers below the figure, by name."""
+        contents: dict[str, str | bytes] = {"svg": self.svg, "pdf": self.pdf, "csv": self.data}
+        return {f"{self.name}.{kind}": content for kind, content in contents.items() if content}
+
+    @property
+    def files(self) -> dict[str, str | bytes]:
+        """All files of the figure, by their names in the site."""
+        offered = {f"figures/{name}": content for name, content in self.downloads.items()}
+        return {**offered, f"figures/narrow/{self.name}.svg": self.narrow}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page of figures; `how` tells what to run when there is nothing to show."""
+    """A section of a page, with figures and tables."""
 
     title: str
-    how: str
+    how: str  # the configuration and command that compute it; shown if there is nothing else to show
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    note: str = ""  # what is missing of it
+    note: str = ""  # on numbers that are missing
     page: str = "curves.html"
-    details: Sequence[Table] = ()  # behind a click
+    details: Sequence[Table] = ()  # tables that a click shows
+
+    @property
+    def has_references(self) -> bool:
+        """True if a table holds numbers of a paper."""
+        cells = (cell for table in self.tables for row in table.rows for cell in row.cells)
+        return any(cell.reference is not None for cell in cells)
 
 
 @dataclass(frozen=True)
 class Site:
-    """All that the pages show."""
+    """The content of all pages."""
 
     provenance: Provenance
     results: Results
-    tables: Sequence[Table]  # the first two are the overview and the overview beside random
+    tables: Sequence[Table]  # of scores; the first two are the overview, and the overview beside random
     parts: Sequence[Part] = ()
     samples: Explorer = field(default_factory=lambda: Explorer.of(()))
     summary: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
+    sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
     beyond: Beyond = field(default_factory=Beyond)
 
-    def files(self, close_look: bool = False) -> dict[str, str]:
-        """Every file of the site by its name. `close_look` adds the paper's numbers to Markdown and LaTeX."""
+    def files(self, close_look: bool = False) -> dict[str, str | bytes]:
+        """All files of the site by name. `close_look` adds the papers' numbers to tables in Markdown and LaTeX."""
         published: dict[str, Any] = {"published": bool(self.results.published)}
         wide, long = self.tables[:2]
         short = [table for table in self.tables if table is not long]
-        files = {
+        files: dict[str, str | bytes] = {
             "index.html": self._page("index.html", tables=self.tables, **published, **self._overview(wide, long)),
             "tables.html": self._page("tables.html", tables=short, **published),
             "samples.html": self._page("samples.html", self.samples.leaves, explorer=self.samples),
         }
+        explorers = {"neurons.html": self.neurons.leaves, "sources.html": self.sources.leaves}
+        known: dict[str, Any] = {"neurons": self.neurons, "sources": self.sources}
         for page in _OF_PARTS:
-            leaves = self.neurons.leaves if page == "neurons.html" else ()
+            leaves = explorers.get(page, ())
             parts = [part for part in self.parts if part.page == page]
-            shown = [table for part in parts for table in part.tables]
-            printed = any(cell.reference is not None for table in shown for row in table.rows for cell in row.cells)
-            files[page] = self._page(page, leaves, parts=parts, published=printed, neurons=self.neurons)
+            printed = any(part.has_references for part in parts)
+            files[page] = self._page(page, leaves, parts=parts, published=printed, **known)
         tables = [leaderboard(self.results, self.beyond), *self.tables]
         for part in self.parts:
             tables += [*part.tables, *part.details]
@@ -136,7 +156,7 @@ class Site:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
-        for records in (*self.samples.leaves, *self.neurons.leaves):
+        for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files
         lines = [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes)]
         lines += [markdown(table, close_look) for table in self.tables]
@@ -144,61 +164,112 @@ class Site:
         return files
 
     def _page(self, name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
+        """A page of the site; `values` are the variables of its template."""
         facts = {"title": PAGES[name], "page": name, "pages": list(PAGES.items()), "provenance": self.provenance}
         return _render(name, leaves, **facts | values)
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
-        results = self.results
+        """The variables of the first page's template; `wide` and `long` are the two tables of the overview."""
+        results, metrics = self.results, METRICS.values()
         methods = [results.label(method) for method in results.ordered_methods()]
-        board = [(each, list(weak_points(results, each))) for each in boards(results, self.beyond)]
-        words, metrics = glossary(results), METRICS.values()
-        return {"wide": wide, "long": long, "boards": board, "metric": METRICS[lead()], "glossary": words} | {
-            "label": results.label,
-            "left_out": left_out(results, self.beyond),
+        shown = boards(results, self.beyond)
+        words = glossary(results)
+        values: dict[str, Any] = {"wide": wide, "long": long, "summary": self.summary, "notes": self.notes}
+        values |= {
+            "boards": [(board, list(weak_points(results, board))) for board in shown],
+            "left_out": left_out(results, self.beyond, shown),
+            "glossary": words,
             "terms": defaultdict(str, words),
-            "summary": self.summary,
-            "notes": self.notes,
-            "tasks": results.scored,
-            "models": list(results.models),
-            "looks": [_look(at) for at, _ in enumerate(results.models)],
-            "methods": methods,
-            "metrics": [metric.label for metric in metrics],
-            "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
-            "panels": [_panel(results, long, task, methods) for task in results.scored],
+            "general_terms": TERMS,
         }
+        values |= {"label": results.label, "metric": METRICS[lead()]}
+        values |= {"tasks": results.scored, "models": list(results.models), "methods": methods}
+        values["looks"] = [_look(at) for at, _ in enumerate(results.models)]
+        values["metrics"] = [metric.label for metric in metrics]
+        values["extra"] = [metric.label for metric in metrics if OVERVIEW not in metric.shown]  # shown on demand
+        values["panels"] = [_panel(results, long, task, methods) for task in results.scored]
+        return values
 
 
-def explain_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
-    """Explained predictions (of :func:`heatmap.data`) as a page of their own, for `closelook explain --html`."""
+def explain_page(
+    entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance, above: Markup | None = None
+) -> str:
+    """The page of `closelook explain --html`: explained predictions, as data of :func:`heatmap.data`.
+
+    `above` is shown above all of them.
+    """
     facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = Explorer.of(entries, budget_bytes=math.inf)
-    return _render("explain.html", title=title, explorer=explorer, leaves=explorer.leaves, **facts)
+    return _render("explain.html", title=title, above=above, explorer=explorer, leaves=explorer.leaves, **facts)
+
+
+def answers_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
+    """Answers with their sources (of :func:`explorers.sources.entry`) as a page of their own."""
+    facts = {"page": "", "pages": [], "provenance": provenance}
+    explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
+    return _render("answers_page.html", explorer.leaves, title=title, sources=explorer, **facts)
 
 
 def comparison_page(
     names: tuple[str, str], facts: Sequence[str], table: Table, explorer: Explorer, provenance: Provenance
 ) -> str:
-    """Two runs on a page of their own, for `closelook compare --html`: facts in lines, scores, samples that both have.
+    """The page of `closelook compare --html`: facts about two runs, a table of scores, and the samples that both have.
 
-    Models of the explorer are named by their run, and its `pairs` tell the same model of the other run.
+    The models of the explorer are named with their run; its `pairs` name the same model of the other run.
     """
     known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "explorer": explorer}
     title = " against ".join(names)
     return _render("comparison.html", explorer.leaves, title=title, facts=facts, t=table, **known)
 
 
+def decisions_page(
+    title: str,
+    facts: Sequence[str],
+    decisions: Table,
+    importances: Sequence[Table],
+    disagreements: Sequence[tuple[Any, str]],
+    no_disagreements: str,
+    provenance: Provenance,
+) -> str:
+    """Explained texts on a page: their decisions, the importance of words, cases where methods disagree.
+
+    `disagreements` are records with the address of a page about the case; `no_disagreements` stands where none are.
+    """
+    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "disagreements": disagreements}
+    known |= {"decisions": decisions, "importances": importances, "no_disagreements": no_disagreements}
+    return _render("decisions.html", title=title, facts=facts, **known)
+
+
+def case_page(
+    title: str,
+    facts: Sequence[str],
+    sides: Sequence[Markup],
+    caption: str,
+    decision: str,
+    methods: Sequence[Mapping[str, str]],
+    provenance: Provenance,
+) -> str:
+    """A text and its decision on a page that prints on one sheet: `sides` are its coloured texts."""
+    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "methods": methods}
+    return _render("case.html", title=title, facts=facts, sides=sides, caption=caption, decision=decision, **known)
+
+
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
-    """Dots of the first metric, a row a method that has any; the baseline is the mean over models."""
-    own = [row for row in long.rows if row.section == task and row.cells[0].value is not None]
-    shown = [model for model in results.models if any(row.labels[0] == model for row in own)]
+    """The dots of a task in the figure of the first metric: a row for each method with a number, a dot a model.
+
+    `long` is the table of the overview beside random. The baseline is the mean over models of random relevance.
+    """
+    of_task = [row for row in long.rows if row.section == task and row.cells[0].value is not None]
+    shown = [model for model in results.models if any(row.labels[0] == model for row in of_task)]
+    baseline = None if results.baseline is None else results.label(results.baseline)
     rows, base = [], []
     for method in methods:
         dots = []
-        for row in own:
+        for row in of_task:
             model, cell = row.labels[0], row.cells[0]
             if row.labels[1] != method or cell.value is None:
                 continue
-            if results.baseline is not None and method == results.label(results.baseline):
+            if method == baseline:
                 base.append(cell.value)
             title = f"{model}, {method}: {number(cell.value, 1)} %"
             look = {"model": _look(results.models.index(model)), "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
@@ -206,16 +277,21 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
         if dots:
             rows.append({"label": method, "dots": dots})
     height = 2 * _DOT_TOP + _DOT_STEP * (len(shown) - 1) + 11
-    baseline = round(sum(base) / len(base), 2) if base else None
-    return {"task": task, "rows": rows, "baseline": baseline, "height": height}
+    return {
+        "task": task,
+        "rows": rows,
+        "baseline": round(sum(base) / len(base), 2) if base else None,
+        "height": height,
+    }
 
 
 def _look(model: int) -> str:
-    """The classes in style.css of a model's dot: colours in turn, rings where all of them are taken."""
+    """The classes in style.css of a model's dot: one of _DOTS colours, as a ring once all colours are taken."""
     return f"m{model % _DOTS}{' ring' * (model >= _DOTS)}"
 
 
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
+    """A page from its template, with the site's script and style in it."""
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
     palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
     colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items()) + f"--of-pictures:{css_ramp()};"
@@ -226,6 +302,7 @@ def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
+    """The templates, with the filters that they use."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -233,32 +310,38 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"stars": stars, "why": why, "prose": _prose, "edges": _edges, "choices": _choices}
+    environment.filters |= {"stars": stars, "reason": reason, "prose": _prose, "edges": _edges, "choices": _choices}
     environment.filters |= {
         "number": lambda value, column: number(value, decimals(value, column), column.signed),
         "signed": lambda value, column: number(value, decimals(value, column), signed=True),
         "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
     }
-    environment.globals["told"] = TOLD  # a row that stays whatever methods are shown
+    environment.globals["smallest_row"] = SMALLEST_ROW  # stays whatever methods are shown
+    environment.globals["no_rows"] = NO_ROWS
     return environment
 
 
 def _prose(text: str) -> Markup:
-    """`text` escaped, with what stands between backticks as code."""
-    parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+    """`text` escaped, with the parts between backticks as code.
+
+    >>> str(_prose("set `perturb` & run"))
+    'set <code>perturb</code> &amp; run'
+    """
+    parts: list[Markup | str] = []
+    for at, part in enumerate(text.split("`")):
+        parts.append(Markup("<code>{}</code>").format(part) if at % 2 else part)
+    return Markup("").join(parts)
 
 
 def _choices(table: Table) -> list[tuple[str, list[str]]]:
-    """(what names rows, its values) for everything that tells rows of the table apart."""
-    names = [(table.section, [row.section for row in table.rows])]
-    names += [(head, [row.labels[at] for row in table.rows]) for at, head in enumerate(table.heads)]
-    choices = [(name, list(dict.fromkeys(values))) for name, values in names]
+    """The filters of a table: (name of a row label, its values), for labels with several values."""
+    columns = [(table.section, [row.section for row in table.rows])]
+    columns += [(head, [row.labels[at] for row in table.rows]) for at, head in enumerate(table.heads)]
+    choices = [(name, list(dict.fromkeys(values))) for name, values in columns]
     return [(name, values) for name, values in choices if len(values) > 1]
 
 
 def _edges(columns: Sequence[Column]) -> set[int]:
-    """The columns at which a group of columns begins."""
-    return {
-        at for at, column in enumerate(columns) if column.group and (not at or columns[at - 1].group != column.group)
-    }
+    """The indices of the columns at which a group of columns begins."""
+    before = ["", *(column.group for column in columns)]
+    return {at for at, column in enumerate(columns) if column.group and column.group != before[at]}

@@ -1,4 +1,4 @@
-"""The numbers of papers that stand beside ours, from the files of this folder: key columns -> number."""
+"""The numbers that papers print, from the CSV files of this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[str, ...]
 
 @cache
 def published(file: str) -> Mapping[Key, float]:
-    """The last column of a file of this folder by all other columns."""
+    """The numbers in the last column of a CSV file of this folder, by the values of all other columns."""
     with open(Path(__file__).with_name(f"{file}.csv"), encoding="utf-8", newline="") as lines:
         rows = list(csv.reader(lines))[1:]
     return {tuple(key): float(value) for *key, value in rows}
@@ -21,15 +21,16 @@ def published(file: str) -> Mapping[Key, float]:
 #: Close Look's tables: (table, side, task, model, method, metric); `side` is left, right or a GPU.
 close_look = partial(published, "close_look")
 
-#: AttnLRP's tables 6 to 8 as areas of flipping, and IoU of its table 1: (task, model, method, measure).
-#: The paper prints areas of insertion: its MoRF area is the LeRF area of flipping. Where table 1 differs from them, as
-#: in AtMan on IMDB (-0.20), the number is that of tables 6 to 8, whose areas give it.
+#: AttnLRP's tables 6 to 8 as areas under deletion curves, and IoU of its table 1: (task, model, method, measure).
+#: The paper prints areas under insertion curves: its MoRF area is the LeRF area of deletion. If table 1 differs from
+#: tables 6 to 8, as for AtMan on IMDB (-0.20), ΔA is the difference of the areas in tables 6 to 8.
 attnlrp = partial(published, "attnlrp")
 
 #: NormXLogit's tables 1 and 3, and its notebook's sufficiency: (task, model, method, measure).
 normxlogit = partial(published, "normxlogit")
 
-#: NormXLogit's figures 4 and 5 in percent: (task, model, method, layer, metric); of the pre-trained model, too.
+#: NormXLogit's figures 4 and 5 in percent, of the fine-tuned and the pre-trained model: (task, model, method, layer,
+#: metric).
 normxlogit_layers = partial(published, "normxlogit_layers")
 
 #: NormXLogit's tables 4 and 5: (measure, tokens, method).

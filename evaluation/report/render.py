@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX (booktabs) and CSV. HTML is made by the templates with :func:`cell_text`."""
+"""Tables as Markdown, LaTeX (booktabs) and CSV; the templates render tables as HTML."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 from evaluation.report.table import DONE, UNDEFINED, Cell, Column, Table
 from evaluation.scoring.statistics import stars
 
+NO_ROWS = "Nothing to show: this root holds no numbers for this table."
 NOTHING = "–"
 MOST_DECIMALS = 3
-MOST_COLUMNS = 12  # of numbers, beside each other on a page of LaTeX
+MOST_COLUMNS = 12  # columns of numbers beside each other on a page of LaTeX
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
-    """A number in text: its minus sign has the width of a digit, and a rounded zero has no sign."""
+    """A number as text. The minus sign is as wide as a digit, and a number that rounds to zero has no sign.
+
+    >>> number(-1.26, 1), number(-0.04, 1), number(1234.5, 0, signed=True)
+    ('−1.3', '0.0', '+1,234')
+    """
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
     if not round(value, digits):
         text = text.lstrip("+-")
@@ -26,16 +32,20 @@ def number(value: float, digits: int, signed: bool = False) -> str:
 
 
 def decimals(value: float, column: Column) -> int:
-    """The number of digits behind the point: the column's, or as many as its significant digits ask for."""
+    """The number of decimals: the column's, or as many as its significant digits need, up to MOST_DECIMALS.
+
+    >>> [decimals(value, Column("", "ms", significant=3)) for value in (123.4, 1.234, 0.01234)]
+    [0, 2, 3]
+    """
     if column.significant is None or not value:
         return column.digits
     return min(MOST_DECIMALS, max(0, column.significant - 1 - math.floor(math.log10(abs(value)))))
 
 
 def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
-    """Number, stars and interval, or the state. `close_look` adds the paper's number and ours minus it."""
+    """The number with its stars and interval, or the state; `close_look` adds the paper's number and the difference."""
     if cell.value is None:
-        return why(cell)
+        return reason(cell)
     digits = decimals(cell.value, column)
     text = number(cell.value, digits, column.signed) + column.unit
     if cell.p is not None:
@@ -47,39 +57,43 @@ def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
     return text
 
 
-def why(cell: Cell) -> str:
-    """Instead of a number: missing or partial, or a dash where the method or setting does not exist."""
+def reason(cell: Cell) -> str:
+    """The text of a cell without a number: its state, or a dash if the method or setting is not defined."""
     return NOTHING if cell.state in (UNDEFINED, DONE) else cell.state
 
 
 def markdown(table: Table, close_look: bool = False) -> str:
-    """One Markdown table for each section (task)."""
-    escape = lambda text: text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")  # noqa: E731
+    """The table in Markdown: a table for each section (task), below the title and the caption."""
     marks = {"best": "**{}**", "": "{}"}
-    lines = [f"## {table.title}", "", escape(table.caption)]
+    lines = [f"## {table.title}", "", _escaped(table.caption)]
     if close_look:
         lines += ["", f"In parentheses: the number of {table.paper}, and ours minus it."]
-    heads = [escape(name) for name in table.heads]
-    titles = [escape(" ".join(filter(None, (c.group, c.label, c.side)))) for c in table.columns]
+    first, *heads = [_escaped(name) for name in table.heads]
+    titles = [_escaped(" ".join(filter(None, (c.group, c.label, c.side)))) for c in table.columns]
     for section, rows in groupby(table.rows, key=lambda row: row.section):
-        lines += ["", f"| {' | '.join([' · '.join(filter(None, (section, heads[0]))), *heads[1:], *titles])} |"]
-        lines += ["|" + " --- |" * len(heads) + " ---: |" * len(titles)]
+        corner = " · ".join(filter(None, (section, first)))
+        lines += ["", f"| {' | '.join([corner, *heads, *titles])} |"]
+        lines += ["|" + " --- |" * len(table.heads) + " ---: |" * len(titles)]
         for row in rows:
-            cells = [
-                marks[cell.mark].format(escape(cell_text(cell, column, close_look)))
-                for cell, column in zip(row.cells, table.columns, strict=True)
-            ]
-            lines.append(f"| {' | '.join([*map(escape, row.labels), *cells])} |")
+            texts = list(map(_escaped, row.labels))
+            for cell, column in zip(row.cells, table.columns, strict=True):
+                texts.append(marks[cell.mark].format(_escaped(cell_text(cell, column, close_look))))
+            lines.append(f"| {' | '.join(texts)} |")
     if not table.rows:
-        lines += ["", "Nothing to show: no cell of this store has both sides."]
+        lines += ["", NO_ROWS]
     return "\n".join(lines) + "\n"
 
 
-def latex(table: Table, close_look: bool = False) -> str:
-    """A booktabs table; needs the packages booktabs and graphicx.
+def _escaped(text: str) -> str:
+    """`text` without the characters that have a meaning in Markdown tables."""
+    return text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")
 
-    Columns that do not fit a page stand in further tabulars below, no group of them torn apart where it fits, and what
-    is wider than the text is shrunk to it.
+
+def latex(table: Table, close_look: bool = False) -> str:
+    """The table in LaTeX; it needs the packages booktabs and graphicx.
+
+    Columns that do not fit a page are in further tabulars below. Groups of columns stay together if they fit, and a
+    tabular that is wider than the text is shrunk to its width.
     """
     caption = table.title.split(". ", 1)[-1] + ". " + table.caption
     lines = [r"\begin{table*}", r"\centering\small"]
@@ -94,7 +108,7 @@ def latex(table: Table, close_look: bool = False) -> str:
 
 
 def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
-    """[start, end) of columns that stand beside each other."""
+    """The ranges [start, end) of columns that are beside each other."""
     start = at = 0
     for _, count in spans(columns, lambda column: (column.group, column.label if not column.group else "")):
         if at > start and at + count - start > MOST_COLUMNS:
@@ -109,45 +123,45 @@ def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
 
 
 def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
-    """Some columns of every row."""
+    """The lines of a tabular with the columns `start` to `end` of every row."""
     marks = {"best": r"\textbf{%s}", "": "%s"}
     columns, width = table.columns[start:end], len(table.heads)
     lines = [rf"\begin{{tabular}}{{{'l' * width}{'r' * len(columns)}}}"]
     lines += [r"\toprule", *_latex_heads(table.heads, columns), r"\midrule"]
-    sections = [(section, list(rows)) for section, rows in groupby(table.rows, key=lambda row: row.section)]
-    for index, (section, rows) in enumerate(sections):
+    for index, (section, rows) in enumerate(groupby(table.rows, key=lambda row: row.section)):
         if section:
             lines += [r"\midrule"] * (index > 0)
             lines.append(rf"\multicolumn{{{width + len(columns)}}}{{l}}{{\textbf{{{tex(section)}}}}} \\")
         for row in rows:
-            cells = [
-                marks[cell.mark] % tex(cell_text(cell, column, close_look))
-                for cell, column in zip(row.cells[start:end], columns, strict=True)
-            ]
-            lines.append(" & ".join([*map(tex, row.labels), *cells]) + r" \\")
+            texts = list(map(tex, row.labels))
+            for cell, column in zip(row.cells[start:end], columns, strict=True):
+                texts.append(marks[cell.mark] % tex(cell_text(cell, column, close_look)))
+            lines.append(" & ".join(texts) + r" \\")
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
 def comma_separated(table: Table) -> str:
-    """One line a cell, with everything known about it, and an id that no other cell of the report has."""
+    """The table as CSV: a line for each cell with all its fields, and an id that is unique in the report."""
     text = io.StringIO()
-    known = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
+    fields = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", table.section, *table.heads, "group", "label", "side", *known])
+    writer.writerow(["id", table.section, *table.heads, "group", "label", "side", *fields])
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
             labels = [row.section, *row.labels, column.group, column.label, column.side]
-            writer.writerow(["/".join([table.name, *labels]), *labels, *(getattr(cell, name) for name in known)])
+            cell_id = "/".join([table.name, *labels])
+            writer.writerow([cell_id, *labels, *(getattr(cell, field) for field in fields)])
     return text.getvalue()
 
 
 def spans(columns: Sequence[Column], key: Callable[[Column], object]) -> Iterator[tuple[Column, int]]:
-    """(first of its kind, how many) of neighbouring columns that agree in `key`."""
+    """Runs of neighbouring columns that agree in `key`: (first column, number of columns)."""
     for _, same in groupby(columns, key=key):
         run = list(same)
         yield run[0], len(run)
 
 
+#: Characters that LaTeX does not print as they are.
 _TEX = {
     "\\": r"\textbackslash{}",
     "−": "$-$",
@@ -156,8 +170,6 @@ _TEX = {
     "×": r"$\times$",
     "·": r"$\cdot$",
     "<": "$<$",
-}
-_TEX |= {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "→": r"$\to$",
@@ -165,33 +177,37 @@ _TEX |= {
     "α": r"$\alpha$",
     "β": r"$\beta$",
     "²": "$^2$",
+    ">": "$>$",
+    "|": r"$\vert$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
 }
-_TEX |= {">": "$>$", "|": r"$\vert$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 def tex(text: str) -> str:
-    """`text` with LaTeX's own characters escaped."""
+    r"""`text` with the characters that are special in LaTeX escaped.
+
+    >>> tex("ΔA of 95 %")
+    '$\\Delta$A of 95 \\%'
+    """
     return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 
 def _latex_heads(names: Sequence[str], columns: Sequence[Column]) -> Iterator[str]:
-    """Up to three lines of column heads, with rules under what spans several columns; `names` are of the row labels."""
+    """Up to three lines of column heads, with rules under heads that span columns; `names` are heads of row labels."""
     width = len(names)
-    levels: list[tuple[Callable[[Column], object], Callable[[Column], str]]] = [
-        (lambda c: c.group, lambda c: c.group),
-        (lambda c: (c.group, c.label), lambda c: c.label),
-        (lambda c: (c.group, c.label, c.side), lambda c: c.side),
-    ]
-    levels = [level for level in levels if any(level[1](column) for column in columns)]
-    for depth, (key, name) in enumerate(levels):
-        last = depth == len(levels) - 1
+    fields = ("group", "label", "side")
+    levels = [level for level, field in enumerate(fields) if any(getattr(column, field) for column in columns)]
+    for level in levels:
         parts, rules, at = [], [], width + 1
-        for column, count in spans(columns, key):
-            parts.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(name(column))}}}" if count > 1 else tex(name(column)))
+        for column, count in spans(columns, attrgetter(*fields[: level + 1])):
+            head = tex(getattr(column, fields[level]))
+            parts.append(rf"\multicolumn{{{count}}}{{c}}{{{head}}}" if count > 1 else head)
             rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
             at += count
-        heads = [tex(head) for head in names] if last else [""] * width
+        is_last = level == levels[-1]
+        heads = [tex(head) for head in names] if is_last else [""] * width
         yield " & ".join([*heads, *parts]) + r" \\"
-        if not last:
+        if not is_last:
             yield "".join(rules)

@@ -1,4 +1,4 @@
-"""Results of a report: scores by variant, states of planned cells, comparisons, and Close Look's numbers."""
+"""The results that a report shows: scores by variant, states of cells, comparisons, and Close Look's numbers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
-from evaluation.scoring.chance import Floor
-from evaluation.scoring.intervals import numbered
+from evaluation.scoring.chance import ChanceLevel
+from evaluation.scoring.intervals import cluster_numbers
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
-from lrp_core.method import LAST, Method
+from lrp_core.methods.record import LAST, Method
 
-Methods = Mapping[str, Method]  # records by name; passes and orders that are shown beside methods have none
+#: Records of methods by name. Passes, and orders such as "random", are shown beside methods without a record.
+Methods = Mapping[str, Method]
 
 
 def label(methods: Methods, name: str) -> str:
+    """The label of a method; its name if it has no record."""
     return methods[name].label if name in methods else name
 
 
 def rank(methods: Methods, name: str) -> tuple[int, str]:
-    """The key by which tables sort methods."""
+    """The key by which tables sort methods: the order in their records, then the name."""
     return (methods[name].order if name in methods else LAST, name)
 
 
-class Place(NamedTuple):
-    """A cell of the store, without its product."""
+class CellKey(NamedTuple):
+    """The key of a cell of the store, without its product."""
 
     model: str
     task: str
@@ -42,19 +44,23 @@ class Place(NamedTuple):
 
 
 class Variant(NamedTuple):
+    """The variant of relevance and of the tokens that count, in which scores are computed."""
+
     explanation: str
     embedding: str
-    tokens: str
-    scope: str
+    tokens: str  # non_special | all
+    scope: str  # full | context
 
 
 class Score(NamedTuple):
-    value: float | None  # percent; None without correct samples
+    """A mean over correctly predicted samples."""
+
+    value: float | None  # in the metric's unit; None without correct samples
     n: int
 
 
 class Size(NamedTuple):
-    """The shape of a model, as table 9 of Close Look lists it."""
+    """The size of a model, as table 9 of Close Look lists it."""
 
     parameters: int
     layers: int
@@ -64,113 +70,127 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the tables show. Cells that are not in `states` are not defined, as ALTI-Logit on BERT."""
+    """The results that tables show. Cells that are not in `states` are undefined, such as ALTI-Logit on BERT."""
 
     models: tuple[str, ...]
-    tasks: Mapping[str, Task]  # in the order of the config, as are methods
-    methods: Methods
-    dtypes: Mapping[tuple[str, str], tuple[str, ...]]  # (model, task) -> precisions, the first is shown by default
-    states: Mapping[Place, str]
-    scores: Mapping[tuple[Place, Variant, str], Score]  # the last is the metric
-    comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # (model, task, dtype)
-    published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, task) -> the model in Close Look
-    sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; not of models out of reach
-    floors: Mapping[tuple[str, str], Floor] = field(default_factory=dict)  # (model, task) -> the chance of its samples
-    #: The samples that chose a method's options, which no number of that method counts.
-    tuned_on: Mapping[Place, frozenset[str]] = field(default_factory=dict)
-    seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # model -> those trained from other seeds
-    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task: samples' clusters, of those with
+    tasks: Mapping[str, Task]  # in the order of the config
+    methods: Methods  # in the order of the config
+    dtypes: Mapping[tuple[str, str], tuple[str, ...]]  # precisions by (model, task); the first is shown by default
+    states: Mapping[CellKey, str]
+    scores: Mapping[tuple[CellKey, Variant, str], Score]  # by (place, variant, metric)
+    comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # by (model, task, dtype)
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # Close Look's model, by (model, task)
+    sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; without models that cannot be opened
+    #: The chance levels of samples, by (model, task).
+    floors: Mapping[tuple[str, str], ChanceLevel] = field(default_factory=dict)
+    #: The samples that chose a method's options. They count in no number of the method.
+    tuned_on: Mapping[CellKey, frozenset[str]] = field(default_factory=dict)
+    seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # models trained from other seeds, by model
+    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task and sample, of samples with any
+    undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method) if the model lacks what the method needs
 
-    undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method): the model lacks what the method needs
-
-    def state(self, place: Place) -> str:
-        return self.states.get(place, UNDEFINED)
+    def state(self, cell_key: CellKey) -> str:
+        """The state of a cell; undefined if the run does not plan it."""
+        return self.states.get(cell_key, UNDEFINED)
 
     @property
     def scored(self) -> list[str]:
-        """Tasks that some metric applies to: those with evidence, and where a metric needs none."""
+        """The tasks to which some metric applies."""
         return [name for name, task in self.tasks.items() if applicable(task)]
 
     @cached_property
-    def _variants(self) -> set[tuple[Place, Variant]]:
-        return {(place, variant) for place, variant, _ in self.scores}
+    def _variants(self) -> set[tuple[CellKey, Variant]]:
+        """The variants that cells have scores in."""
+        return {(cell_key, variant) for cell_key, variant, _ in self.scores}
 
     @cached_property
-    def defaults(self) -> Mapping[Place, Variant]:
-        """Contrastive, full embeddings, no special tokens, context only where there is one (Close Look 5.1)."""
-        variants: dict[Place, Variant] = {}
-        for place, variant, metric in self.scores:
-            if metric != "accuracy" and (
-                place not in variants or variant_rank(variant) < variant_rank(variants[place])
-            ):
-                variants[place] = variant
+    def defaults(self) -> Mapping[CellKey, Variant]:
+        """The default variant of each cell: contrastive, full embeddings, no special tokens, and the context if any.
+
+        It is the setting of Close Look 5.1, or the nearest variant that the cell has.
+        """
+        variants: dict[CellKey, Variant] = {}
+        for cell_key, variant, metric in self.scores:
+            if metric == "accuracy":
+                continue
+            if cell_key not in variants or variant_rank(variant) < variant_rank(variants[cell_key]):
+                variants[cell_key] = variant
         return variants
 
-    def score(self, place: Place, metric: str, **changes: str) -> Score | None:
-        """The score of the default variant with `changes`; None when the cell has no such variant."""
-        if place not in self.defaults:
+    def score(self, cell_key: CellKey, metric: str, **changes: str) -> Score | None:
+        """The score of the default variant with `changes`; None if the cell has no such variant."""
+        if cell_key not in self.defaults:
             return None
-        return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
+        return self.scores.get((cell_key, self.defaults[cell_key]._replace(**changes), metric))
 
     def clusters_of(self, task: str, samples: Sequence[str]) -> np.ndarray | None:
-        """Numbers [N] of the samples' clusters; None where no two share one."""
-        return numbered(self.clusters.get(task, {}), samples)
+        """The cluster numbers [N] of `samples`; None if no two share a cluster."""
+        return cluster_numbers(self.clusters.get(task, {}), samples)
 
-    def without_tuning(self, place: Place, table: pa.Table) -> pa.Table:
-        """The rows of a table of samples of a method but for those that chose its options."""
-        chose = self.tuned_on.get(place)
-        if not chose:
+    def without_tuning(self, cell_key: CellKey, table: pa.Table) -> pa.Table:
+        """The rows of a table of a method's samples, without samples that chose the method's options."""
+        tuning = self.tuned_on.get(cell_key)
+        if not tuning:
             return table
-        return table.filter(pc.invert(pc.is_in(table["sample_id"], pa.array(sorted(chose)))))
+        return table.filter(pc.invert(pc.is_in(table["sample_id"], pa.array(sorted(tuning)))))
 
-    def is_noise(self, place: Place, **changes: str) -> bool:
-        """True where most samples of this variant have no relevance beyond rounding: their scores say nothing."""
-        if place not in self.defaults:
+    def is_noise(self, cell_key: CellKey, **changes: str) -> bool:
+        """True if the relevance of most samples is rounding error in the default variant with `changes`."""
+        if cell_key not in self.defaults:
             return False
-        variant = self.defaults[place]._replace(**changes)._replace(tokens="all", scope="full")
-        score = self.scores.get((place, variant, NOISE))
+        variant = self.defaults[cell_key]._replace(**changes)._replace(tokens="all", scope="full")
+        score = self.scores.get((cell_key, variant, NOISE))
         return score is not None and score.value is not None and score.value > 50
 
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
-        """True where some cell of this method and task has its default variant with `changes`."""
-        return any(
-            (place, variant._replace(**changes)) in self._variants
-            for place, variant in self.defaults.items()
-            if (place.task, place.method) == (task, method)
-        )
+        """True if some cell of this method and task has its default variant with `changes`."""
+        for cell_key, variant in self.defaults.items():
+            of_method = (cell_key.task, cell_key.method) == (task, method)
+            if of_method and (cell_key, variant._replace(**changes)) in self._variants:
+                return True
+        return False
 
-    def reference(self, table: str, side: str, place: Place, metric: str) -> float | None:
-        """Close Look's number for this cell, None where it has none or the model is not the same."""
-        model = self.published.get((place.model, place.task))
-        return None if model is None else close_look().get((table, side, place.task, model, place.method, metric))
+    def reference(self, table: str, side: str, cell_key: CellKey, metric: str) -> float | None:
+        """Close Look's number for a cell; None if the paper has none, or no such model."""
+        model = self.published.get((cell_key.model, cell_key.task))
+        return None if model is None else close_look().get((table, side, cell_key.task, model, cell_key.method, metric))
 
     def groups(self) -> list[tuple[str, ...]]:
-        """Columns of methods in the order of their records, then as configured; methods of one column share it."""
+        """The methods of each column of wide tables, in the order of their records, then of the config.
+
+        Methods share a column if their records name the same one; a cell holds the first that its model supports.
+        """
         columns: dict[str, list[str]] = {}
         for name, method in sorted(self.methods.items(), key=lambda item: item[1].order):
             columns.setdefault(method.column, []).append(name)
         return [tuple(names) for names in columns.values()]
 
     def ordered_methods(self) -> list[str]:
+        """The names of all methods, in the order of tables."""
         return [method for group in self.groups() for method in group]
 
     def label(self, method: str) -> str:
+        """The label of a method."""
         return label(self.methods, method)
 
     @cached_property
     def baseline(self) -> str | None:
-        """The method that others are held against, if the run has one."""
+        """The method with which others are compared, if the run has one: random relevance."""
         return next(iter(self.baselines), None)
 
     @property
     def baselines(self) -> list[str]:
-        """Methods without an explanation, as random relevance, which no ranking counts."""
+        """Methods that explain nothing, such as random relevance; rankings leave them out."""
         return [name for name, method in self.methods.items() if method.family == "baseline"]
 
     def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
-        """The share of samples the model predicts correctly: the same whatever method wrote it down."""
+        """The share of samples that the model predicts correctly; None without scores.
+
+        It is stored with every method and does not depend on the method.
+        """
         for method in self.methods:
-            if (score := self.scores.get((Place(model, task, dtype, method), ACCURACY, "accuracy"))) is not None:
+            score = self.scores.get((CellKey(model, task, dtype, method), ACCURACY, "accuracy"))
+            if score is not None:
                 return score
         return None
 
@@ -180,4 +200,9 @@ _ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_
 
 
 def variant_rank(variant: Variant) -> list[int]:
+    """The key by which variants are preferred: the smallest is the default.
+
+    >>> variant_rank(Variant("contrastive", "full", "non_special", "full"))
+    [0, 0, 0, 1]
+    """
     return [order.index(part) for order, part in zip(_ORDER, variant, strict=True)]

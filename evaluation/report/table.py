@@ -1,4 +1,4 @@
-"""A table as data: its specification, and the long frame of cells that fills it. `render.py` writes filled tables."""
+"""A table as data: a specification, and the long frame of cells that fills it. `render.py` writes filled tables."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from evaluation.scoring.samples import NOISE as SMALLEST
 from evaluation.scoring.statistics import Comparison
 
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
-NOISE = "noise"  # computed, and nothing but rounding
+NOISE = "noise"  # computed, but the relevance is rounding error
 NOT_FINITE = "not finite"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, or the reason (`state`) that there is none. `reference` is the paper's number for the same cell."""
+    """A number of a table, or the reason (`state`) that there is none."""
 
     value: float | None = None
     state: str = DONE
     n: int | None = None
     low: float | None = None  # 95 % interval
     high: float | None = None
-    p: float | None = None  # of a difference
-    mark: str = ""  # best: of the group that no other method beats
-    reference: float | None = None
+    p: float | None = None  # p value of a difference
+    mark: str = ""  # "best": the method is in the group that no other method beats
+    reference: float | None = None  # the paper's number for the same cell
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's."""
+        """The number minus the paper's; None without both."""
         return None if self.value is None or self.reference is None else self.value - self.reference
 
 
@@ -40,27 +40,29 @@ UNDEFINED_CELL = Cell(state=UNDEFINED)
 
 @dataclass(frozen=True)
 class Column:
-    """The format of a column. `group` spans neighbours (a method), `label` is a metric, `side` one half of a pair."""
+    """The heads and the format of a column."""
 
-    group: str
-    label: str
-    side: str = ""
-    signed: bool = False  # a difference: printed with its sign
-    digits: int = 1
-    significant: int | None = None  # digits of numbers that differ by orders of magnitude, instead of `digits`
+    group: str  # head that spans neighbouring columns, such as a method
+    label: str  # such as a metric
+    side: str = ""  # one setting of two that are compared
+    signed: bool = False  # a difference, which is printed with its sign
+    digits: int = 1  # decimals
+    significant: int | None = None  # significant digits instead, for numbers that differ by orders of magnitude
     unit: str = ""
-    spread: str = "95 % interval"  # what `low` and `high` of its cells are
+    spread: str = "95 % interval"  # the meaning of `low` and `high` in its cells
 
 
 @dataclass(frozen=True)
 class Row:
-    section: str  # the task
+    """A row of a table."""
+
+    section: str  # usually the task
     labels: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # one for each column of the table
 
 
 class Entry(NamedTuple):
-    """A row of the long frame: one cell, with the row and the column of the table in which it stands."""
+    """A row of the long frame: a cell with its row (section and labels) and its column in the table."""
 
     section: str
     labels: tuple[str, ...]
@@ -70,7 +72,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table: every row has a cell for every column. Without rows it is a specification, which `filled` completes."""
+    """A table whose rows have a cell for every column. Without rows it is a specification that `filled` completes."""
 
     name: str
     title: str
@@ -78,13 +80,14 @@ class Table:
     heads: tuple[str, ...]  # names of the row labels
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
-    section: str = "task"  # what the sections of rows are
-    paper: str = "Close Look"  # whose numbers stand beside ours
+    section: str = "task"  # name of the sections of rows
+    paper: str = "Close Look"  # the paper of the cells' references
 
     def filled(self, frame: Iterable[Entry], note: str = "") -> Table:
-        """This table with the cells of `frame`, and `note` behind its caption; cells that it lacks are undefined.
+        """This table with the cells of `frame`, and with `note` added to its caption.
 
-        Columns that the specification does not name follow in the order of the frame, as do rows within sections.
+        Columns that the specification does not name follow in the order of the frame; so do sections, and rows within
+        a section. Cells that the frame lacks are undefined.
         """
         cells: dict[tuple[str, tuple[str, ...]], dict[Column, Cell]] = defaultdict(dict)
         columns = dict.fromkeys(self.columns)
@@ -96,25 +99,28 @@ class Table:
         sections = list(dict.fromkeys(section for section, _ in cells))
         rows = []
         for section, labels in sorted(cells, key=lambda row: sections.index(row[0])):
-            own = cells[section, labels]
-            rows.append(Row(section, labels, tuple(own.get(column, UNDEFINED_CELL) for column in columns)))
+            of_row = cells[section, labels]
+            rows.append(Row(section, labels, tuple(of_row.get(column, UNDEFINED_CELL) for column in columns)))
         if NOISE in states:
             share = f"{100 * SMALLEST:.3f}".rstrip("0")
-            note += f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, "
-            note += "not relevance."
+            note += (
+                f" {NOISE}: on most samples, no token has more than {share} % of the logit, which is rounding error "
+            )
+            note += "and not relevance."
         return replace(self, columns=tuple(columns), rows=tuple(rows), caption=self.caption + note)
 
 
-TOLD = "Smallest difference told"  # a row of tables
-UNSEEN = "Differences of two methods below the smallest that is told may go unseen (a power of 0.8)."
+SMALLEST_ROW = "Smallest difference told"  # label of the row of `smallest_differences`
+UNSEEN = f"Differences of two methods that are below the row {SMALLEST_ROW} may go undetected (power 0.8)."
 
 
-def smallest_told(
+def smallest_differences(
     section: str, labels: tuple[str, ...], columns: Mapping[str, Column], compared: Comparison | None
 ) -> Iterator[Entry]:
-    """A row, behind the methods of `labels`, of the smallest differences that the samples tell, by metric.
+    """A row of the smallest differences of two methods that the samples can tell, for the metrics in `columns`.
 
-    There is none where nobody knows, nor of methods that differ by a constant.
+    Its labels are `labels` and SMALLEST_ROW. A cell is left out if the difference is not known, or if methods differ by
+    a constant.
     """
     if compared is None or compared.smallest is None:
         return
@@ -122,14 +128,17 @@ def smallest_told(
         if metric in compared.metrics:
             smallest = float(compared.smallest[compared.metrics.index(metric)])
             if smallest > ROUNDING:
-                yield Entry(section, (*labels, TOLD), column, Cell(smallest))
+                yield Entry(section, (*labels, SMALLEST_ROW), column, Cell(smallest))
 
 
-BOLD = "Bold: no other method is better on the samples that all have (paired test, Holm); nothing where none differ."
+BOLD = (
+    "Bold: no other method is better on the samples that all methods have (paired test, Holm). Nothing is bold if no "
+    "methods differ."
+)
 
 
-def of_group(cell: Cell, compared: Comparison | None, method: str, measure: str, higher_is_better: bool) -> Cell:
-    """`cell` marked where its method is of the group that no other beats, and some method is not of it."""
+def marked_if_best(cell: Cell, compared: Comparison | None, method: str, measure: str, higher_is_better: bool) -> Cell:
+    """`cell` with the mark "best" if no other method beats its method, and some method is beaten."""
     if compared is None or cell.value is None or compared.at(method, measure) is None:
         return cell
     first = compared.groups(measure, higher_is_better)[0]
@@ -138,12 +147,12 @@ def of_group(cell: Cell, compared: Comparison | None, method: str, measure: str,
 
 
 def known(value: float | None) -> Cell:
-    """The cell of a number, undefined without one."""
+    """The cell of a number; undefined for None."""
     return UNDEFINED_CELL if value is None else Cell(value)
 
 
 def interval_of(compared: Comparison | None, method: str, metric: str) -> tuple[float | None, float | None]:
-    """The ends of the interval of a method's mean; None where it is not compared."""
+    """The ends (low, high) of the interval of a method's mean; None if the method is not compared."""
     at = None if compared is None else compared.at(method, metric)
     if compared is None or at is None:
         return None, None
@@ -153,9 +162,9 @@ def interval_of(compared: Comparison | None, method: str, metric: str) -> tuple[
 def difference_cell(
     compared: Comparison | None, method: str, other: str | None, metric: str, otherwise: Cell = UNDEFINED_CELL
 ) -> Cell:
-    """The mean of a method minus that of `other` on the same samples, with its interval and p value.
+    """The mean of a method minus the mean of `other` on the same samples, with its interval and p value.
 
-    `otherwise` is the cell where they are not compared; a method has none against itself.
+    `otherwise` is returned if the two are not compared, or are the same method.
     """
     if compared is None or other is None:
         return otherwise

@@ -1,9 +1,10 @@
-"""Every Parquet schema of the store, written once: what each file holds, by what it is for.
+"""The Parquet schemas of the store, each defined once, by subject.
 
 A schema carries its name and version in its metadata. Writers pass it, readers call :func:`check`. Hive partition keys
 (``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
 """
 
+from evaluation.schema.answers import ABLATIONS, SOURCES
 from evaluation.schema.controls import RANDOMISATION, REWRITTEN, SHAPLEY
 from evaluation.schema.costs import BENCH, RUNTIME
 from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
@@ -18,7 +19,7 @@ from evaluation.schema.neurons import (
     WRITINGS,
 )
 from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE
-from evaluation.schema.samples import GENERIC, REJECT, VIEW
+from evaluation.schema.samples import ANSWER_VIEW, ANSWERS_VERSION, GENERIC, REJECT, VIEW
 from evaluation.schema.scores import (
     LAYER_SCORES,
     LAYER_SCORES_SAMPLES,
@@ -27,10 +28,14 @@ from evaluation.schema.scores import (
     layer_scores_samples_schema,
     scores_samples_schema,
 )
+from evaluation.schema.tidy import TOKENS, WORDS
 from evaluation.schema.versioned import SchemaMismatch, check, titled
 
 __all__ = [
+    "ABLATIONS",
     "ACTIVATIONS",
+    "ANSWERS_VERSION",
+    "ANSWER_VIEW",
     "BENCH",
     "CONTEXTS",
     "CONTEXTS_PART",
@@ -56,8 +61,11 @@ __all__ = [
     "SCORES",
     "SCORES_SAMPLES",
     "SHAPLEY",
+    "SOURCES",
+    "TOKENS",
     "TRIALS",
     "VIEW",
+    "WORDS",
     "WRITINGS",
     "SchemaMismatch",
     "check",

@@ -77,3 +77,26 @@ class View:
 
 
 VIEW = versioned("view", 6, View)
+
+
+class AnswerView(View):
+    """Views of samples whose answer is explained as a whole: readable as views, with further columns.
+
+    Tokens of the answer but the last stand behind those of the prompt, or in `decoder_input_ids`; `position` and
+    `target_id` are those of the last. Units are the parts of the prompt that stay or go together.
+    """
+
+    answer_ids: list[int] | None  # [G]
+    units: list[int] | None  # [T] the unit of each token, -1 for none
+    unit_spans: list[list[int]] | None  # [n] of [start, end) in characters of `prompt`
+    unit_evidence: list[bool] | None  # [n]; null: nobody marked any
+    prompt: str | None
+    turns: str | None  # of a chat: JSON of [role, start, end] of each message in `prompt`
+    answer: str | None
+    answer_spans: list[list[int]] | None  # sentences of the answer, [start, end) in its characters
+    answer_parts: list[int] | None  # [G] the sentence of each token, -1 for none
+
+
+#: Raised when what these columns hold changes: views of answers are then made again, and no others.
+ANSWERS_VERSION = 1
+ANSWER_VIEW = versioned("view", 6, AnswerView)

@@ -29,7 +29,7 @@ class Scores(Variant):
 
 
 class LayerScores(Variant):
-    """One number per variant, layer and metric; those that NormXLogit holds layers against evidence by."""
+    """A score for each variant, layer and metric, of the metrics that NormXLogit applies to layers."""
 
     layer: int
     metric: str
@@ -38,14 +38,14 @@ class LayerScores(Variant):
 
 
 class ScoresSamples(Variant):
-    """One sample under one variant; a column for each metric follows."""
+    """The scores of a sample under a variant; a column for each metric follows."""
 
     sample_id: str
     correct: bool
 
 
 class LayerScoresSamples(Variant):
-    """One layer of a sample under one variant; a column for each metric follows."""
+    """The scores of a layer for a sample under a variant; a column for each metric follows."""
 
     layer: int
     sample_id: str
@@ -53,12 +53,14 @@ class LayerScoresSamples(Variant):
 
 
 def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
-    """One sample under one variant, with a column for each of `metrics`: null where one does not apply to the task."""
+    """The schema of a sample's scores under a variant, with a column for each of `metrics`, null if one does not apply
+    to the task.
+    """
     return versioned("scores_samples", 2, ScoresSamples, metrics)
 
 
 def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
-    """One layer of a sample under one variant, with a column for each of `metrics`."""
+    """The schema of the scores of a sample's layer under a variant, with a column for each of `metrics`."""
     return versioned("layer_scores_samples", 1, LayerScoresSamples, metrics)
 
 

@@ -1,4 +1,7 @@
-"""Agreement of methods: do they rank the tokens of the same samples alike? Shapes: M methods, T tokens, N samples."""
+"""Agreement of methods: how similarly they rank the tokens of the same samples.
+
+Shapes: M methods, T tokens of a sample, N samples.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,37 @@ import numpy as np
 from scipy.cluster.hierarchy import average, dendrogram
 from scipy.spatial.distance import squareform
 
-from evaluation.scoring.areas import ranks_of
+from evaluation.scoring.faithfulness.areas import ranks_of
 
 
 @dataclass(frozen=True)
 class MethodAgreement:
-    """Spearman's correlation of each two methods over the tokens of a sample, means over samples."""
+    """Spearman's correlation between every two methods over the tokens of a sample, averaged over samples."""
 
     methods: tuple[str, ...]
     mean: np.ndarray  # [M, M], 1 on the diagonal
-    n: int  # samples
+    n: int  # samples in the mean
 
     def tree(self) -> tuple[tuple[str, ...], list[tuple[list[float], list[float]]]]:
-        """Methods in the order of a tree by average linkage of 1 - correlation, and its branches as (x, y) of lines.
+        """Clusters methods by average linkage of the distance 1 - correlation.
 
-        Neighbours in the order lie at x = 0, 1, ...; y is the distance at which branches join. Raises ValueError for
-        fewer than two methods.
+        Returns the methods in the order of the tree's leaves, and its branches as the (x, y) coordinates of lines: leaf
+        i lies at x = i, and y is the distance at which two branches join. Raises ValueError for fewer than two methods.
         """
         links = average(squareform(np.clip(1 - self.mean, 0, 2), checks=False))
-        drawn = dendrogram(links, no_plot=True)
-        branches = [
-            ([(x - 5) / 10 for x in across], list(heights))  # scipy puts leaves at 5, 15, 25 ...
-            for across, heights in zip(drawn["icoord"], drawn["dcoord"], strict=True)
-        ]
-        return tuple(self.methods[at] for at in drawn["leaves"]), branches
+        tree = dendrogram(links, no_plot=True)
+        branches = []
+        for across, heights in zip(tree["icoord"], tree["dcoord"], strict=True):
+            leaves = [(x - 5) / 10 for x in across]  # scipy puts leaves at 5, 15, 25 ...
+            branches.append((leaves, list(heights)))
+        return tuple(self.methods[leaf] for leaf in tree["leaves"]), branches
 
 
 def agreement_of(relevance: Mapping[str, Mapping[str, np.ndarray]], samples: Sequence[str]) -> MethodAgreement | None:
-    """The agreement of methods by their relevance [T] of each of `samples`; None without two methods and a sample.
+    """The agreement of methods, from the relevance [T] of each method for each of `samples`.
 
-    A sample counts where all methods have an order of its tokens: several tokens, finite relevance, not all equal.
+    A sample counts if every method orders its tokens: there are at least two, and their relevance is finite and not all
+    equal. Returns None for fewer than two methods, or if no sample counts.
 
     >>> same = {"a": {"s": np.array([1.0, 2.0, 3.0])}, "b": {"s": np.array([0.1, 0.2, 0.9])}}
     >>> agreement_of(same, ["s"]).mean.round(9).tolist()
@@ -46,7 +50,7 @@ def agreement_of(relevance: Mapping[str, Mapping[str, np.ndarray]], samples: Seq
     """
     correlations = []
     for sample in samples:
-        maps = np.array([of_method[sample] for of_method in relevance.values()], np.float64)  # [M, T]
+        maps = np.array([by_sample[sample] for by_sample in relevance.values()], np.float64)  # [M, T]
         if maps.shape[1] < 2 or not np.isfinite(maps).all():
             continue
         ranks = np.array([ranks_of(values) for values in maps])

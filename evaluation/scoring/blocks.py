@@ -1,7 +1,7 @@
-"""Many samples as padded rows of similar length, and what several metrics need of them.
+"""Blocks: samples of similar length as padded rows, with the quantities that several metrics share.
 
-Shapes: N samples, S tokens of all samples one after the other, B rows of a block, T its longest row, E evidence tokens
-of all rows.
+Shapes: N samples, S their tokens one sample after the other, B rows of a block, T the longest row, E evidence tokens of
+all rows of a block.
 """
 
 from __future__ import annotations
@@ -12,40 +12,47 @@ from functools import cached_property
 
 import numpy as np
 
-BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporaries fit a core's cache
+BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporary arrays fit into a core's cache
 
 
 @dataclass(frozen=True)
 class Largest:
-    """So many tokens of largest relevance, of each row [B]: those above a value, and places that equal tokens share."""
+    """The k tokens of largest relevance in each row; every field is [B].
 
-    value: np.ndarray  # of the last
-    tied: np.ndarray  # tokens of that value
-    places: np.ndarray  # for these, between 1 and `tied`: every choice of as many is as likely
-    evidence_above: np.ndarray
-    evidence_tied: np.ndarray  # among those of that value
+    All tokens above `value` are selected. Of the `tied` tokens that equal it, `places` are selected; every such choice
+    is equally likely.
+    """
+
+    value: np.ndarray  # the k-th largest relevance
+    tied: np.ndarray  # tokens with this relevance
+    places: np.ndarray  # how many tied tokens are selected, between 1 and `tied`
+    evidence_above: np.ndarray  # evidence tokens above `value`
+    evidence_tied: np.ndarray  # evidence tokens among the tied ones
 
 
 class Block:
-    """Padded rows of similar length, each with evidence, and what several metrics need of them."""
+    """Padded rows of samples of similar length, with the quantities that several metrics share.
+
+    Quantities are computed when a metric first asks for them.
+    """
 
     def __init__(self, relevance: np.ndarray, count: np.ndarray, evidence_at: np.ndarray) -> None:
-        """`evidence_at` [E]: where the evidence of all rows is in the flattened block, ascending; few tokens are."""
-        self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
+        """`evidence_at` [E] are the ascending indices of evidence tokens in the flattened block [B * T]."""
+        self.relevance = relevance  # [B, T], -inf on padding and for tokens that are not chosen
         self.count = count  # [B] chosen tokens of each row
-        self.evidence: np.ndarray = np.zeros(relevance.shape, bool)  # [B, T], False there
+        self.evidence: np.ndarray = np.zeros(relevance.shape, bool)  # [B, T], False for tokens that are not chosen
         self.evidence.ravel()[evidence_at] = True
         self._evidence_at = evidence_at
         self.rows = np.arange(len(relevance))
 
     @cached_property
     def top(self) -> np.ndarray:
-        """[B] where the largest relevance is; the first of several."""
+        """[B] the index of the largest relevance; the first of several equal ones."""
         return self.relevance.argmax(axis=1)
 
     @cached_property
     def positive(self) -> np.ndarray:
-        """[B, T] bool."""
+        """[B, T] bool, True where relevance is positive."""
         return self.relevance > 0
 
     @cached_property
@@ -55,15 +62,13 @@ class Block:
 
     @cached_property
     def strict_rank(self) -> np.ndarray:
-        """[B] of the best evidence token: one more than the tokens above it."""
+        """[B] the rank of the best evidence token: one more than the number of tokens above it."""
         return 1 + row_count(self.relevance > self.best_evidence)
 
     @cached_property
     def ascending(self) -> np.ndarray:
-        """[B, T] relevance of each row, sorted; what is not chosen first."""
+        """[B, T] relevance of each row in ascending order; padding and tokens that are not chosen come first."""
         return np.sort(self.relevance, axis=1)
-
-    # of the evidence tokens E of all rows
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -72,79 +77,92 @@ class Block:
 
     @cached_property
     def evidence_rows(self) -> np.ndarray:
-        """[E] the row of each."""
+        """[E] the row of each evidence token."""
         return np.repeat(self.rows, self.size)
 
     @cached_property
     def evidence_values(self) -> np.ndarray:
-        """[E] the relevance of each."""
+        """[E] the relevance of each evidence token."""
         return self.relevance.ravel()[self._evidence_at]
 
     @cached_property
     def above(self) -> np.ndarray:
-        """[E] tokens of the row with larger relevance."""
-        return self.relevance.shape[1] - self._place(np.less_equal)
+        """[E] the number of tokens in the row whose relevance is larger than the evidence token's."""
+        return self.relevance.shape[1] - self._count_below(np.less_equal)
 
     @cached_property
     def at_least(self) -> np.ndarray:
-        """[E] tokens of the row with relevance as large or larger, itself included."""
-        return self.relevance.shape[1] - self._place(np.less)
+        """[E] the number of tokens in the row whose relevance is at least the evidence token's, itself included."""
+        return self.relevance.shape[1] - self._count_below(np.less)
 
     def largest(self, size: np.ndarray) -> Largest:
-        """The `size` [B] tokens of largest relevance of each row, no more than it has."""
+        """The `size` [B] tokens of largest relevance in each row; `size` is between 1 and the row's chosen tokens."""
         value = self.ascending[self.rows, self.relevance.shape[1] - size]
         above = row_count(self.relevance > value[:, None]).astype(int)
         tied = row_count(self.relevance == value[:, None]).astype(int)
-        of_evidence = value[self.evidence_rows]
-        evidence_above = self.evidence_total(self.evidence_values > of_evidence).astype(int)
-        evidence_tied = self.evidence_total(self.evidence_values == of_evidence).astype(int)
+        threshold = value[self.evidence_rows]  # [E]
+        evidence_above = self.evidence_total(self.evidence_values > threshold).astype(int)
+        evidence_tied = self.evidence_total(self.evidence_values == threshold).astype(int)
         return Largest(value, tied, size - above, evidence_above, evidence_tied)
 
     def evidence_total(self, values: np.ndarray) -> np.ndarray:
-        """[B] of `values` [E] over each row's evidence."""
+        """[B] the sum of `values` [E] over each row's evidence tokens."""
         return np.add.reduceat(values, self._evidence_starts, dtype=np.float64)
 
-    def _place(self, goes_on: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """[E] by bisection, how many of the row's sorted values are less than the token's, or less than or equal."""
+    def _count_below(self, is_below: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """[E] the number of values in the row that are below the evidence token's, found by bisection.
+
+        `is_below(value, evidence_value)` is np.less or np.less_equal.
+        """
         low = np.zeros(len(self.evidence_values), np.int64)
         high = np.full_like(low, self.relevance.shape[1])
         while (low < high).any():
             middle = (low + high) // 2
             inside = low < high
             value = self.ascending[self.evidence_rows, np.minimum(middle, self.relevance.shape[1] - 1)]
-            right = inside & goes_on(value, self.evidence_values)
+            right = inside & is_below(value, self.evidence_values)
             low = np.where(right, middle + 1, low)
             high = np.where(inside & ~right, middle, high)
         return low
 
     def evidence_sum(self, values: np.ndarray) -> np.ndarray:
-        """[B] of `values` [B, T] over evidence."""
+        """[B] the sum of `values` [B, T] over each row's evidence tokens."""
         return np.add.reduceat(values.ravel()[self._evidence_at], self._evidence_starts)
 
     @cached_property
     def _evidence_starts(self) -> np.ndarray:
-        """[B] where each row starts in E."""
+        """[B] the index of each row's first evidence token in [E]."""
         return np.searchsorted(self._evidence_at, self.rows * self.evidence.shape[1])
 
 
 def row_count(marks: np.ndarray) -> np.ndarray:
-    """[B] how many of `marks` [B, T] are set; a matrix product, which is faster than numpy's sums of booleans."""
+    """[B] the number of True in each row of `marks` [B, T].
+
+    It is computed as a matrix product, which is faster than numpy's sum of booleans.
+
+    >>> row_count(np.array([[True, False, True], [False, False, False]])).tolist()
+    [2.0, 0.0]
+    """
     return marks.astype(np.float32) @ np.ones(marks.shape[1], np.float32)
 
 
 def blocks(
     relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray, samples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Block]]:
-    """(their numbers, padded block) for runs of `samples`; tokens that are not chosen have relevance -inf."""
+    """Cuts `samples` (sample numbers, each with evidence) into blocks: (numbers of the block's samples [B], block).
+
+    `relevance`, `evidence` and `chosen` are [S], `offsets` [N + 1] the bounds of the samples in S. Tokens that are not
+    chosen get the relevance -inf.
+    """
     lengths = np.diff(offsets)
     if len(samples) < len(lengths) or (np.diff(lengths) > 0).any():
-        # Longest first, as the store keeps them, so that a block holds similar lengths.
+        # Longest first, which is the order of the store, so that the samples of a block have similar lengths.
         samples = samples[np.argsort(-lengths[samples], kind="stable")]
         lengths = lengths[samples]
         before = np.cumsum(lengths) - lengths
         token = np.repeat(offsets[samples] - before, lengths) + np.arange(lengths.sum())
         relevance, evidence, chosen = relevance[token], evidence[token], chosen[token]
-    evidence_at, others_at = np.flatnonzero(evidence), np.flatnonzero(~chosen)  # [E] and [O] in S; few tokens are
+    evidence_at, others_at = np.flatnonzero(evidence), np.flatnonzero(~chosen)  # indices into S; both are few
     starts = np.cumsum(lengths) - lengths
     begin = 0
     while begin < len(samples):
@@ -160,7 +178,10 @@ def blocks(
 
 
 def _padded(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows of descending `lengths` that follow one another in `tokens`, padded by -inf: a copy a length."""
+    """Rows [B, T] of `tokens` [S], padded with -inf; rows follow one another in S and have descending `lengths` [B].
+
+    Rows of equal length are copied at once.
+    """
     block = np.empty((len(lengths), lengths[0]), tokens.dtype)
     row = token = 0
     for stop in (*(np.flatnonzero(np.diff(lengths)) + 1), len(lengths)):
@@ -173,10 +194,10 @@ def _padded(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _in_block(at: np.ndarray, part: slice, starts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of those of the tokens `at` that are in `part`, and where they are in the flattened block.
+    """(rows, indices in the flattened block [B * width]) of those tokens `at` that lie in `part` of S.
 
-    `starts` are where the block's rows begin, `width` is its longest row.
+    `starts` [B] are the first tokens of the block's rows, `width` is the length of its longest row.
     """
-    own = at[slice(*np.searchsorted(at, (part.start, part.stop)))]
-    row = np.searchsorted(starts, own, side="right") - 1
-    return row, own - starts[row] + row * width
+    inside = at[slice(*np.searchsorted(at, (part.start, part.stop)))]
+    row = np.searchsorted(starts, inside, side="right") - 1
+    return row, inside - starts[row] + row * width

@@ -1,4 +1,7 @@
-"""Statistics of controls: do explanations change where the model does? Shapes: N samples, T tokens."""
+"""Statistics of controls, which test whether explanations change when the model changes (Adebayo et al. 2018).
+
+Shapes: N samples, T tokens of a sample.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.scoring.areas import rank_correlation
-from evaluation.scoring.faithfulness import summarise
+from evaluation.scoring.faithfulness.areas import rank_correlation
+from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.intervals import FEWEST
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
-CHANCE_LEVEL = 0.999  # of the interval that random relevance must lie in: it is looked at in many cells
-_CHANCE_Z = 3.2905  # two-sided, of this level
+CHANCE_LEVEL = 0.999  # of the interval for random relevance, which is strict because many cells are tested
+_CHANCE_Z = 3.2905  # two-sided normal quantile of CHANCE_LEVEL
 _RESAMPLES = 1000
-#: Names of controls in rows. A method passes or fails those that are verdicts; the others describe.
-RANDOMISED, CHANCE = "randomisation", "chance"  # verdicts, where all weights are random
+#: Names of controls in rows. A method passes or fails RANDOMISED and CHANCE; the other controls only describe it.
+RANDOMISED, CHANCE = "randomisation", "chance"  # all weights are random
 BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
-REWRITTEN, SHAPLEY, SHAPLEY_ERROR = "rewritten", "shapley", "error of shapley"  # no verdicts
-_BOUNDS = (-1.0, 1.0)  # of correlations, which of short texts often lie on them
+REWRITTEN, SHAPLEY, SHAPLEY_ERROR = "rewritten", "shapley", "error of shapley"
+_BOUNDS = (-1.0, 1.0)  # of correlations, which often reach them in short texts
 
 
 class ControlRow(NamedTuple):
-    """A number of one control with its 95 % interval; of `chance`, with the interval that it must lie in.
+    """A number of one control. `low` to `high` is its 95 % interval, or for CHANCE the interval that it must lie in.
 
-    `passed` is None where nothing is asked. `detail` is the depth of what goes by depth, in the order of the rows.
+    `passed` is None if the control has no verdict. `detail` names the depth in controls that go by depth, whose rows
+    are in the order of depth.
     """
 
     model: str
@@ -43,28 +47,31 @@ class ControlRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman's correlations of two maps; None where there is no order to compare."""
+    """Spearman's correlations of two relevance maps; None if the maps cannot be compared."""
 
-    signed: float | None
-    absolute: float | None
-    flat: bool = False  # one of the maps says the same of all tokens
+    signed: float | None  # of the relevance
+    absolute: float | None  # of its absolute value
+    flat: bool = False  # one of the maps gives every token the same relevance
 
 
-def agreement(first: np.ndarray, other: np.ndarray) -> Agreement:
-    """The agreement of two maps [T] of the same tokens; None of a single token, and where numbers are not finite.
+def agreement(first: np.ndarray, second: np.ndarray) -> Agreement:
+    """The agreement of two relevance maps [T] of the same tokens.
 
-    It is 1 where a map is flat: that says the same whatever the model does.
+    Correlations are None for a single token, and if a value is not finite. They are 1 if a map is flat, since a flat
+    map does not change with the model.
     """
-    if len(first) < 2 or not (np.isfinite(first).all() and np.isfinite(other).all()):
+    if len(first) < 2 or not (np.isfinite(first).all() and np.isfinite(second).all()):
         return Agreement(None, None)
-    signed = rank_correlation(first.tolist(), other.tolist())
-    absolute = rank_correlation(np.abs(first).tolist(), np.abs(other).tolist())
+    signed = rank_correlation(first.tolist(), second.tolist())
+    absolute = rank_correlation(np.abs(first).tolist(), np.abs(second).tolist())
     flat = bool(np.isnan(signed))
     return Agreement(1.0 if flat else signed, 1.0 if np.isnan(absolute) else absolute, flat)
 
 
 def error_after_scaling(relevance: np.ndarray, exact: np.ndarray) -> float:
-    """sum (b R - S)^2 / sum S^2 of relevance [T] and values S [T], with the b >= 0 that makes it least; NaN if S is 0.
+    """Relative squared error of relevance R [T] against `exact` values S [T], after the best rescaling of R.
+
+    It is the minimum over b >= 0 of sum (b R - S)^2 / sum S^2; NaN if all S are 0.
 
     >>> error_after_scaling(np.array([2.0, 4.0]), np.array([1.0, 2.0]))
     0.0
@@ -78,36 +85,38 @@ def error_after_scaling(relevance: np.ndarray, exact: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A mean over samples with its 95 % interval, and whether the control is passed; None where nothing is asked."""
+    """A mean over samples with its 95 % interval, and the outcome of the control."""
 
     value: float
     low: float
     high: float
     n: int
-    passed: bool | None = None
+    passed: bool | None = None  # None: the control has no verdict
 
 
 def randomisation_verdict(
     correlations: Sequence[float | None], flat: Iterable[bool], seed: int = 0, clusters: np.ndarray | None = None
 ) -> Verdict:
-    """The verdict on a method from signed correlations [N] where all weights are random.
+    """The verdict on a method, from signed correlations [N] between maps of the trained and of a random model.
 
-    It fails where the interval's lower end exceeds BAR, and where every map is `flat` [N]. Otherwise nothing is said of
-    fewer than FEWEST samples, nor of too few clusters for an interval. `seed` is that of the interval's resamples; for
-    `clusters` [N] see `mean_intervals`.
+    The method fails if the lower end of the interval exceeds BAR, or if every map is `flat` [N]. Otherwise there is no
+    verdict for fewer than FEWEST samples, or for too few clusters to have an interval. `seed` is the seed of the
+    interval's resamples; for `clusters` [N] see `mean_intervals`.
     """
-    found = described(correlations, seed, clusters=clusters)
-    if found.n and all(flat):
-        return replace(found, passed=False)
-    if found.n < FEWEST or np.isnan(found.low):
-        return found
-    return replace(found, passed=not found.low > BAR)
+    mean = mean_verdict(correlations, seed, clusters=clusters)
+    if mean.n and all(flat):
+        return replace(mean, passed=False)
+    if mean.n < FEWEST or np.isnan(mean.low):
+        return mean
+    return replace(mean, passed=not mean.low > BAR)
 
 
 def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) -> Verdict:
-    """The verdict on random relevance: its mean correlation lies in the interval of chance, which is `low` to `high`.
+    """The verdict on random relevance: it passes if its mean correlation lies within the interval of chance.
 
-    Spearman's correlation of two independent orders of T tokens has the mean 0 and the variance 1 / (T - 1).
+    `correlations` [N] and the numbers of `tokens` [N] are of the same samples; None is left out. `low` and `high` are
+    the ends of the interval of chance: Spearman's correlation of two independent orders of T tokens has mean 0 and
+    variance 1 / (T - 1).
     """
     pairs = [(value, count) for value, count in zip(correlations, tokens, strict=True) if value is not None]
     values = np.array([value for value, _ in pairs], float)
@@ -119,28 +128,28 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
     return Verdict(mean, -half, half, len(values), abs(mean) <= half)
 
 
-def described(
+def mean_verdict(
     values: Sequence[float | None],
     seed: int = 0,
     bounds: tuple[float, float] = _BOUNDS,
     clusters: np.ndarray | None = None,
 ) -> Verdict:
-    """A mean of correlations [N], or of numbers within other `bounds`, that nothing is asked of.
+    """The mean of `values` [N] within `bounds`, by default correlations, with its interval and without a verdict.
 
-    For `clusters` [N] see `mean_intervals`.
+    None and values that are not finite are left out. For `clusters` [N] see `mean_intervals`.
     """
     summary = summarise(np.array(values, float), _RESAMPLES, seed, bounds, clusters)  # None becomes NaN
     return Verdict(summary.value, summary.low, summary.high, summary.n)
 
 
 def largest(changes: Iterable[float | None]) -> Verdict:
-    """The largest of some changes, which has no interval."""
+    """The largest of `changes`, without an interval or a verdict; NaN if none is finite."""
     known = finite(changes)
     return Verdict(float(known.max()) if len(known) else float("nan"), float("nan"), float("nan"), len(known))
 
 
 def finite(values: Iterable[float | None]) -> np.ndarray:
-    """The values that are there."""
+    """The values that are neither None, NaN nor infinite."""
     known = np.array([np.nan if value is None else value for value in values], float)
     return known[np.isfinite(known)]
 

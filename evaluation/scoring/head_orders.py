@@ -8,32 +8,33 @@ from hashlib import sha256
 
 import numpy as np
 
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 RANKED_ORDERS = ("least_first", "most_first")
 RANDOM = "random"  # both the order and the method of a random curve
-ACTIVATION = "activation"  # a ranking of neurons by the largest over positions
-NOT_POOLED = "none"  # the pooling of what stems from no relevance
+ACTIVATION = "activation"  # a ranking of neurons by their largest activation over positions
+NOT_POOLED = "none"  # the pooling of orders that come from no relevance
 
 
 @dataclass(frozen=True)
 class RemovalOrder:
-    """An order in which the heads of a model are removed; a head is layer * H + its index."""
+    """An order in which the heads of a model are removed. Head h of layer l has the number l * H + h."""
 
     method: str
     pooling: str
     order: str  # least_first | most_first | random
     seed: int | None  # of a random order
-    heads: tuple[int, ...]  # [L * H], first removed first
-    half: int | None = None  # the half of the samples that ranks the heads and is not evaluated; None: all do both
+    heads: tuple[int, ...]  # [L * H], in the order of their removal
+    #: The half of the samples (0 or 1) that ranks the heads; the other half is evaluated. None: all samples do both.
+    half: int | None = None
 
     def evaluates(self, half: int) -> bool:
-        """True where the samples of a half are evaluated under this order."""
+        """True if the samples of `half` are evaluated under this order."""
         return self.half != half
 
 
 def half_of(sample: str, seed: int) -> int:
-    """The half of the samples, 0 or 1, that a sample or a cluster of samples belongs to, whatever the others are.
+    """The half, 0 or 1, to which a sample or a cluster of samples belongs: a hash of its name, whatever the others are.
 
     >>> [half_of(sample, 0) for sample in ("a", "b", "c", "d")]
     [1, 1, 0, 1]
@@ -46,10 +47,11 @@ def ranked_curves(
     orders: Sequence[str] = RANKED_ORDERS,
     halves: np.ndarray | None = None,
 ) -> list[RemovalOrder]:
-    """The curves of head relevance [N, L * H] by (method, pooling), averaged over N samples; ties go by head index.
+    """Removal orders by the mean relevance of heads over samples; heads of equal relevance go by their number.
 
-    With `halves` [N] of the samples also those of the mean over either half, where both have samples. Raises UserError
-    for relevance that is not finite.
+    `relevance` maps (method, pooling) to head relevance [N, L * H]. With `halves` [N], the half of each sample, there
+    are also the orders of the mean over either half, if both halves have samples. Raises UserError for relevance that
+    is not finite.
     """
     parts: list[int | None] = [None]
     if halves is not None and len(set(halves)) == 2:
@@ -57,8 +59,8 @@ def ranked_curves(
     curves = []
     for (method, pooling), samples in relevance.items():
         for half in parts:
-            own = samples if half is None else samples[halves == half]
-            mean = np.asarray(own, dtype=np.float64).mean(axis=0)  # [L * H]
+            ranking = samples if half is None else samples[halves == half]
+            mean = np.asarray(ranking, dtype=np.float64).mean(axis=0)  # [L * H]
             if not np.isfinite(mean).all():
                 raise UserError(f"head relevance of {method} ({pooling}) is not finite; recompute its heads")
             keys = {"least_first": mean, "most_first": -mean}
@@ -78,7 +80,7 @@ def random_curves(n_heads: int, runs: int, seed: int) -> list[RemovalOrder]:
 
 
 def removed_at_points(n_heads: int, step: int) -> np.ndarray:
-    """The numbers of heads [S] that are removed at the points of a curve, from none to all, `step` apart.
+    """The numbers of removed heads [S] at the points of a curve: from none to all, in steps of `step`.
 
     >>> removed_at_points(8, 3).tolist()
     [0, 3, 6, 8]
@@ -87,5 +89,11 @@ def removed_at_points(n_heads: int, step: int) -> np.ndarray:
 
 
 def area(values: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Areas [...] under curves by trapezoids: `values` [..., S] against the share removed, from `removed` [S]."""
+    """Areas [...] under curves by the trapezoidal rule: `values` [..., S] against the removed share.
+
+    `removed` [S] counts the removed heads or tokens at each point; the last point removes all of them.
+
+    >>> float(area(np.array([1.0, 0.5, 0.0]), np.array([0, 1, 2])))
+    0.5
+    """
     return np.trapezoid(values, removed / removed[-1])

@@ -16,18 +16,24 @@ _MEANS = [*VARIANT, "layer", "metric", "value", "n"]
 
 
 def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> tuple[pa.Table, pa.Table]:
-    """The scores of each layer: means over correctly predicted samples, as of relevance, and every sample's.
+    """Scores the relevance of each layer, `layers` of the schema LAYERS, against the evidence in `masks`.
 
-    Columns: VARIANT, layer, metric, value, n; and VARIANT, layer, sample_id, correct, metrics as they compute. `layers`
-    is of the schema LAYERS. Raises what `score_relevance` raises.
+    Returns the means over correctly predicted samples (columns VARIANT, layer, metric, value, n) and the scores of
+    every sample (columns VARIANT, layer, sample_id, correct, and a column for each metric, not scaled to its unit).
+    Raises Mismatch as `score_relevance` does.
     """
-    of_samples = [*VARIANT, "layer", "sample_id", "correct", *metrics]
+    columns = [*VARIANT, "layer", "sample_id", "correct", *metrics]
     means = [LAYER_SCORES.empty_table().select(_MEANS)]
-    every = [layer_scores_samples_schema(metrics).empty_table().select(of_samples)]
+    samples = [layer_scores_samples_schema(metrics).empty_table().select(columns)]
     for layer in pc.unique(layers["layer"]).sort().to_pylist():
-        of_layer = layers.filter(pc.equal(layers["layer"], layer))
-        samples, _ = score_relevance(of_layer, masks, metrics)
-        for tables, table, columns in ((means, summarise(samples, metrics), _MEANS), (every, samples, of_samples)):
-            numbered = table.append_column("layer", pa.array([layer] * len(table), LAYERS.field("layer").type))
-            tables.append(numbered.select(columns).cast(tables[0].schema))
-    return pa.concat_tables(means), pa.concat_tables(every)
+        relevance = layers.filter(pc.equal(layers["layer"], layer))
+        scores, _ = score_relevance(relevance, masks, metrics)
+        means.append(_of_layer(summarise(scores, metrics), layer, means[0].schema))
+        samples.append(_of_layer(scores, layer, samples[0].schema))
+    return pa.concat_tables(means), pa.concat_tables(samples)
+
+
+def _of_layer(table: pa.Table, layer: int, schema: pa.Schema) -> pa.Table:
+    """The table with its layer in a column, in the columns and types of `schema`."""
+    numbers = pa.array([layer] * len(table), LAYERS.field("layer").type)
+    return table.append_column("layer", numbers).select(schema.names).cast(schema)

@@ -1,6 +1,7 @@
-"""Means of the scores of a cell, whose relevance comes in parts: what is merged are sums, so that no row is kept.
+"""Means of the scores of a cell (model, task, precision, method), whose relevance comes in parts.
 
-Means are over correctly predicted samples, in the metric's unit.
+Parts are added up as sums, so that no row stays in memory. Means are over correctly predicted samples, in the unit of
+the metric.
 """
 
 from __future__ import annotations
@@ -15,55 +16,59 @@ import pyarrow.compute as pc
 from evaluation.scoring.metrics import METRICS, Metric
 from evaluation.scoring.samples import VARIANT, Masks, negligible, predicted_right, score_relevance
 
-_HELD = 256  # sums of parts, before they are added up
+_HELD = 256  # tables of sums that are kept before they are added up
 _EXPLAINED = ["explanation", "embedding"]
 
 
 @dataclass
 class Means:
-    """Sums of a cell's scores over the parts that were added."""
+    """Sums of a cell's scores over the parts that `add` has seen."""
 
     masks: Masks
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
-    defects: Counter[str] = field(default_factory=Counter)  # samples per defect, once for each choice of tokens
+    defects: Counter[str] = field(default_factory=Counter)  # samples by defect, counted in each choice of tokens
     _sums: list[pa.Table] = field(default_factory=list)
     _noise: list[pa.Table] = field(default_factory=list)
-    _once: dict[str, str] = field(default_factory=dict)  # the explanation and embedding whose samples count
+    #: The explanation and the embedding that accuracy is counted in, so that each sample counts once.
+    _counted: dict[str, str] = field(default_factory=dict)
     _right: int = 0
     _known: int = 0
 
     def add(self, relevance: pa.Table) -> pa.Table:
-        """The scores of a part, as of `score_relevance`, which count from now on. Raises what that raises."""
+        """Adds a part of the cell's relevance and returns its scores, as `score_relevance` does.
+
+        Raises Mismatch for relevance that does not belong to the masks.
+        """
         samples, defects = score_relevance(relevance, self.masks, self.metrics)
         self.defects.update(defects)
-        self._sums = _held([*self._sums, sums_of(samples, self.metrics)], VARIANT)
-        self._noise = _held([*self._noise, _noise_of(relevance)], _EXPLAINED)
+        self._sums = _merged_if_many([*self._sums, sums_of(samples, self.metrics)], VARIANT)
+        self._noise = _merged_if_many([*self._noise, _noise_of(relevance)], _EXPLAINED)
         self._count_correct(relevance.combine_chunks())
         return samples
 
     def table(self) -> pa.Table:
-        """VARIANT, metric, value (null without samples), n: of every metric, and accuracy and noise among them."""
+        """Means as rows of VARIANT, metric, value (null without samples) and n, with accuracy and noise as metrics."""
         return pa.concat_tables([means_of(self._sums, self.metrics), self._accuracy(), self._shares_of_noise()])
 
     def _count_correct(self, relevance: pa.Table) -> None:
-        if len(relevance) and not self._once:  # of a sample's variants the first
-            self._once = {name: relevance[name][0].as_py() for name in _EXPLAINED}
-        for name, value in self._once.items():
+        if len(relevance) and not self._counted:
+            self._counted = {name: relevance[name][0].as_py() for name in _EXPLAINED}
+        for name, value in self._counted.items():
             relevance = relevance.filter(pc.equal(relevance[name], value))
         right = pc.drop_null(predicted_right(relevance.combine_chunks(), self.masks))
         self._right += pc.sum(right, min_count=0).as_py()
         self._known += len(right)
 
     def _accuracy(self) -> pa.Table:
-        """The share of samples that the model predicts correctly, of those of which that is known."""
+        """The share of correctly predicted samples, among those with a gold label or a foil."""
         share = 100 * (self._right / self._known) if self._known else None
         row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
         return _table([row | {"value": share, "n": self._known}])
 
     def _shares_of_noise(self) -> pa.Table:
-        """The share of negligible relevance, of each explanation and embedding with any."""
+        """The share of samples with negligible relevance, for each explanation and embedding that has any."""
         rows = []
-        for row in _added(self._noise, _EXPLAINED).to_pylist():
+        for row in _merged(self._noise, _EXPLAINED).to_pylist():
             if row["noise"]:
                 row |= {"tokens": "all", "scope": "full", "metric": "noise", "value": 100 * (row["noise"] / row["n"])}
                 rows.append(row)
@@ -71,26 +76,27 @@ class Means:
 
 
 def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:
-    """The means of `samples`, scores of a whole cell; as `means_of`."""
+    """The means of `samples`, the scores of a whole cell, in the columns of `means_of`."""
     return means_of([sums_of(samples, metrics)], metrics)
 
 
 def sums_of(samples: pa.Table, metrics: Mapping[str, Metric]) -> pa.Table:
-    """By VARIANT the number of correct `samples`, and of each metric the sum of its values there, and their number."""
+    """Sums over correct `samples` by VARIANT: their number n, and the sum and the number of values of each metric."""
     right = samples["correct"]
     columns = {name: samples[name] for name in VARIANT} | {"n": right.cast(pa.int64())}
     for name in metrics:
         values = pc.if_else(right, samples[name], None)
         columns |= {f"{name}.sum": values.cast(pa.float64()), f"{name}.n": pc.is_valid(values).cast(pa.int64())}
-    return _added([pa.table(columns)], VARIANT)
+    return _merged([pa.table(columns)], VARIANT)
 
 
 def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Table:
-    """VARIANT, metric, value (in its unit; null without correct samples), n: from sums of parts.
+    """Means from the `sums` of parts, as rows of VARIANT, metric, value and n.
 
-    Where no metric applies, as without evidence, every metric of the table is null over no sample.
+    `value` is in the metric's unit, and null without correct samples. If no metric applies, as for a task without
+    evidence, the table lists every metric with a null value and n = 0.
     """
-    whole = _added(sums, VARIANT).sort_by([(name, "ascending") for name in VARIANT])
+    whole = _merged(sums, VARIANT).sort_by([(name, "ascending") for name in VARIANT])
     tables = []
     for name in metrics or METRICS:
         value, n = pa.nulls(len(whole), pa.float64()), pa.array([0] * len(whole), pa.int64())
@@ -103,18 +109,19 @@ def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Tabl
 
 
 def _noise_of(relevance: pa.Table) -> pa.Table:
-    """The numbers of samples, and of those whose relevance is all negligible, by explanation and embedding."""
+    """The number of samples, and of those with negligible relevance only, by explanation and embedding."""
     noise = pa.array(negligible(relevance)).cast(pa.int64())
     columns = {name: relevance[name] for name in _EXPLAINED} | {"noise": noise, "n": pa.array([1] * len(relevance))}
-    return _added([pa.table(columns)], _EXPLAINED)
+    return _merged([pa.table(columns)], _EXPLAINED)
 
 
-def _held(sums: list[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
-    return [_added(sums, keys)] if len(sums) > _HELD else sums
+def _merged_if_many(sums: list[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
+    """`sums`, merged into a table if there are more than _HELD of them."""
+    return [_merged(sums, keys)] if len(sums) > _HELD else sums
 
 
-def _added(sums: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
-    """The sums of all other columns for each of the `keys`; null where there is no value."""
+def _merged(sums: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+    """A table with a row for each combination of `keys`, and the sum of every other column; null without values."""
     whole = pa.concat_tables(sums)
     others = [name for name in whole.column_names if name not in keys]
     added = whole.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in others])

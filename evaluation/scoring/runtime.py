@@ -1,4 +1,4 @@
-"""The cost of explanations: medians and quartiles of measured passes, by model, task, device and length."""
+"""The cost of explanations: medians and quartiles of timed passes, by model, task, device and length."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ import numpy as np
 
 
 class Pass(NamedTuple):
-    """A timed pass. `length` is the upper end of its bucket: a power of two, in tokens of the padded batch."""
+    """The key of timed passes that are summarised together.
+
+    `length` is the upper end of a bucket of lengths, a power of two; lengths are in tokens of the padded batch.
+    """
 
     task: str
     model: str
     dtype: str
     device: str
-    method: str  # the pass; one serves several methods
+    method: str  # name of the pass, which may serve several methods
     stage: str  # forward | backward | aggregate | method
     length: int
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a sample over the batches of a pass; seconds are (first quartile, median, third quartile)."""
+    """The cost of a sample, over the timed batches of a pass. Seconds are (first quartile, median, third quartile)."""
 
     batches: int
     sample_s: tuple[float, float, float]
     tokens_per_s: float  # median over batches, padding included
-    peak_bytes: int | None  # largest of a batch; None on devices that do not tell
+    peak_bytes: int | None  # largest over batches; None on devices that do not report memory
 
 
 def costs(rows: Iterable[Mapping[str, Any]]) -> dict[Pass, Cost]:
-    """`rows` are those of the runtime schema with their `model`, `task` and `dtype`."""
+    """Costs by pass, from rows of the schema RUNTIME with the columns `model`, `task` and `dtype` added."""
     groups: dict[Pass, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         measured = (row["task"], row["model"], row["dtype"], row["device"], row["method"], row["stage"])
@@ -42,7 +45,11 @@ def costs(rows: Iterable[Mapping[str, Any]]) -> dict[Pass, Cost]:
 
 
 def bucket(length: int) -> int:
-    """The smallest power of two that is not below `length`."""
+    """The smallest power of two that is at least `length`.
+
+    >>> [bucket(length) for length in (1, 2, 3, 64, 65)]
+    [1, 2, 4, 64, 128]
+    """
     return 1 << max(0, length - 1).bit_length()
 
 

@@ -1,7 +1,9 @@
-"""From relevance and views to scores: one row per sample and variant.
+"""Scores of relevance against the evidence in tokenised views: a row for each sample and variant.
 
-A variant is (explanation, embedding) as computed, times the tokens that count (non_special | all) and the scope
-(full, and context for samples that have one).
+A variant (VARIANT) names the explanation and the embedding of the relevance, the tokens that count ("non_special" or
+"all"), and the scope ("full", or "context" for samples that mark one).
+
+Shapes: N samples of a view, S their tokens one sample after the other, R rows of relevance.
 """
 
 from __future__ import annotations
@@ -13,26 +15,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.scoring.metrics import DEFECTS, METRICS, NO_EVIDENCE, Metric, Scores, score
 
 VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length", "label"]
 LOGITS = ["logit_target", "logit_foil", "predicted_id"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", *LOGITS]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
-_NAMES = 1 << 16  # that are objects at a time
-NOISE = 1e-5  # of a logit: what rounding, or a norm's epsilon, leaves of relevance that is zero by the model's symmetry
+_NAMES = 1 << 16  # names that are Python objects at a time
+#: Share of a logit. Relevance that is zero by the model's symmetry keeps less than this, from rounding or the epsilon
+#: of a norm.
+NOISE = 1e-5
 
 
 class Mismatch(ValueError):
-    """Relevance and views do not belong together."""
+    """Relevance and views that do not belong together."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """The positions of names in a list. Finding R names among N takes R log N steps."""
+    """The positions of distinct names in a list, found by bisection."""
 
     names: np.ndarray  # [N] bytes, ascending
-    at: np.ndarray  # [N] where each stands
+    at: np.ndarray  # [N] the position of each name in the list
 
     @classmethod
     def of(cls, names: pa.Array | pa.ChunkedArray) -> Index:
@@ -42,34 +47,34 @@ class Index:
         return cls(text[order], order)
 
     def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """The position in the list of each of R names, [R]. Raises Mismatch with the first that is not there."""
-        wanted = _as_bytes(names)
-        nearest = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
-        lost = self.names[nearest] != wanted if len(self.names) else np.ones(len(wanted), bool)
-        if lost.any():
-            raise Mismatch(f"sample {names[int(lost.argmax())].as_py()} has relevance but no view")
+        """The positions [R] of R names in the list. Raises Mismatch naming the first name that the list lacks."""
+        sought = _as_bytes(names)
+        nearest = np.minimum(np.searchsorted(self.names, sought), max(0, len(self.names) - 1))
+        missing = self.names[nearest] != sought if len(self.names) else np.ones(len(sought), bool)
+        if missing.any():
+            raise Mismatch(f"sample {names[int(missing.argmax())].as_py()} has relevance but no view")
         return self.at[nearest]
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of a view that metrics need: which of its tokens [S] are evidence, special, or in the scope."""
+    """Masks over the tokens of a task's views: evidence, special tokens, and the scope of metrics."""
 
-    samples: Index  # of the ids [N]
-    offsets: np.ndarray  # [N + 1]
+    samples: Index  # of the sample ids [N]
+    offsets: np.ndarray  # [N + 1], sample i has the tokens offsets[i] to offsets[i + 1]
     evidence: np.ndarray  # [S] bool, all False for a task without evidence
     special: np.ndarray  # [S] bool
-    scope: np.ndarray | None  # [S] bool; None when no sample has a scope
-    gold: np.ndarray  # [N] the model's number of a sample's gold label; -1 where it has none
-    left_out: np.ndarray | None = None  # [S] bool, tokens that never count; None when all may
+    scope: np.ndarray | None  # [S] bool; None if no sample has a scope
+    gold: np.ndarray  # [N] the model's class number of a sample's gold label; -1 if the sample has no such label
+    left_out: np.ndarray | None = None  # [S] bool, tokens that never count; None if all may count
 
     @classmethod
     def of(cls, views: pa.Table, label_ids: Mapping[str, int] | None = None) -> Masks:
-        """`views` holds VIEW_COLUMNS, `label_ids` the model's number of each label in it.
+        """The masks of the samples in `views`, a table of VIEW_COLUMNS; `label_ids` maps labels to the model's numbers.
 
-        Raises Mismatch when only some samples have a scope, or only some have evidence.
+        Raises Mismatch if only some samples have a scope, or only some have evidence.
         """
-        views = views.combine_chunks()
+        views = without_placeholders(views).combine_chunks()
         scopes = views["scope_mask"]
         if 0 < views["evidence_mask"].null_count < len(views):
             lacking = views["evidence_mask"].null_count
@@ -88,13 +93,13 @@ class Masks:
         return cls(Index.of(views["sample_id"]), offsets, evidence, special, scope, gold)
 
     def without_slots(self, positions: np.ndarray) -> Masks:
-        """These masks without the token at each sample's position [N], where a masked model predicts."""
+        """These masks without the slots of a masked model: the token at each sample's position [N] never counts."""
         left_out = np.zeros_like(self.special)
         left_out[self.offsets[:-1] + positions] = True
         return replace(self, left_out=left_out)
 
     def choices(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """(tokens, scope, which tokens count [S])."""
+        """Every choice of the tokens that count, as (tokens, scope, mask [S] bool)."""
         scopes = {"full": np.ones_like(self.special)} | ({} if self.scope is None else {"context": self.scope})
         for name, inside in scopes.items():
             allowed = np.True_ if self.left_out is None else ~self.left_out
@@ -105,11 +110,12 @@ class Masks:
 def score_relevance(
     relevance: pa.Table, masks: Masks, metrics: Mapping[str, Metric] = METRICS
 ) -> tuple[pa.Table, dict[str, int]]:
-    """(one row per sample and variant: VARIANT, sample_id, correct, metrics as they compute; samples per defect).
+    """Scores `relevance`, a table of RELEVANCE_COLUMNS with any number of explanations and embeddings, by `metrics`.
 
-    `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample of which is not known
-    whether the model predicts it correctly is not counted as correct; that a sample has no evidence is no defect where
-    no metric needs any. Raises Mismatch for a sample without a view or with another number of tokens.
+    Returns a table with a row for each sample and variant (columns VARIANT, sample_id, correct, and one for each
+    metric, not scaled to its unit), and the number of samples by defect. A sample counts as incorrect if it is not
+    known whether the model predicts it correctly. Missing evidence is a defect only if a metric needs evidence. Raises
+    Mismatch for a sample without a view, or with another number of tokens than its view.
     """
     relevance = relevance.combine_chunks()
     token, offsets = _tokens_of(relevance, masks)
@@ -126,32 +132,37 @@ def score_relevance(
 
 
 def predicted_right(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.Array:
-    """[R] bool: whether the predicted label is the gold one or, where the target is given, its logit above the foil's.
+    """[R] bool, True where the model predicts the sample of a row of `relevance` correctly.
 
-    Null where there is neither a gold label nor a foil.
+    Where the model explains its own prediction (`predicted_id`), it must be the gold label; elsewhere the logit of the
+    target must exceed that of the foil. Null where there is neither a gold label nor a foil.
     """
     view = masks.samples.find(relevance["sample_id"])
     gold = pa.array(masks.gold[view], mask=masks.gold[view] < 0)
     predicted = relevance["predicted_id"]
-    given = pc.greater(relevance["logit_target"], relevance["logit_foil"])
-    return pc.if_else(pc.is_valid(predicted), pc.equal(predicted.cast(pa.int64()), gold), given)
+    above_foil = pc.greater(relevance["logit_target"], relevance["logit_foil"])
+    return pc.if_else(pc.is_valid(predicted), pc.equal(predicted.cast(pa.int64()), gold), above_foil)
 
 
 def negligible(relevance: pa.Table) -> np.ndarray:
-    """[N] bool: whether no token has more than NOISE of the larger logit, where relevance is a share of the logit.
+    """[R] bool, True where no token's relevance exceeds NOISE times the larger of the two logits.
 
-    That is what methods promise whose residual is not null. `relevance` holds RELEVANCE_COLUMNS.
+    Only rows with a residual can be negligible: methods that report one promise that relevance sums to the logit.
+    `relevance` is a table of RELEVANCE_COLUMNS.
     """
     relevance = relevance.combine_chunks()
     starts = np.concatenate(([0], np.cumsum(pc.list_value_length(relevance["relevance"]).to_numpy())))[:-1]
     largest = np.maximum.reduceat(np.abs(_flat(relevance["relevance"])), starts) if len(starts) else starts
     target, foil = (np.abs(pc.fill_null(relevance[name], 0.0).to_numpy()) for name in ("logit_target", "logit_foil"))
-    shares = pc.is_valid(relevance["residual"]).to_numpy(zero_copy_only=False)
-    return shares & (largest <= NOISE * np.maximum(target, foil))
+    sums_to_logit = pc.is_valid(relevance["residual"]).to_numpy(zero_copy_only=False)
+    return sums_to_logit & (largest <= NOISE * np.maximum(target, foil))
 
 
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:
-    """(which view token each relevance value belongs to [S'], where the rows of `relevance` start and end [R + 1])."""
+    """(the view token of each relevance value [S'], offsets [R + 1] of the rows of `relevance` into these values).
+
+    Raises Mismatch for a row without a view, or with another number of tokens than its view.
+    """
     view = masks.samples.find(relevance["sample_id"])
     start, length = masks.offsets[view], np.diff(masks.offsets)[view]
     lengths = pc.list_value_length(relevance["relevance"]).to_numpy()
@@ -176,14 +187,18 @@ def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:
 
 
 def _as_bytes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """[N] of a fixed width, which compares faster and takes less than objects."""
+    """Names [N] as bytes of a fixed width, which compare faster and take less memory than Python objects."""
     chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
-    parts = [chunk.slice(start, _NAMES).cast(pa.binary()) for chunk in chunks for start in range(0, len(chunk), _NAMES)]
-    return np.concatenate([np.zeros(0, "S1"), *(np.array(part.to_pylist(), "S") for part in parts)])
+    parts = [np.zeros(0, "S1")]
+    for chunk in chunks:
+        for start in range(0, len(chunk), _NAMES):
+            part = chunk.slice(start, _NAMES).cast(pa.binary())
+            parts.append(np.array(part.to_pylist(), "S"))
+    return np.concatenate(parts)
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """The values of a list column, one after the other."""
+    """The values of a list column, row after row."""
     return pc.list_flatten(column).to_numpy()
 
 

@@ -1,4 +1,4 @@
-"""The tasks. A new one is a record in a file of this folder and one line here; packages use :func:`register`."""
+"""The tasks. A new task is a record in a file of this folder and a line here; packages use :func:`register`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from evaluation.tasks.judged import IMDB, MNLI, QNLI, SST2, STSB
 from evaluation.tasks.next_word import NEXT_WORD
 from evaluation.tasks.qa import QA
 from evaluation.tasks.record import Task
-from lrp_core.registry import OURS, Registry
-from lrp_core.types import UserError
+from evaluation.tasks.sources import SOURCES_OF_ANSWERS
+from lrp_core.records.registry import OURS, Registry
+from lrp_core.records.types import UserError
 
 __all__ = ["SOURCES", "TASKS", "Task", "fed_by", "register", "task_of"]
 
@@ -38,7 +39,7 @@ def register(task: Task, by: str = OURS) -> Task:
 
 _AGREEMENT = (RA, SVA, QA, NEXT_WORD, BLIMP5)
 _JUDGED = (SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY, BRACKETS, TRIGGERS)
-for _task in (*_AGREEMENT, *_JUDGED, IMAGES, SHAPES):
+for _task in (*_AGREEMENT, *_JUDGED, IMAGES, SHAPES, SOURCES_OF_ANSWERS):
     register(_task)
 
 

@@ -12,12 +12,19 @@ from evaluation.benchmark.sources.base import AnySource, Source
 #: What is looked for in every sample, or in each what its `meta.evidence` says.
 EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
 Output = Literal["token", "label", "score"]  # what a model's head puts out
+#: Of an answer the sum of its tokens' logits, and its log-probability: there is no other answer to contrast it with.
+ANSWERS = ("target", "log_prob")
 NO_EVIDENCE = "none: nobody marked the words that decide. The task is for perturbation alone."
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the benchmark: what is predicted, where its samples come from, what counts as evidence."""
+    """A task of the benchmark: its predictions, the sources of its samples, and its evidence.
+
+    >>> task = Task("colours", title="names of colours", about="The colour of a named thing.", predicts="the colour")
+    >>> task.explains_answers, task.evidence
+    (False, 'source')
+    """
 
     name: str
     title: str  # in words: "subject-verb agreement"
@@ -29,7 +36,9 @@ class Task:
     pair: bool = False  # a sample is two texts
     image: bool = False  # a sample is a picture, not a text
     answer: bool = False  # target and foil are whole answers: of several words, a masked model predicts the first
-    words: Words = "single"  # or "first_difference": a causal model may be asked for words of several tokens
+    #: Or "first_difference": a causal model may be asked for words of several tokens. Or "all": targets are answers of
+    #: any length, all of whose tokens are explained together, by the sources in the prompt.
+    words: Words = "single"
     beginning: Beginning | None = None  # of texts without a slot, label or score: how much of a text is read
     evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
     evidence_about: str = ""  # how it is found, for the dataset card
@@ -42,6 +51,16 @@ class Task:
     #: Share of evidence, percent, that Close Look's table 1 implies by model kind: the per-token accuracy of a method
     #: whose relevance is positive everywhere.
     share: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def explains_answers(self) -> bool:
+        """True where whole answers are explained, by the sources in their prompts."""
+        return self.words == "all"
+
+    @property
+    def explained(self) -> tuple[str, ...] | None:
+        """The explanations of its samples, in place of the run's; None: the run's."""
+        return ANSWERS if self.explains_answers else None
 
     def is_published(self, source: str) -> bool:
         """True where `source` is the published data of the paper, so that the paper's numbers are for these samples."""

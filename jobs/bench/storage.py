@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.schema import BENCH
-from jobs.store import Store
+from jobs.store import Store, Written
 
 SHIPPED = Path(__file__).with_name("results")  # of machines that not everybody has
 RATIO = "ratio"  # the part, and the unit
@@ -48,16 +48,16 @@ def save(result: Mapping[str, Any], root: str) -> str:
     """Add the JSON `result` to the store at `root`, a path or URL; where it is now. Raises StoreError."""
     store = Store(root)
     store.create()
-    return store.url(write(result, store))
+    return store.url(write(result, store)[0])
 
 
-def write(result: Mapping[str, Any], store: Store) -> str:
-    """Add a file, in one step; returns its path in the store."""
+def write(result: Mapping[str, Any], store: Store) -> tuple[str, Written]:
+    """Add a file of results in one step; return its path in the store and its rows."""
     known = {"written": result["written"], "command": result["command"], "versions": json.dumps(result["versions"])}
     metadata = {f"closelook.{name}": value for name, value in known.items()} | (BENCH.metadata or {})
     path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
-    store.write_shard(path, pa.Table.from_pylist(numbers(result), schema=BENCH), BENCH.with_metadata(metadata))
-    return path
+    table = pa.Table.from_pylist(numbers(result), schema=BENCH)
+    return path, store.write_shard(path, table, BENCH.with_metadata(metadata))
 
 
 def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A number for each of a row's floats, summaries and bytes; the rest says what they are of."""
+    """The measurements of a row: one for each of its floats, summaries and bytes; its other fields describe them."""
     facts = _named(row)
     unit = facts.pop("unit", None)
     measured: dict[str, Mapping[str, Any]] = {}

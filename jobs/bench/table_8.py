@@ -16,11 +16,11 @@ from torch import Tensor
 
 from jobs.bench.record import Results, paired_ratio, seconds_of, summary
 from lrp_core import Batch, ModelView
-from lrp_core.explained import CONTRASTIVE
 from lrp_core.methods import EPSILON
 from lrp_core.methods.explicit import relevance_flow
 from lrp_core.methods.gradients import READINGS, attribution
-from lrp_core.scope import rules_on
+from lrp_core.records.explained import CONTRASTIVE
+from lrp_core.rules.scope import rules_on
 
 _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")

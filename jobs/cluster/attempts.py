@@ -30,7 +30,10 @@ def excuse_all() -> None:
 
 
 class Attempts:
-    """The notes of one unit. Only one worker at a time has a unit, so reading and replacing the file is enough."""
+    """The notes of a unit of work.
+
+    Only one worker at a time computes a unit, so notes are read and replaced without a lock.
+    """
 
     def __init__(self, store: Store, unit: str, max_attempts: int, run: str) -> None:
         """`run` tells this run's processes from those of earlier ones."""
@@ -42,7 +45,7 @@ class Attempts:
         self.reason = ""  # why the last attempt ended, as the end of a sentence; empty when it could not say
 
     def begin(self, running: str | None = None) -> None:
-        """Note that the unit is begun, and what of it runs from now on."""
+        """Note that the unit begins, with the part of it that runs from now on."""
         _BEGUN.add(self)
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
@@ -55,7 +58,10 @@ class Attempts:
         self._run(running)
 
     def note_batch(self, name: str) -> bool:
-        """Note that the batch begins; True where it has ended `max_attempts` workers: its rows run one by one then."""
+        """Note that the batch begins.
+
+        Returns True if it has ended `max_attempts` workers, so that its rows run one by one.
+        """
         if not self._again:
             return False
         self._run(f"batch {name}")
@@ -78,7 +84,7 @@ class Attempts:
         return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
 
     def blame(self, batch: str, reason: str) -> None:
-        """Note that the process is about to end because the batch hangs: its rows run one by one from now on.
+        """Note that the process is about to end because the batch hangs, so that its rows run one by one from now on.
 
         Of a row that runs alone, its own note says so.
         """
@@ -95,7 +101,7 @@ class Attempts:
     @contextmanager
     def survived(self) -> Iterator[None]:
         """Batches run inside. Nothing is left noted as running, unless the process is about to end for its device."""
-        from lrp_core.memory import is_device_lost
+        from lrp_core.device.memory import is_device_lost
 
         try:
             yield
@@ -151,10 +157,10 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
     folder = _loads(model)
     if (store.root, run, folder) in _GIVEN_UP:
         raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
-    own = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
-    own.begin("loading")
-    with own.survived():
-        if own.deaths("loading"):
+    attempts = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
+    attempts.begin("loading")
+    with attempts.survived():
+        if attempts.deaths("loading"):
             notes = []
             for path in store.files(folder, ".json"):
                 with suppress(FileNotFoundError):  # its worker has loaded the model meanwhile
@@ -167,7 +173,7 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
                 )
                 raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
         yield
-    own.clear()
+    attempts.clear()
 
 
 def forget_loading(store: Store, model: str) -> None:
@@ -181,7 +187,7 @@ def end_with_device(error: BaseException, attempts: Attempts | None = None) -> N
 
     Returns for any other error.
     """
-    from lrp_core.memory import is_device_lost
+    from lrp_core.device.memory import is_device_lost
 
     if is_device_lost(error):
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -199,11 +205,11 @@ def _counted(nodes: Sequence[str]) -> int:
     """The number of nodes that are still there: processes on a preempted node died for no fault of theirs."""
     if not nodes:
         return 0
-    here = node_id()
-    if all(node == here for node in nodes):
+    this_node = node_id()
+    if all(node == this_node for node in nodes):
         return len(nodes)
     ray = _ray()
-    alive = {here, *(node["NodeID"] for node in (ray.nodes() if ray else ()) if node["Alive"])}
+    alive = {this_node, *(node["NodeID"] for node in (ray.nodes() if ray else ()) if node["Alive"])}
     return sum(node in alive for node in nodes)
 
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobs.cluster.pools import PATIENCE, Share, placement
+from jobs.cluster.pools import PATIENCE, placement
+from jobs.cluster.slots import Share, Workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,10 @@ class _Worker(Protocol):
 
 
 class Host:
-    """The actor. It has the worker of one work at a time; one that Ray has started again makes it anew."""
+    """The actor of a process that computes work for one model at a time.
+
+    An actor that Ray restarts builds its worker again.
+    """
 
     def __init__(self) -> None:
         self._turn = ""
@@ -57,7 +61,7 @@ class Hosts:
         self._resting: dict[tuple[str, ...], list[tuple[str, Any]]] = defaultdict(list)
 
     def stream(
-        self, config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int
+        self, config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: Workers
     ) -> Iterator[Report]:
         """Send the units of `work` to one host, two at a time, and yield their reports.
 
@@ -83,7 +87,7 @@ class Hosts:
         self._resting[share.nodes].append((work.model.name, host))
 
     def _taken(self, share: Share, model: str) -> Any:
-        """A host at rest, the one that has the model open if there is one; else a new host."""
+        """An idle host, preferably one that has the model open; else a new host."""
         import ray
 
         resting = self._resting[share.nodes]
@@ -123,7 +127,7 @@ _KEPT: ContextVar[Hosts | None] = ContextVar("hosts", default=None)
 
 
 def end_kept() -> None:
-    """Give the CPUs of hosts at rest back, for work that asks Ray for CPUs of its own."""
+    """End idle hosts, so that work that asks Ray for CPUs can use theirs."""
     kept = _KEPT.get()
     if kept is not None:
         kept.end()

@@ -1,4 +1,4 @@
-"""Labels of nodes: which of them will do for what models and precisions ask for."""
+"""Labels of nodes: the nodes that satisfy the demands of models and precisions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def allowed(needs: Needs) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for key, value in needs:
         enough = _sufficient(value)
-        values[key] = [one for one in values.get(key, enough) if one in enough]
+        values[key] = [known_value for known_value in values.get(key, enough) if known_value in enough]
     return values
 
 
@@ -47,11 +47,11 @@ def in_words(needs: Needs) -> str:
     return ", ".join(f"{key}={value}" for key, value in needs)
 
 
-def _sufficient(wanted: str, *more: str) -> list[str]:
-    """Values of a label that are as good as `wanted`: of sizes, the larger ones that there are, and those of `more`."""
-    size = _SIZE.fullmatch(wanted)
+def _sufficient(smallest: str, *more: str) -> list[str]:
+    """Values of a label that satisfy a demand for `smallest`: larger sizes too, and the values of `more`."""
+    size = _SIZE.fullmatch(smallest)
     if size is None:
-        return [wanted]
-    sized = {f"{number}gb" for number in _SIZES} | {wanted, *more}
+        return [smallest]
+    sized = {f"{number}gb" for number in _SIZES} | {smallest, *more}
     sizes = {name: int(match[1]) for name in sized if (match := _SIZE.fullmatch(name))}
     return sorted((name for name in sizes if sizes[name] >= int(size[1])), key=lambda name: sizes[name])

@@ -1,4 +1,4 @@
-"""A stage as its driver tells of it, from the reports of workers: progress on the screen, a log, and metrics of Ray.
+"""The progress of a stage, from the reports of workers: lines on the screen, a log, and metrics of Ray.
 
 A unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is written many
 lines at a time, since object stores append nothing.
@@ -106,7 +106,7 @@ class Progress:
                 self._tell()
 
     def _tell(self) -> None:
-        """The line, where one is due; the lock is held."""
+        """Print the progress line if it is due. The caller holds the lock."""
         if self._console.is_terminal or time.monotonic() - self._last_line < LINE_EVERY_S:
             return
         self._last_line = time.monotonic()
@@ -154,7 +154,7 @@ METRICS = (
     RayCounter("units", "units that workers reported"),
     RayCounter("rows", "rows of units: samples, or curves of pruning"),
     RayCounter("tokens", "tokens of rows"),
-    RayCounter("rejects", "rows that could not be explained"),
+    RayCounter("rejects", "rows that no method could explain"),
     RayCounter("splits", "batches halved for want of memory"),
     RayCounter("errors", "units that failed"),
     *(RayCounter(f"{kind}_s", f"seconds that workers spent {about}") for kind, about in KINDS.items()),
@@ -162,7 +162,7 @@ METRICS = (
 
 
 class Recorder:
-    """The log and the metrics of one stage. Thread safe: each model reports from its own thread."""
+    """The log and the metrics of a stage. Thread safe, since each model reports from its own thread."""
 
     def __init__(self, store: Store, stage: str) -> None:
         self._store, self._stage = store, stage
@@ -178,9 +178,14 @@ class Recorder:
         """The workers of a pool are being started."""
         self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
 
+    def grow(self, pool: str, model: str, workers: int) -> None:
+        """A pool has more workers from now on, so many."""
+        self._line({"event": "grow", "pool": pool, "model": model, "workers": workers})
+
     def unit(self, pool: str, model: str, report: dict[str, Any]) -> None:
         """A worker reported a unit (a row of `jobs.cluster.reports.REPORT`)."""
         done = {key: value for key, value in report.items() if key not in ("result", "accounts")}
+        done["explained"] = json.loads(report.get("explained") or "{}")
         counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
         with self._lock:
             for metric in METRICS:
@@ -212,7 +217,7 @@ class Recorder:
                 self._log()
 
     def _log(self) -> None:
-        """Write the lines that are not written yet; a store that takes none is told of by what fails there itself."""
+        """Write the lines that are not written yet. If the store refuses them, other writes to it report the error."""
         lines, self._lines = self._lines, []
         if not lines:
             return
@@ -250,5 +255,5 @@ def _told(value: Any) -> Any:
     if isinstance(value, str):
         return without_secrets(value)  # here: JSON may escape parts of a secret
     if isinstance(value, list):
-        return [_told(one) for one in value]
+        return [_told(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value

@@ -31,7 +31,8 @@ REPORT = pa.schema(
         ("unit", pa.string()),
         ("rows", pa.int64()),
         ("tokens", pa.int64()),
-        ("rejects", pa.int64()),
+        ("rejects", pa.int64()),  # samples that no method explained
+        ("explained", pa.string()),  # JSON, the number of samples that each method explained
         ("splits", pa.int64()),
         ("wall_s", pa.float64()),
         *((f"{kind}_s", pa.float64()) for kind in KINDS),
@@ -87,6 +88,7 @@ def _nothing(unit: str) -> dict[str, Any]:
         "rows": 0,
         "tokens": 0,
         "rejects": 0,
+        "explained": None,
         "splits": 0,
         "error": "",
         "fatal": False,
@@ -115,11 +117,11 @@ class _Notice:
             if self._heeding:
                 return
             self._heeding = True
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
         # Of all that Python offers, this alone runs where the signal arrives: its traceback is what wakes the thread.
-        faulthandler.register(signal.SIGTERM, file=told, all_threads=False, chain=False)
-        threading.Thread(target=self._end, args=(heard,), daemon=True, name="closelook-notice").start()
+        faulthandler.register(signal.SIGTERM, file=write_end, all_threads=False, chain=False)
+        threading.Thread(target=self._end, args=(read_end,), daemon=True, name="closelook-notice").start()
 
     @contextmanager
     def unit(self) -> Iterator[None]:

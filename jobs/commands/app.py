@@ -1,13 +1,16 @@
-"""The application that every command is added to (`@app.command()`), and options that several commands share."""
+"""The application that every command is added to, by `@command()` in a module `commands.py` of a folder here."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import typer
 
+from jobs.commands.options import grouped
 from jobs.commands.stopping import Stoppable
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 app = typer.Typer(
     cls=Stoppable,
@@ -16,21 +19,18 @@ app = typer.Typer(
     help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
 )
 
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="A name in jobs/conf (demo, paper, attnlrp, real, smoke) or a path; else that of --root, else demo.",
-        show_default=False,
-    ),
-]
-Root = Annotated[str | None, typer.Option("--root", help="Where everything is kept: a path, s3:// or gs:// URL.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as often as needed.")
-]
-Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
-]
-MODEL = typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")
-Json = Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")]
+#: Headings of `closelook --help`.
+RUNS, TEXTS, RECORDS = "Runs", "A text of your own", "What there is"
+
+
+def command(heading: str, **settings: Any) -> Callable[[F], F]:
+    """Add a function to the command line, shown under one of the headings; its records of options are spread out.
+
+    `settings` are those of typer's `command`. The function's name is the command's, its docstring the help.
+    """
+
+    def add(function: F) -> F:
+        app.command(rich_help_panel=heading, **settings)(grouped(function))
+        return function
+
+    return add

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed
 from evaluation.benchmark.sources.files import fetch
-from evaluation.benchmark.sources.own import SAMPLES, records
-from jobs.commands.opened import name_of
+from evaluation.benchmark.sources.own import SAMPLES, records, renamed
+from jobs.commands.questions.opened import name_of
 from jobs.commands.terminal import write_file
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.file import parse
-from jobs.methods import METHODS, method
+from jobs.methods import applicable, method
 from jobs.plan.models import ResolvedModel, resolve
-from lrp_core.types import UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import Capability
+from lrp_core.records.types import UserError
 
 CHEAP = 3.0  # forwards of a sample: methods that cost more are listed, but commented out
 _LENGTH = 30  # tokens that costs are told for
@@ -35,21 +37,25 @@ models:
     gpus: 1  # share of a GPU for each worker; plays no part without one
 methods:  # `closelook methods NAME` says what each is and can be told
 {methods}
+perturb: {{}}  # faithfulness: predictions without the tokens that methods name, tested between methods
 explanations: [contrastive, target]  # of target minus foil, and of the target alone
 token_budget: 4096  # tokens of a batch: lower it where memory runs out
 """
 
 
-def write(to: Path, model: str, data: Path | None, methods: str | None) -> None:
+def write(to: Path, model: str, data: Path | None, methods: str | None, columns: Mapping[str, str]) -> None:
     """Write a config that runs as it is: the model, the file of samples (else a task of the demo), and the methods that
-    apply to the model. Raises UserError for a model or file that cannot be used, and for a file that exists."""
+    apply to the model. `columns` are the file's names of those that samples have.
+
+    Raises UserError for a model or file that cannot be used, and for a file that exists.
+    """
     if to.exists():
         raise UserError(f"{to} is there already: name another file")
     name = re.sub(r"[^\w.-]", "-", to.stem).strip("._-") or "mine"
     resolved = resolve(ModelConfig(name=name_of(model), id=model))
     text = _TEMPLATE.format(
         name=name,
-        task=_task(data, resolved),
+        task=_task(data, resolved, columns),
         title=resolved.kind.title,
         most=resolved.max_length,
         model=resolved.config,
@@ -62,11 +68,11 @@ def write(to: Path, model: str, data: Path | None, methods: str | None) -> None:
 
 def _methods(names: str | None, resolved: ResolvedModel) -> list[str]:
     """A line for each method of the config, then one, commented out, for each other that the model allows."""
-    possible = [record for record in METHODS.values() if not record.missing(resolved.capabilities)]
+    possible = applicable(resolved.capabilities)
     if names:
         chosen = [method(name.strip()) for name in names.split(",")]
     else:
-        chosen = [record for record in possible if record.cost(_LENGTH) <= CHEAP]
+        chosen = usual_methods(resolved.capabilities)
     lines = [f"  - {record.name:24} # {record.label}: {record.about}".rstrip(": ") for record in chosen]
     for record in possible:
         if record not in chosen:
@@ -75,22 +81,43 @@ def _methods(names: str | None, resolved: ResolvedModel) -> list[str]:
     return lines
 
 
-def _task(data: Path | None, resolved: ResolvedModel) -> str:
-    """The task of the config: the samples of the file `data`, else a task of the demo."""
+def usual_methods(capabilities: Collection[Capability]) -> list[Method]:
+    """The methods that are cheap and stable, and that apply to models with these capabilities."""
+    possible = applicable(capabilities)
+    return [record for record in possible if record.cost(_LENGTH) <= CHEAP and not record.unstable]
+
+
+def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]) -> str:
+    """The task of the config: the samples of the file `data`, else a task of the demo.
+
+    The first sample tells whether there is evidence; texts without a label or score are explained by the model's own.
+    """
     if data is None:
         kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
         return f"{kind}: {{source: demo, limit: 100}}  # in its place: mine: {{source: samples, path: FILE}}"
-    first = _first(data)
-    output = next((key for key in ("label", "score") if first.get(key) not in (None, "")), None)
-    if resolved.output != (output or "token"):
-        has = "none" if output is None else f"a {output}"
-        raise UserError(f"{resolved.config.id} predicts a {resolved.output}, and the samples of {data} have {has}")
-    more = f", output: {output}" if output else ""
-    return f"mine: {{source: {SAMPLES.name}, path: {json.dumps(str(data))}{more}}}"
+    first = renamed(first_record(data), columns)
+    if isinstance(first, Malformed):
+        raise UserError(f"{data}: {first}")
+    has = {key for key, value in first.items() if value not in (None, "", [])}
+    told = "label" if "label" in has else "score" if "score" in has else "token" if "target" in has else None
+    if resolved.output != (told or resolved.output) or (told is None and resolved.output == "token"):
+        those = "none" if told in (None, "token") else f"a {told}"
+        raise UserError(f"{resolved.config.id} predicts a {resolved.output}, and the samples of {data} have {those}")
+    if "text" not in has:
+        there = ", ".join(map(str, first))
+        raise UserError(f"{data} has no column 'text'; there are {there}: say which it is by --column text=NAME")
+    settings = {"source": SAMPLES.name, "path": json.dumps(str(data))}
+    if columns:
+        settings["columns"] = json.dumps(dict(columns))
+    if resolved.output != "token":
+        settings["output"] = resolved.output
+    if ("evidence" in has) != (resolved.output == "token"):
+        settings["evidence"] = json.dumps("evidence" in has)
+    return f"mine: {{{', '.join(f'{key}: {value}' for key, value in settings.items())}}}"
 
 
-def _first(data: Path) -> Mapping[str, Any]:
-    """The first record of a file or folder of samples that is one. Raises UserError where there is none."""
+def first_record(data: Path) -> Mapping[str, Any]:
+    """The first readable record of a file or folder of samples. Raises UserError if there is none."""
     wrong = ""
     try:
         for file in fetch(str(data), SAMPLES.suffixes, SAMPLES.nested):

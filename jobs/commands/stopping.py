@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from jobs.commands.terminal import complain, say
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from jobs.store import Store
@@ -67,7 +67,7 @@ def stoppable(store: Store) -> Iterator[None]:
 
 
 def stop(store: Store) -> None:
-    """Ask the run that owns the root to stop. Raises UserError where there is none."""
+    """Ask the run that owns the root to stop. Raises UserError if no run owns it."""
     from jobs.store import lock
     from jobs.store.lock import owner_of
 

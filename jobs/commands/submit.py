@@ -1,45 +1,145 @@
-"""Send a command to a Ray cluster, follow it, and end as it ends: `python -m jobs.commands.submit run ...`.
+"""`closelook submit`: send a command to a Ray cluster as a job, follow it, and end as it ends.
 
-`ray job submit` ends with 1 whatever went wrong. Here the exit code is the command's own, so that who started it can
-tell what is worth another try (1: a store, a hub, a node) from what is wrong and stays so (2: a config, a model).
+Who submits the same again, as a CronJob does whose pod was lost, follows the job that runs. The exit code is that of
+the command, so that who started it can tell what is worth another try (1: a store, a hub, a node) from what is wrong
+and stays so (2: a config, a model); `ray job submit` ends with 1 whatever it was.
 """
 
 from __future__ import annotations
 
-import asyncio
+import math
 import os
-import sys
-from collections.abc import Sequence
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-RETRY = 1  # also of a cluster that does not answer, and of a job that was stopped or lost
+import typer
+
+from jobs.commands.app import RUNS, command
+from jobs.commands.options import RunOptions, WaitingOptions
+from jobs.commands.terminal import complain, say
+from jobs.stages.record import STAGES
+from lrp_core.records.types import UserError
+
+Stage = Annotated[str, typer.Argument(metavar="COMMAND", help="The command: run, or the name of a stage.")]
+Address = Annotated[
+    str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="The cluster's dashboard, as http://HEAD:8265.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--working-dir", help="The folder to send; the job runs the package in it, as in a clone."),
+]
+Wheels = Annotated[
+    list[Path] | None, typer.Option("--wheel", help="A package that every node installs for the job; repeatable.")
+]
+Seconds = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Stop the job after this time.")]
+Grace = Annotated[
+    float, typer.Option("--grace", metavar="SECONDS", help="The time for units in progress when the job is stopped.")
+]
 
 
-def submit(arguments: Sequence[str], address: str) -> int:
-    """Run `closelook ARGUMENTS` on the cluster whose dashboard is at `address`; its exit code."""
-    import shlex
+@command(RUNS)
+def submit(
+    run: RunOptions,
+    waiting: WaitingOptions,
+    stage: Stage = "run",
+    address: Address = None,
+    working_dir: Folder = None,
+    wheel: Wheels = None,
+    deadline: Seconds = None,
+    grace: Grace = 60,
+) -> None:
+    """Run a command as a job of a Ray cluster, follow it, and end with its exit code.
 
-    from ray.job_submission import JobStatus, JobSubmissionClient
+    A job that has the root already is followed. SIGTERM and the deadline stop it as `closelook stop` does, then by
+    force; the exit code is then 143 or 124. Ctrl-C only ends following.
+    """
+    if stage not in ("run", *STAGES):
+        raise UserError(f"no stage {stage!r}: run, {', '.join(STAGES)}")
+    if address is None or not address.startswith(("http://", "https://")):
+        raise UserError("say where the cluster's dashboard is, by --address or RAY_ADDRESS: http://HEAD:8265")
+    request = Request(stage, run.config, run.root, tuple(run.set or ()), waiting.wait, working_dir, tuple(wheel or ()))
 
-    try:
-        client = JobSubmissionClient(address)
-        job = client.submit_job(entrypoint=shlex.join(["python", "-m", "jobs", *arguments]))
-    except (ConnectionError, RuntimeError) as error:
-        print(f"error: no Ray cluster takes jobs at {address}: {' '.join(str(error).split())}", file=sys.stderr)
-        return RETRY
-    asyncio.run(_follow(client, job))
-    info = client.get_job_info(job)
-    if info.status == JobStatus.SUCCEEDED:
-        return 0
-    return info.driver_exit_code or RETRY
+    from jobs.cluster.submission import Cluster, Deadline, OtherCommand
+
+    until, owned = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.owned_root()
+    with until.heeding(), request.environment() as environment:
+        cluster = Cluster(address)
+        try:
+            job, ran_before = cluster.job_of(owned, request.entrypoint(owned), environment)
+        except OtherCommand as error:
+            complain(f"error: {error}: wait for its end, or end it with `closelook stop`", "red")
+            raise typer.Exit(1) from None
+        say(f"job {job} {'runs already' if ran_before else 'was submitted'}")
+        try:
+            code = cluster.follow(owned, job, until, grace)
+        except KeyboardInterrupt:
+            complain("the job goes on: the same command follows it, `closelook stop` ends it")
+            raise typer.Exit(130) from None
+    raise typer.Exit(code)
 
 
-async def _follow(client: object, job: str) -> None:
-    """The lines that the job prints, until it ends."""
-    async for lines in client.tail_job_logs(job):  # type: ignore[attr-defined]
-        print(lines, end="", flush=True)
+@dataclass(frozen=True)
+class Request:
+    """A command to run as a job, and the files that it takes along."""
 
+    command: str
+    config: str | None
+    root: str | None
+    overrides: Sequence[str]
+    wait_s: float
+    folder: Path | None
+    wheels: Sequence[Path]
 
-if __name__ == "__main__":
-    if "RAY_ADDRESS" not in os.environ:
-        sys.exit("error: set RAY_ADDRESS to the cluster's dashboard, as http://closelook-head-svc:8265")
-    sys.exit(submit(sys.argv[1:], os.environ["RAY_ADDRESS"]))
+    def owned_root(self) -> str:
+        """The root that the run will own. Raises UserError for a configuration that cannot be read."""
+        from jobs.config.file import read
+        from jobs.store import Store
+
+        if self.root is not None:
+            return Store(self.root).root
+        return Store(read(self.config or "demo", None, self.overrides)["root"]).root
+
+    def entrypoint(self, root: str) -> str:
+        """The command line of the job."""
+        words = ["python", "-m", "jobs", self.command, "--root", root]
+        if self.config is not None:
+            words += ["--config", self._config_there()]
+        for override in self.overrides:
+            words += ["--set", override]
+        if self.wait_s:
+            words += ["--wait", f"{self.wait_s:g}"]
+        return shlex.join(words)
+
+    def _config_there(self) -> str:
+        """The name of the config, or its path in the submitted folder. Raises UserError for a config outside of it."""
+        assert self.config is not None
+        file = Path(self.config)
+        if not file.is_file():
+            return self.config
+        if self.folder is None:
+            return file.name
+        try:
+            return str(file.resolve().relative_to(self.folder.resolve()))
+        except ValueError:
+            raise UserError(f"{file} is not in {self.folder}, of which alone the job has a copy") from None
+
+    @contextmanager
+    def environment(self) -> Iterator[dict[str, Any]]:
+        """Ray's runtime environment of the job: its files, of which a config alone lies in a folder of its own."""
+        made: dict[str, Any] = {}
+        if self.wheels:
+            made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]
+        if self.folder is not None:
+            made["working_dir"] = str(self.folder.resolve())
+        with tempfile.TemporaryDirectory() as folder:
+            if self.folder is None and self.config is not None and os.path.isfile(self.config):
+                shutil.copy(self.config, folder)
+                made["working_dir"] = folder
+            yield made

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -64,7 +64,7 @@ def as_json(value: Any) -> str:
 
 
 def fit_for_json(value: Any) -> Any:
-    """`value` with None in the place of NaN and infinity, which JSON does not know."""
+    """`value` with None in place of NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: fit_for_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

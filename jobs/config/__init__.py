@@ -1,5 +1,6 @@
 """The configuration of a run: frozen records, read from YAML files and ``--set``."""
 
+from jobs.config.ablations import AblationsConfig
 from jobs.config.controls import ControlsConfig
 from jobs.config.models import MethodConfig, ModelConfig
 from jobs.config.perturb import PerturbConfig, SelectConfig
@@ -7,6 +8,7 @@ from jobs.config.run import RunConfig
 from jobs.config.settings import BenchConfig, NodesConfig, PruneConfig, RayConfig, ReportConfig, TaskConfig
 
 __all__ = [
+    "AblationsConfig",
     "BenchConfig",
     "ControlsConfig",
     "MethodConfig",

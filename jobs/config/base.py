@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from lrp_core.explained import EXPLAINED
-from lrp_core.types import nearest
+from lrp_core.records.explained import EXPLAINED
+from lrp_core.records.types import nearest
 
 
 class Frozen(BaseModel):
@@ -23,7 +23,7 @@ class PartOfRun(Frozen):
     def _names_some(self) -> Self:
         for kind in ("tasks", "models", "methods"):
             if self.names(kind) == ():
-                raise ValueError(f"`{kind}` names none: leave it out for all, or leave out what it is a part of")
+                raise ValueError(f"`{kind}` is empty: leave it out to take all, or leave out the block that it is in")
         return self
 
     def names(self, kind: str) -> tuple[str, ...] | None:

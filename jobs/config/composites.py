@@ -1,4 +1,4 @@
-"""Composites that a config defines, put in place of their names where methods take one."""
+"""Composites that a config defines, substituted for their names in the options of methods."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from jobs.config.models import MethodConfig
 from jobs.methods import METHODS
-from lrp_core.composites import UnknownComposite, named_in
-from lrp_core.option import Option
-from lrp_core.types import UserError, nearest
+from lrp_core.records.option import Option
+from lrp_core.records.types import UserError, nearest
+from lrp_core.rules.composite import UnknownComposite, named_in
 
 KEY = "composites"  # of the config; `Option.named_in` of those that take one
 

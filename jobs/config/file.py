@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from evaluation.benchmark.sources.remote import scheme_of
 from jobs.config.base import section_in
-from lrp_core.types import UserError, nearest
+from lrp_core.records.types import UserError, nearest
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 #: What pydantic's complaints about the type of a value mean in YAML.
@@ -41,7 +42,7 @@ class ConfigError(UserError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key stands once, and a short text does not unfold into a huge one."""
+    """A YAML loader that refuses duplicate keys, and aliases that expand to huge documents."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -57,7 +58,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     Raises YAMLError for an alias within the node that it repeats, and for a key that stands twice.
     """
     if sizes.get(id(node)) == 0:
-        raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} is of what it stands in")
+        raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} refers to a value that contains it")
     if id(node) not in sizes:
         sizes[id(node)] = 0
         parts = node.value
@@ -103,7 +104,7 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
 
 
 def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel]) -> str:
-    """The first of pydantic's complaints in one line, with list entries by name and the nearest known key."""
+    """The first error of pydantic in one line, with list entries by name and the nearest known key."""
     first = error.errors()[0]
     location, kind = first["loc"], first["type"]
     key = ".".join(map(str, _named(location, raw)))
@@ -202,7 +203,7 @@ def _fill(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_out: list[str]) -> Any:
-    """`value`, at the dotted `path`, with `values` for their names in braces; None where one of them is None."""
+    """`value`, at the dotted `path`, with its names in braces replaced by `values`; None if one of these is None."""
     if isinstance(value, dict):
         return {key: _substitute(item, values, f"{path}.{key}", left_out) for key, item in value.items()}
     if isinstance(value, list):
@@ -219,7 +220,7 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
 
 
 def _tasks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The raw tasks that are mappings of keys, by name; what is wrong with others is told when records are made."""
+    """The raw tasks that are mappings of keys, by name. Errors in others are reported when records are made."""
     tasks = raw.get("tasks")
     return {name: task for name, task in tasks.items() if isinstance(task, dict)} if isinstance(tasks, dict) else {}
 
@@ -230,15 +231,20 @@ def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
     `folders` are the names of those files and folders, by task, as they are written.
     """
     optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
-    absent = {name: path for name, path in optional.items() if not (glob(path) or (path and Path(path).exists()))}
+    absent = {name: path for name, path in optional.items() if not (scheme_of(path) or _is_there(path))}
     if absent and len(absent) == len(raw["tasks"]):
-        named = ", ".join(f"{folders.get(name, name)}/" for name in absent)
+        named = ", ".join(dict.fromkeys(f"{folders.get(name, name)}/" for name in absent))
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {named}")
         raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}")
     raw["left_out"] += [f"tasks.{name}: {path} is not there" for name, path in absent.items() if path]
     for name in absent:
         del raw["tasks"][name]
+
+
+def _is_there(path: str) -> bool:
+    """True where a path of this machine, or a pattern, names something."""
+    return bool(glob(path) or (path and Path(path).exists()))
 
 
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:

@@ -15,7 +15,7 @@ from jobs.config.file import ConfigError, describe, parse, read
 from jobs.config.lacking import told, without_unknown
 from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:  # commands tell a mistake in a config before they import what a store needs
     from jobs.store import Store
@@ -180,7 +180,14 @@ def _text(store: Store) -> bytes | None:
 def _keys(store: Store) -> dict[str, Any] | None:
     """The raw keys of the configuration that the root keeps; None where it keeps none. Raises ConfigError."""
     text = _text(store)
-    return None if text is None else parse(text.decode(), f"{store.root}/{FILE}")
+    if text is None:
+        return None
+    keys = parse(text.decode(), f"{store.root}/{FILE}")
+    for settings in (keys.get("tasks") or {}).values():
+        # versions whose tasks have no `columns` wrote `evidence: false` for what is null now
+        if settings.get("evidence") is False and "columns" not in settings:
+            settings["evidence"] = None
+    return keys
 
 
 def _settings(config: RunConfig | None) -> dict[str, Any] | None:

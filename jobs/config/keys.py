@@ -20,7 +20,7 @@ _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole num
 
 @dataclass(frozen=True)
 class Key:
-    """One setting. `path` is dotted; NAME stands for a name that the user chooses, `[]` for an entry of a list."""
+    """A config key. `path` is dotted; NAME is a name that the user chooses, `[]` an entry of a list."""
 
     path: str
     takes: str

@@ -11,13 +11,13 @@ from jobs.config.run import RunConfig
 from jobs.methods import METHODS
 from jobs.tasks import configured
 from lrp_core.families import FAMILIES
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 Part = TypeVar("Part", bound=Frozen)
 
 
 def told(lacking: Sequence[str]) -> str:
-    """One line that names what is lacking."""
+    """A line that names the missing data and assets."""
     return f"left out, as no installed package brings it: {', '.join(lacking)}"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from jobs.config.models import MethodConfig
 from jobs.config.settings import Settings
 from jobs.methods import method, refuse_planted
-from lrp_core.capabilities import Capability
-from lrp_core.method import Method
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import Capability
 
 
 def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:

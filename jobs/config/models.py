@@ -42,7 +42,7 @@ class MethodConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _spelled_out(cls, raw: Any) -> Any:
-        """{name, method, option: value} of any spelling; what is none of them is left to pydantic."""
+        """{name, method, option: value} of any spelling of a method; invalid spellings are left to pydantic."""
         if isinstance(raw, str):
             return {"name": raw, "method": raw}
         if not isinstance(raw, dict):
@@ -73,7 +73,7 @@ class MethodConfig(Frozen):
 
 
 class ModelConfig(Frozen):
-    """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
+    """A model: its source, its precisions, and its demands on the cluster."""
 
     name: Name
     """what tables and folders call it"""

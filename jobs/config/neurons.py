@@ -39,7 +39,7 @@ class CorpusConfig(PartOfRun):
     source: str
     """of the texts: text (a text a line), samples (a column of a table), wikitext, squad, ..."""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout"""
+    """a file, a folder or a pattern of files in the published layout; or its URL, as of tasks"""
     hub: str | None = None
     """a data set on the hub, when `path` is not given"""
     subset: str | None = None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
-from lrp_core.explained import NONE
-from lrp_core.kinds import RESAMPLE, Kind
-from lrp_core.types import Request
+from lrp_core.records.explained import NONE
+from lrp_core.records.kinds import RESAMPLE, Kind
+from lrp_core.records.types import Request
 
 if TYPE_CHECKING:  # with numpy, which a mistyped key need not wait for
-    from evaluation.scoring.flips import Flips
+    from evaluation.scoring.faithfulness.flips import Flips
     from evaluation.tasks.record import Output
 
 Way = Literal["zero", "black", "mask", "delete", "resample"]
@@ -74,7 +74,7 @@ class PerturbConfig(PartOfRun):
 
         Mask tokens and the values in place of pixels are left open. `seed` decides the order of equal relevance.
         """
-        from evaluation.scoring.flips import AREAS, SHARES, SHARES_OF_TOKENS, Flips
+        from evaluation.scoring.faithfulness.flips import AREAS, SHARES, SHARES_OF_TOKENS, Flips
 
         pixels = kind.images and self.pixels
         default = AREAS if output == "token" or kind.images else SHARES_OF_TOKENS
@@ -92,7 +92,7 @@ class PerturbConfig(PartOfRun):
         return tuple(flips)
 
     def area_flips(self, way: str, kind: Kind, seed: int) -> Flips:
-        """The removal of tokens in one way where areas are measured, as `flips_of` has it."""
+        """The flips of a perturbation when areas are measured, see `flips_of`."""
         only = self.model_copy(update={"measures": ("areas",), "ways": (way,)})
         return only.flips_of(kind, "token", seed)[0]
 
@@ -101,7 +101,7 @@ class PerturbConfig(PartOfRun):
         return replace(flips, draws=self.draws, flip_special=False) if flips.way == RESAMPLE else flips
 
     def asks(self, request: Request) -> bool:
-        """True where curves of this variant are wanted. A choice that the method does not know excludes nothing."""
+        """True if curves of this variant are configured. A choice that the method does not have excludes nothing."""
         explanations = self.explanations or (request.explanation,)
         embeddings = self.embeddings or (request.embedding,)
         return request.explanation in (*explanations, NONE) and request.embedding in (*embeddings, NONE)

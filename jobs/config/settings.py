@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
-from evaluation.benchmark.samples import Beginning, Words
-from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.benchmark.samples import Beginning, UnitKind, Words
+from evaluation.benchmark.sources.base import Source
 from evaluation.tasks import Task
+from jobs.config.ablations import AblationsConfig
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
 from jobs.config.composites import composed
 from jobs.config.controls import ControlsConfig
@@ -24,10 +25,13 @@ from jobs.config.models import Candidates, Dtype, MethodConfig, ModelConfig, Nam
 from jobs.config.neurons import NeuronsConfig
 from jobs.config.perturb import PerturbConfig, SelectConfig
 from jobs.tasks import configured
+from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
-from lrp_core.explained import LINEAR
+from lrp_core.records.explained import LINEAR
 
 Sizes = dict[str, int | None]
+#: Keys under which relevance beside that of tokens is kept, for so many samples of a task.
+FINER_KEYS = ("heads", "layers", "labels", "neurons")
 
 
 def _root(value: str) -> str:
@@ -45,7 +49,7 @@ class TaskConfig(Frozen):
     source: str
     """of the tasks' records: published data, "demo", or "samples", a file of the user's own"""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout"""
+    """a file, a folder or a pattern of files in the published layout; or its URL: s3://, gs://, hf://, see `hosts`"""
     hub: str | None = None
     """a data set on the hub, when `path` is not given"""
     revision: str | None = None
@@ -54,10 +58,13 @@ class TaskConfig(Frozen):
     """of the file at `path`"""
     optional: bool = False
     """a missing `path` drops the task instead of failing"""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Of the user's own file, its name of each known column, as {text: review, id: case}."""
     output: Literal["label", "score"] | None = None
-    """of the user's own file, where its samples have these and no words"""
-    evidence: bool = False
-    """of samples with `output`: whether all of them have evidence"""
+    """Of the user's own file, where whole texts are judged: what models say of them. Rows may lack a label or score."""
+    evidence: bool | None = None
+    """Of the user's own file: whether all rows have evidence, or (false) none that counts. null: all where a word is
+    predicted, none where `output` is."""
     limit: AtLeast1 | None = None
     """samples; for the demo source, how many to generate"""
     spacy: Candidates = ()
@@ -75,7 +82,10 @@ class TaskConfig(Frozen):
     explains: Literal["prediction", "true"] | None = None
     """there: the model's own next token, or the one that follows"""
     words: Words | None = None
-    """first_difference: a causal model may be asked for words of several tokens"""
+    """first_difference: a causal model may be asked for words of several tokens; all: for whole answers"""
+    units: UnitKind | None = None
+    """Of whole answers, the parts of a prompt that may go: word, sentence, passage or turn; null: what the samples
+    name, their sources, or else sentences."""
 
 
 class PruneConfig(PartOfRun):
@@ -98,7 +108,7 @@ class PruneConfig(PartOfRun):
 
 
 class BenchConfig(Frozen):
-    """Table 8 of the run's own models: the cost of one sample's backward pass (Close Look 5.4)."""
+    """Table 8 for the models of the run: the cost of the backward pass of a sample (Close Look 5.4)."""
 
     task: Name
     """where none is given: the first of the run"""
@@ -169,6 +179,8 @@ class Settings(Frozen):
     """of random weights, draws of samples and random relevance"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU where there is one"""
+    hosts: Names = ()
+    """web servers from which files may be downloaded that paths name by http:// or https://"""
     tasks: dict[Name, TaskConfig]
     """What is predicted, by names of `closelook tasks` or, with source samples, of your own."""
     models: tuple[ModelConfig, ...] = Field(min_length=1)
@@ -195,6 +207,8 @@ class Settings(Frozen):
     """chooses among the options that `methods` lists; without lists, nothing"""
     perturb: PerturbConfig | None = None
     """null: no curves of perturbed inputs"""
+    ablations: AblationsConfig | None = None
+    """null: no prompts without some of their sources"""
     controls: ControlsConfig | None = None
     """null: methods are held against no controls"""
     bench: BenchConfig | None = None
@@ -243,8 +257,9 @@ class Settings(Frozen):
             if methods.setdefault(method.name, method) != method:
                 raise ValueError(f"two methods are named {method.name!r} and differ; names are unique")
         for name, settings in self.tasks.items():
-            if settings.source == SAMPLES.name and settings.path is None:
-                raise ValueError(f"config key 'tasks.{name}.path': {SAMPLES.title} need the path of their file")
+            source = known_sources().get(settings.source)
+            if isinstance(source, Source) and source.is_users and settings.path is None:
+                raise ValueError(f"config key 'tasks.{name}.path': {source.title} need the path of their file")
         for key, tasks in self._tasks_named():
             for task in tasks or ():
                 if task not in self.tasks and task not in known_tasks():
@@ -256,7 +271,7 @@ class Settings(Frozen):
         for model in self.models:
             yield f"models.{model.name}.tasks", model.tasks
             yield f"models.{model.name}.dtypes", model.dtypes
-        for key in ("heads", "layers", "labels", "neurons"):
+        for key in FINER_KEYS:
             yield key, self.finer(key)
         for key, part in self.parts():
             yield f"{key}.tasks", part.names("tasks")
@@ -265,7 +280,8 @@ class Settings(Frozen):
 
     def parts(self) -> Iterator[tuple[str, PartOfRun]]:
         """(config key, record) for every record that names some of the run's tasks, models or methods."""
-        parts: dict[str, PartOfRun | None] = {"prune": self.prune, "perturb": self.perturb, "controls": self.controls}
+        names = ("prune", "perturb", "ablations", "controls")
+        parts: dict[str, PartOfRun | None] = {name: getattr(self, name) for name in names}
         if self.neurons is not None:
             parts |= {"neurons.knockout": self.neurons.knockout, "neurons.corpus": self.neurons.corpus}
         for key, part in parts.items():
@@ -289,9 +305,8 @@ class Settings(Frozen):
 
     def finer(self, product: str) -> Sizes:
         """The number of samples, by task, that keep relevance of `product` beside that of tokens; None is all."""
-        neurons = self.neurons and self.neurons.tasks
-        asked = {"heads": self.heads, "layers": self.layers, "labels": self.labels, "neurons": neurons}
-        return asked[product] or {}
+        asked = getattr(self, product)
+        return (asked.tasks if isinstance(asked, NeuronsConfig) else asked) or {}
 
     def task(self, name: str) -> Task:
         """The record of one of the run's tasks, with its options."""
@@ -303,6 +318,8 @@ class Settings(Frozen):
             record = replace(record, beginning=Beginning(tokens, explains))
         if settings.output is not None:
             record = replace(record, output=settings.output, evidence="source" if settings.evidence else None)
+        elif settings.evidence is False:
+            record = replace(record, evidence=None)
         return record if settings.words is None else replace(record, words=settings.words)
 
     def tasks_for(self, model: ModelConfig) -> list[str]:

@@ -2,92 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from jobs.commands.answers import answers, answers_of_batches
-from jobs.commands.opened import Opened, open_model
-from jobs.commands.question import Question
+from jobs.commands.progress import shown
+from jobs.commands.questions.answers import answers
+from jobs.commands.questions.many import Outcome, each_answered
+from jobs.commands.questions.opened import AUTO, open_model
+from jobs.commands.questions.question import Question
 from jobs.config import MethodConfig
 from jobs.config.methods import bound
-from jobs.notebook.explanation import Explanation, Explanations
+from jobs.notebook.asked import items, of_each, plain
+from jobs.notebook.explanation import Explanation, Explanations, NotExplained
 from jobs.typed import typed
-from lrp_core.method import Method
-from lrp_core.types import UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.types import UserError
 
 MethodLike = str | Mapping[str, Any] | Method
-Words = Literal["single", "first_difference", "each", "sum"]
+Words = Literal["single", "first_difference", "each"]
+Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]
 
 
 def explain(
-    text: str | Sequence[str],
+    text: Any = None,
     target: str | int | Sequence[str | int | None] | None = None,
     foil: str | int | Sequence[str | int | None] | None = None,
     *,
-    model: str | PathLike[str] | Opened,
+    model: Any,
+    tokenizer: Any = None,
+    messages: Any = None,
+    input_ids: Any = None,
     method: MethodLike | Sequence[MethodLike] = "attnlrp",
     label: str | Sequence[str | None] | None = None,
     second: str | Sequence[str | None] | None = None,
     words: Words = "single",
     generate: int = 1,
+    answer: Any = None,
+    spans: Spans | None = None,
+    hops: int = 0,
+    reasoning: tuple[int, int] | None = None,
+    prefix: str | Sequence[str | None] | None = None,
+    truncate: bool = False,
+    layers: bool = False,
+    checkpoint: bool = False,
     explanation: str | None = None,
-    dtype: str = "float32",
-    device: str = "cpu",
+    dtype: str | None = None,
+    device: str = AUTO,
     family: str | None = None,
     adapter: str | PathLike[str] | None = None,
-    decoder_tokenizer: str | PathLike[str] | None = None,
-    batch: int = 8,
+    decoder_tokenizer: Any = None,
+    batch: int | None = None,
+    progress: bool | None = None,
 ) -> Explanation | Explanations:
-    """Explain by which tokens of `text` the model prefers `target` over `foil`.
+    """Explain by which tokens of `text` the model predicts `target` rather than `foil`.
 
-    `text` is one text or a list of them, of which `batch` are explained in a pass; `target`, `foil`, `label` and
-    `second` are then one for all, or a list. `___` marks the place of the target, which follows the text otherwise.
-    Target and foil are words or numbers of tokens; without a target, what the model predicts is explained, and
-    with `generate` N predictions in turn. Of words of several tokens `words="first_difference"` explains the first that
-    differs, `"each"` every token of the target in turn, and `"sum"` all of them together: the sum of their logits, by
-    one forward and one backward. Of a classifier, `label` is explained, or its prediction.
+    >>> import closelook
+    >>> closelook.explain("The keys to the cabinet", target="are", foil="is", model="demo/gpt2").tokens
+    ['The', ' key', 's', ' to', ' the', ' cabin', 'et']
 
-    `model` is `demo/gpt2`, a hub id, a folder, or what `closelook.open_model` gave, which keeps the weights for
-    the next call; `dtype`, `device`, `family`, `adapter` and `decoder_tokenizer`, which writes an encoder-decoder's
-    answer where another reads its text, say how to open it. `method` names methods, or is `{NAME: {option: value}}` as
-    in a config, or a `Method`. `explanation` is contrastive, target or log_prob.
+    `text` is a string. Instead of it, `messages`, each with a role and a content, are formatted by the tokenizer's chat
+    template, and `input_ids` are used unchanged. A list of any of these is explained in batches of `batch`, by default
+    of 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`, `label`, `second` and `prefix` are
+    a value for all or a list, and an entry that cannot be explained becomes a `NotExplained` with its error.
+    `truncate` shortens texts that are too long: causal models read the end of a text, others its beginning.
 
-    Raises UserError, one line that says what to do, for whatever cannot be explained.
+    `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
+    ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words
+    have several tokens, `words="first_difference"` explains the first token that differs, and `"each"` every token of
+    the target in turn. For a classifier, `label` or its prediction is explained. `prefix` is the beginning of an
+    encoder-decoder's answer.
+
+    An `answer`, a text or token ids, is explained as a whole: the sum of its tokens' logits, by one forward and one
+    backward pass. `spans` are parts of it that are explained each as a whole: "sentence", "token" or characters
+    [(start, end), ...]; with spans, `generate` is the largest number of tokens of an answer that the model generates.
+    With `hops`, the answer's part `reasoning` (start, end) is explained in turn, so that only the prompt has relevance.
+
+    `model` is `demo/gpt2`, a hub id, a folder, the result of `closelook.open_model`, or a model in memory (of
+    transformers, a `pipeline` or a `ModelView`), which is left unchanged. `tokenizer` replaces the model's own; for a
+    model of images in memory it is the image processor. `dtype` is float32 by default; `device` "auto" is a GPU if
+    there is one. `family`, `adapter` and `decoder_tokenizer` (the tokenizer of an encoder-decoder's answers, if it
+    differs from that of its texts) are options for opening a model. `method` is a name, several names,
+    `{NAME: {option: value}}` as in a config, or a `Method`. `explanation` is contrastive, target or log_prob. `layers`
+    adds relevance layer by layer, and `checkpoint` recomputes blocks in the backward pass, to save memory.
+
+    Raises UserError, one line that says what to do, if nothing can be explained.
     """
+    methods = _methods(method)
+    entries, is_list = items(text, messages, input_ids)
+    several = {"target": target, "foil": foil, "label": label, "second": second, "prefix": prefix}
+    lists = {name: of_each(name, value, len(entries)) for name, value in several.items()}
+    lists["answer"] = of_each("answer", answer, len(entries)) if is_list else [plain(answer)]
+    settings = {"words": words, "generate": plain(generate), "explanation": explanation, "truncate": truncate}
+    settings |= {"spans": spans, "hops": hops, "reasoning": reasoning}
+    size = plain(batch)
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise UserError(f"`batch` is how many texts are explained in a pass, at least 1, not {batch!r}")
+    opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer, tokenizer)
+    finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
+    with opened.in_use(), shown(progress) as tell:
+        questions: dict[int, Question] = {}
+        errors: dict[int, UserError] = {}
+        for at, entry in enumerate(entries):
+            try:
+                of_entry = {name: values[at] for name, values in lists.items()}
+                questions[at] = entry.question(opened, **of_entry, **settings)
+            except UserError as error:
+                errors[at] = error
+        if not is_list and questions:
+            return Explanation(questions[0], opened, methods, tuple(answers(questions[0], opened, methods, **finer)))
+        if errors and not questions:
+            raise errors[0]
+        outcomes: dict[int, Outcome] = dict(errors)
+        numbers = list(questions)
+        for number, outcome in each_answered(list(questions.values()), opened, methods, size, **finer):
+            outcomes[numbers[number]] = outcome
+            tell("texts", len(outcomes), len(entries))
+    every: list[Explanation | NotExplained] = []
+    for at, entry in enumerate(entries):
+        outcome = outcomes[at]
+        if isinstance(outcome, UserError):
+            every.append(NotExplained(entry.value, outcome))
+        else:
+            every.append(Explanation(questions[at], opened, methods, outcome))
+    return Explanations(every)
+
+
+def _methods(method: MethodLike | Sequence[MethodLike]) -> tuple[Method, ...]:
+    """The methods with their options. Raises UserError for none, and for two of one name."""
     several = isinstance(method, Sequence) and not isinstance(method, str)
     methods = tuple(map(_bound, method if several else [method]))  # type: ignore[arg-type, list-item]
     if not methods:
-        raise UserError("method names no method: give at least one, such as attnlrp")
+        raise UserError("`method` names no method: give at least one, such as attnlrp")
     names = [info.name for info in methods]
     if len(set(names)) < len(names):
         raise UserError(f"methods have different names: {', '.join(names)}; give them with `name`, as in a config")
-    if not isinstance(text, str | Iterable):
-        raise UserError(f"text is a string or a list of them, not {text!r}")
-    texts = [text] if isinstance(text, str) else list(text)
-    asked = {"target": target, "foil": foil, "label": label, "second": second}
-    lists = {name: _of_each(name, value, len(texts)) for name, value in asked.items()}
-    generate, size = _plain(generate), _plain(batch)
-    questions = []
-    for at, sentence in enumerate(texts):
-        words_of_text = {name: values[at] for name, values in lists.items()}
-        questions.append(Question(sentence, **words_of_text, explanation=explanation, generate=generate, words=words))
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch!r}")
-    opened = model
-    if not isinstance(opened, Opened):
-        opened = open_model(opened, dtype, device, family, adapter, decoder_tokenizer)
-    if isinstance(text, str) or generate > 1 or words in ("each", "sum"):
-        answered = [tuple(answers(question, opened, methods)) for question in questions]
-    else:
-        answered = [(answer,) for answer in answers_of_batches(questions, opened, methods, size)]
-    explanations = [
-        Explanation(question, opened, methods, of) for question, of in zip(questions, answered, strict=True)
-    ]
-    return explanations[0] if isinstance(text, str) else Explanations(explanations)
+    return methods
 
 
 def _bound(method: MethodLike) -> Method:
@@ -100,18 +152,4 @@ def _bound(method: MethodLike) -> Method:
         return bound(MethodConfig.model_validate(method))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"method {method!r}: {reason}") from None
-
-
-def _of_each(name: str, value: Any, count: int) -> list[Any]:
-    """One value for all of `count` texts, or one for each. Raises UserError for another number of them."""
-    if isinstance(value, str) or not isinstance(value, Collection):
-        return [_plain(value)] * count
-    if len(value) != count:
-        raise UserError(f"{name} has {len(value)} entries for {count} texts: give one for all, or one for each")
-    return list(map(_plain, value))
-
-
-def _plain(value: Any) -> Any:
-    """`value`, or the Python number of one of numpy's."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+        raise UserError(f"`method` {method!r}: {reason}") from None

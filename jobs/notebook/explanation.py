@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.report.inline import heatmaps
-from jobs.commands.answers import Answer, exported
-from jobs.commands.opened import Opened
-from jobs.commands.question import Question
-from jobs.commands.terminal import fit_for_json
-from lrp_core.method import Method
-from lrp_core.types import Relevance, UserError, nearest
+from markupsafe import Markup
+
+from evaluation.report.heatmaps.inline import heatmaps, matrices
+from jobs.commands.questions.answers import Answer, is_matrix, titled
+from jobs.commands.questions.export import exported
+from jobs.commands.questions.opened import Opened
+from jobs.commands.questions.question import Question
+from jobs.commands.questions.shares import shares_of_all
+from jobs.commands.terminal import as_json, fit_for_json, say
+from lrp_core.methods.record import Method
+from lrp_core.records.types import Relevance, UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
     from torch import Tensor
 
+    from evaluation.report.heatmaps.plotted import Plot
+
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """One text under one or more methods. It has several answers where several tokens were explained in turn."""
+    """The explanation of a text by one or more methods.
+
+    It has several answers if several tokens were explained in turn.
+    """
 
     question: Question
     opened: Opened
@@ -44,8 +54,34 @@ class Explanation:
         return self.answers[0].foil
 
     @property
+    def answer(self) -> str | None:
+        """The text of the answer whose spans are explained; None for single predictions."""
+        answer = self.answers[0].said
+        return None if answer is None else answer.text
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The characters [start, end) of `answer` that each of `answers` explains; empty for single predictions."""
+        spans = [answer.row["said"] for answer in self.answers if answer.said is not None]
+        return [(span.start, span.end) for span in spans]
+
+    def shares(self) -> pd.DataFrame:
+        """The share of each part of the input in the explanation of each span of an answer; a row for each part.
+
+        Parts are the prompt, or the messages of a chat by role, the template, the first token, the answer's own earlier
+        tokens and the residual, where the method has one (`biases` under rules, else `rest`). `relevance` is their
+        sum, `share` is of magnitudes, and `share_without_first` of those without the first token's. Raises UserError
+        for predictions that are no spans of an answer.
+        """
+        import pandas as pd
+
+        if self.answer is None:
+            raise UserError("shares are of an answer: explain one, by `answer` or by `generate` and `spans`")
+        return pd.DataFrame(shares_of_all(self.answers))
+
+    @property
     def tokens(self) -> list[str]:
-        """The tokens that were read for the last answer; one that starts a word holds its leading space."""
+        """The input tokens of the last answer; tokens at the start of a word include the space before it."""
         return self.answers[-1].tokens
 
     def __getitem__(self, method: str) -> Tensor:
@@ -94,29 +130,88 @@ class Explanation:
         return fit_for_json(exported(self.question, self.opened, self.answers))
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
-        """Print it as `closelook explain` does, or on `console`; `by_word` sums the relevance of a word's pieces."""
+        """Print it as `closelook explain` does, or on `console`; `by_word` joins the pieces of a word.
+
+        A word has the sum of its pieces' relevance, or their mean under methods whose sums mean nothing.
+        """
         from jobs.commands import terminal
-        from jobs.commands.explain import show
+        from jobs.commands.questions.conservation import show_layers
+        from jobs.commands.questions.showing import show_all
 
         screen = terminal.console
         terminal.console = console or screen
         try:
-            for answer in self.answers:
-                show(answer, by_word)
+            show_all(self.answers, by_word)
+            if next(iter(self.answers[0].relevance.values())).boundaries is not None:
+                show_layers(self.answers)
         finally:
             terminal.console = screen
 
+    def plot(self, by_word: bool = False) -> Plot:
+        """A figure of matplotlib: rows of coloured tokens; several predictions as a matrix; of an image, its maps.
+
+        `by_word` as for `show`.
+        """
+        from evaluation.report.heatmaps.plotted import plotted
+
+        return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
+
+    def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
+        """Write it as the suffix of `path` says: .pdf, .svg or .png (`plot`), .tex, .html (a page) or .json.
+
+        `by_word` as for `show`, but of .json, which has every token. Raises UserError for another suffix, and for files
+        that cannot be written.
+        """
+        file = Path(path)
+        kind = file.suffix.lower()
+        try:
+            if kind in (".pdf", ".svg", ".png"):
+                from evaluation.report.heatmaps.plotted import saved
+
+                saved(self.plot(by_word), file)
+            elif kind in _WRITERS:
+                file.write_text(_WRITERS[kind](self, by_word), encoding="utf-8")
+            else:
+                known = ", ".join((".pdf", ".svg", ".png", *_WRITERS))
+                raise UserError(f"a file of an explanation ends in one of {known}, not {file.name!r}")
+        except OSError as error:
+            raise UserError(f"cannot write {file}: {error.strerror}") from None
+
     def __repr__(self) -> str:
         explained = self.answers[0].what if len(self.answers) == 1 else self.target
-        return f"<Explanation of {explained!r} by {self.opened.id}: {', '.join(info.name for info in self.methods)}>"
+        methods = ", ".join(info.name for info in self.methods)
+        return f"<Explanation of {_short(explained)} by {self.opened.id}: {methods}>"
 
     def _repr_html_(self) -> str:
-        explained = " ".join(answer.what + answer.space for answer in self.answers)
-        return str(heatmaps(self._entries, f"{self.opened.id}: why {explained}"))
+        show = matrices if is_matrix(self.answers) else heatmaps
+        return str(show(self._entries(), titled(self.answers)))
 
-    @cached_property
-    def _entries(self) -> list[dict[str, Any]]:
-        return [answer.entry() for answer in self.answers]
+    def _entries(self, by_word: bool = False) -> list[dict[str, Any]]:
+        return [answer.entry(by_word) for answer in self.answers]
+
+
+def _short(explained: str, most: int = 60) -> str:
+    """The explained text in quotes, shortened to `most` characters."""
+    return repr(explained if len(explained) <= most else f"{explained[: most - 1]}…")
+
+
+def _tex(explanation: Explanation, by_word: bool) -> str:
+    from evaluation.report.heatmaps.latex import latex
+
+    return latex(explanation._entries(by_word), titled(explanation.answers))
+
+
+def _html(explanation: Explanation, by_word: bool) -> str:
+    from jobs.commands.questions.explain import page
+
+    return page(explanation.answers, by_word)
+
+
+_WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
+    ".tex": _tex,
+    ".html": _html,
+    ".json": lambda explanation, _: as_json(explanation.to_dict()),
+}
 
 
 def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
@@ -128,22 +223,57 @@ def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator
         yield "decoder", zip(answer.decoder, started, relevance.decoder_tokens[0].tolist(), strict=True)
 
 
-class Explanations(tuple[Explanation, ...]):
+@dataclass(frozen=True, repr=False)
+class NotExplained:
+    """An entry of a list that could not be explained, and the error that says why."""
+
+    text: Any  # as it was given
+    error: UserError
+
+    def __getitem__(self, method: str) -> Tensor:
+        """Raises the error."""
+        raise self.error
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "error": str(self.error)}
+
+    def show(self, by_word: bool = False) -> None:
+        """Print the error."""
+        say(repr(self))
+
+    def __repr__(self) -> str:
+        return f"<NotExplained {self.text!r:.60}: {self.error}>"
+
+    def _repr_html_(self) -> str:
+        return str(Markup("<p>{}</p>").format(repr(self)))
+
+
+class Explanations(tuple[Explanation | NotExplained, ...]):
     """Explanations of several texts, in their order."""
 
+    @property
+    def errors(self) -> dict[int, UserError]:
+        """The errors of texts that could not be explained, by the number of the text."""
+        return {at: entry.error for at, entry in enumerate(self) if isinstance(entry, NotExplained)}
+
     def to_frame(self) -> pd.DataFrame:
-        """The rows of all, with the number of the text."""
+        """The rows of all explained texts, with the number of the text."""
         import pandas as pd
 
-        frames = [explanation.to_frame().assign(text=at) for at, explanation in enumerate(self)]
+        frames = [entry.to_frame().assign(text=at) for at, entry in enumerate(self) if isinstance(entry, Explanation)]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def to_dict(self) -> list[dict[str, Any]]:
-        return [explanation.to_dict() for explanation in self]
+        return [entry.to_dict() for entry in self]
 
     def show(self, by_word: bool = False) -> None:
-        for explanation in self:
-            explanation.show(by_word)
+        for entry in self:
+            entry.show(by_word)
+
+    def __repr__(self) -> str:
+        errors = self.errors
+        first = f", {len(errors)} not: text {min(errors)}: {errors[min(errors)]}" if errors else ""
+        return f"<Explanations of {len(self) - len(errors)} texts{first}>"
 
     def _repr_html_(self) -> str:
-        return "".join(explanation._repr_html_() for explanation in self)
+        return "".join(entry._repr_html_() for entry in self)

@@ -7,36 +7,39 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product as combinations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.schema import CURVES, HEADS, LABELS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
+from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.config.methods import configured, defined_options, left_open
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
+from jobs.plan.finer import KEPT
 from jobs.plan.inputs import Inputs, read_inputs
-from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
+from jobs.plan.known import Known, stamp_of
+from jobs.plan.models import Reading, ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.plan.node import Cell, Choice, ModelPlan, Plan
 from jobs.plan.taken import check_taken, tasks_of
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import views_of
-from lrp_core.capabilities import POSITIONS, Capability
-from lrp_core.explained import TARGET, versions
-from lrp_core.kinds import MASK
-from lrp_core.method import FINER, Method
-from lrp_core.types import Request, UnsupportedModel, UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import POSITIONS, Capability
+from lrp_core.records.explained import versions
+from lrp_core.records.kinds import MASK
+from lrp_core.records.types import Request, UnsupportedModel, UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
-PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of tokens hold
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
 
 
@@ -58,7 +61,7 @@ def validate(config: RunConfig) -> None:
             settings = curve_settings(config)
             first_way(resolved, settings.area_ways)
             flips = settings.flips_of(resolved.kind, resolved.output, config.seed)
-            if any(one.way == MASK for one in flips):
+            if any(curve_set.way == MASK for curve_set in flips):
                 _check_mask(model)
     check_taken(config, taken)
 
@@ -75,18 +78,22 @@ def _check_mask(model: ModelConfig) -> None:
         )
 
 
-def make_plan(config: RunConfig, store: Store) -> Plan:
-    """The wanted cells of `config` over the views that `store` holds.
+def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Ledger | None = None) -> Plan:
+    """The planned cells of `config` over the views in `store`, by its `ledger` if it is already open.
+
+    Where a root `is_read` and nothing is computed, models are what the last run found them to be, if their files are
+    the same: weights are not hashed, and neither torch nor transformers is imported.
 
     Raises UserError for a method or model that cannot exist, and for gold labels that a classifier does not have.
     """
-    methods, ledger = configured(config), Ledger(store)
+    methods, ledger = configured(config), ledger or Ledger(store)
+    described: dict[tuple[str, str], Described] = {}
     models, failures, undefined, unprepared = [], {}, [], []
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
         try:
-            resolved = resolve(model, config.seed)
-            tokenizer, reading = reading_of(resolved)
+            resolved, reading = _resolved(model, config.seed, Known.of(store), is_read)
+            tokenizer = reading.key
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
@@ -115,11 +122,23 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
             else:
                 resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
                 of_task[task] = views
-        wanted = _Wanted(config, resolved, of_task, defined)
-        choices = tuple(wanted.choices(reading, ledger))
-        cells = tuple(wanted.cells(choices))
-        models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), tokenizer))
+        cells_of_model = _Wanted(config, resolved, of_task, defined, described)
+        choices = tuple(cells_of_model.choices(reading, ledger))
+        cells = tuple(cells_of_model.cells(choices))
+        models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), reading))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
+
+
+def _resolved(model: ModelConfig, seed: int, known: Known, is_read: bool) -> tuple[ResolvedModel, Reading]:
+    """The model and the reading of its samples. Raises as `resolve` and `reading_of` do."""
+    before = known.model(model, seed) if is_read else None
+    if before is not None:
+        return before
+    stamp = stamp_of(model, seed)
+    resolved = resolve(model, seed)
+    reading = reading_of(resolved)
+    known.learn(stamp, resolved, reading)
+    return resolved, reading
 
 
 def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[str, int]]:
@@ -128,11 +147,12 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
         (model.name, task): (ledger.latest(views_of(views.tokenizer, task)) or {}).get("rejects", {})
         for model in plan.models
         for task, views in model.inputs.items()
-        if not views.table.num_rows
+        if not views.rows
     }
 
 
 Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
+Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
 
 
 @dataclass(frozen=True)
@@ -143,58 +163,88 @@ class _Wanted:
     resolved: ResolvedModel
     inputs: Mapping[str, Inputs]  # by task
     methods: Sequence[Tried]
+    described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as JSON
 
-    def choices(self, tokenizer: PreTrainedTokenizerBase | None, ledger: Ledger) -> Iterator[Choice]:
+    @cached_property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.resolved.capabilities
+
+    @cached_property
+    def _asked(self) -> dict[tuple[str, str], tuple[Request, ...]]:
+        """The configured variants by method and task, repeated for every precision."""
+        return {}
+
+    def _requests_of(self, method: Method, task: str) -> tuple[Request, ...]:
+        asked = method.name, task
+        if asked not in self._asked:
+            self._asked[asked] = requests_of(self.config, method, self.capabilities, task)
+        return self._asked[asked]
+
+    def _described(self, method: Method, options: Mapping[str, Any]) -> Described:
+        name = method.name, json.dumps(options, sort_keys=True)
+        if name not in self.described:
+            tried = method.configured(**options)
+            self.described[name] = tried.key(), tried.pass_name
+        return self.described[name]
+
+    def choices(self, reading: Reading, ledger: Ledger) -> Iterator[Choice]:
         """A choice for each task, precision and method that has several sets of options."""
         for task, views in self.inputs.items():
-            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self.methods):
+            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
                 if len(options) > 1:
-                    requests = requests_of(self.config, method, self.resolved.capabilities)
+                    requests = self._requests_of(method, task)
                     yield choice_of(
-                        self.config, self.resolved, views, dtype, method, options, requests, tokenizer, ledger
+                        self.config, self.resolved, views, dtype, method, options, requests, reading, ledger
                     )
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:
         """The cells of all tasks, precisions and methods whose options are known."""
         chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
         for task in self.inputs:
-            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self.methods):
+            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
                 known = chosen.get((task, dtype, method.name), options[0])
                 if known is not None:
-                    place = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
-                    yield from self._of_method(place, method, known)
+                    artifact = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
+                    yield from self._of_method(artifact, method, known)
 
-    def _of_method(self, place: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
+    def _methods_of(self, task: str) -> Iterator[Tried]:
+        """The methods that say something of the tokens of the task's samples."""
+        for method, options in self.methods:
+            if explains(self.config, method, task):
+                yield method, options
+
+    def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
         """The relevance of a method in one precision of a task; in the first precision, finer relevance beside it."""
         resolved = self.resolved
-        requests = requests_of(self.config, method, resolved.capabilities)
-        yield self._cell(place, method, options, requests)
-        if place.dtype != resolved.config.dtypes_for(place.task)[0]:
+        requests = self._requests_of(method, artifact.task)
+        yield self._cell(artifact, method, options, requests)
+        if artifact.dtype != resolved.config.dtypes_for(artifact.task)[0]:
             return
         first = requests[0].embedding
         alike = tuple(request for request in requests if request.embedding == first)
-        finer = {"labels": labels_of(method, resolved, first)}
-        finer |= dict.fromkeys(finer_products(method, resolved.capabilities), alike)
-        for product, of_product in finer.items():
-            if of_product and place.task in self.config.finer(product):
-                yield self._cell(replace(place, product=product), method, options, of_product)
+        for kept in KEPT.values():
+            of_product = kept.requests(method, resolved, alike)
+            if of_product and artifact.task in self.config.finer(kept.name):
+                yield self._cell(replace(artifact, product=kept.name), method, options, of_product)
 
-    def _cell(self, place: Artifact, info: Method, options: Mapping[str, Any], requests: tuple[Request, ...]) -> Cell:
-        config, resolved, views = self.config, self.resolved, self.inputs[place.task]
-        is_whole = place.product == "relevance"
-        size = None if is_whole else config.finer(place.product)[place.task]
-        rows = views.table.num_rows if is_whole else len(views.subset(size, config.seed))
-        method = info.configured(**options)
+    def _cell(
+        self, artifact: Artifact, info: Method, options: Mapping[str, Any], requests: tuple[Request, ...]
+    ) -> Cell:
+        config, resolved, views = self.config, self.resolved, self.inputs[artifact.task]
+        is_whole = artifact.product == "relevance"
+        size = None if is_whole else config.finer(artifact.product)[artifact.task]
+        rows = views.rows if is_whole else len(views.subset(size, config.seed))
+        method, pass_name = self._described(info, options)
         key_fields: dict[str, Any] = dict(
-            product=place.product,
+            product=artifact.product,
             version=VERSION,
-            schema=titled(schema_of(place.product, place.dtype)),
+            schema=titled(schema_of(artifact.product, artifact.dtype)),
             model=resolved.identity,
             tokenizer=views.tokenizer,
             inputs=views.digest,
             task=views.task,
-            dtype=place.dtype,
-            method=method.key(),
+            dtype=artifact.dtype,
+            method=method,
             variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
             attention=resolved.config.attn,
             seed=config.seed if not is_whole or info.seeded else None,
@@ -202,38 +252,35 @@ class _Wanted:
             **versions(request.explanation for request in requests),
         )
         return Cell(
-            artifact=place,
+            artifact=artifact,
             key_fields=key_fields,
             samples=rows,
-            forwards=method.pass_name,
+            forwards=pass_name,
             requests=requests,
             chosen=options,
         )
 
 
-def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
-    """The finer products that the method gives of such a model: `heads`, `layers`, `neurons`."""
-    return [one for one in PRODUCTS if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
-
-
-def labels_of(info: Method, resolved: ResolvedModel, embedding: str) -> tuple[Request, ...]:
-    """A request for each label of a classifier; none of a method that says the same whatever is explained."""
-    if resolved.output != "label" or TARGET.name not in info.explanations:
-        return ()
-    return tuple(Request(info.name, TARGET.name, embedding, label=at) for at in range(len(resolved.labels)))
+def explains(config: RunConfig, info: Method, task: str) -> bool:
+    """True where the method says something of tokens, and of whole answers where the task explains these."""
+    return "tokens" in info.given and (bool(info.spans) or not config.task(task).explains_answers)
 
 
 def requests_of(
-    config: RunConfig, info: Method, capabilities: Collection[Capability] = (POSITIONS,)
+    config: RunConfig, info: Method, capabilities: Collection[Capability] = (POSITIONS,), task: str | None = None
 ) -> tuple[Request, ...]:
-    """The configured variants that the method knows of such a model; its own single variant where it has no choice."""
-    explanations = [e for e in info.explanations if e in config.explanations] or info.explanations[:1]
+    """The configured variants that the method has for such a model; the method's single variant if it has no choice.
+
+    Of a `task` that has explanations of its own, those.
+    """
+    asked = (None if task is None else config.task(task).explained) or config.explanations
+    explanations = [e for e in info.explanations if e in asked] or info.explanations[:1]
     known = info.embeddings_of(capabilities)
     embeddings = [e for e in known if e in config.embeddings] or known[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
 
 
-_OWN = {"heads": HEADS, "layers": LAYERS, "labels": LABELS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
+_OWN = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}
 
 
 def schema_of(product: str, dtype: str) -> pa.Schema:

@@ -14,7 +14,7 @@ from evaluation.benchmark.demo import EVERY, model_dir
 from jobs.config import ModelConfig
 from jobs.geometries import GEOMETRIES
 from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
-from lrp_core.types import UserError, nearest
+from lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -23,14 +23,20 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 5.0  # with each step of the question whether the hub answers
 
+DEMO_MODELS = "demo/"  # ids of the models that are shipped begin so
+
 
 class ModelUnavailable(RuntimeError):
     """The model may exist but cannot be reached or read now: its own cells fail, the others go on."""
 
+    def _render_traceback_(self) -> list[str]:
+        """The lines that a notebook shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @cache
 def hub_reachable() -> bool:
-    """True where the hub answers anything, through a proxy where there is one.
+    """True if the hub answers, through a proxy if one is set.
 
     It is asked once by a process, for all models: its client tries for half a minute with each before it gives up.
     """
@@ -56,7 +62,10 @@ def commit_of(model: ModelConfig, location: str) -> str:
 
 
 def fetch_weights(location: str, revision: str | None) -> None:
-    """Bring weights into the hub's cache. Raises its errors: transformers takes a refused file for a missing one."""
+    """Download weights into the hub's cache.
+
+    Raises the hub's errors, since transformers reports a refused file as missing.
+    """
     if fetch(location, "model.safetensors", revision) is not None:
         return
     index = fetch(location, "model.safetensors.index.json", revision)
@@ -98,10 +107,10 @@ def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
 
 def location_of(model: ModelConfig) -> str:
     """The directory of a model's files, or its id on the hub. Raises UserError for a demo that does not exist."""
-    if not model.id.startswith("demo/"):
+    if not model.id.startswith(DEMO_MODELS):
         folder = Path(model.id).expanduser()
         return str(folder) if folder.is_dir() else model.id
-    name = model.id.removeprefix("demo/")
+    name = model.id.removeprefix(DEMO_MODELS)
     if name not in EVERY:
         raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('demo'))}")
     return str(model_dir(name))
@@ -116,20 +125,19 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
     """The location of a model and its config. Raises UserError for none, ModelUnavailable for one out of reach."""
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    from lrp_core import loading
+    from lrp_core.opening import checkpoint
 
     location = location_of(model)
     directory = Path(location)
     is_directory = directory.is_dir()
-    if is_directory:
-        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
-            raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
-    elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
+    if not is_directory and (directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1):
         raise UserError(_no_directory(model, directory))
     offline = not is_directory and not hub_reachable()
 
     def read() -> PretrainedConfig:
-        return loading.read_config(location, model.revision, offline, model.family)
+        if is_directory:
+            checkpoint.check_folder(directory)
+        return checkpoint.read_config(location, model.revision, offline, model.family)
 
     try:
         return location, retried(read, HUB_PATIENCE_S)
@@ -137,7 +145,10 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         raise type(error)(f"model {model.name}: {error}") from None
     except (OSError, ValueError) as error:
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
-            raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
+            raise UserError(
+                f"model {model.name}: {location!r} is neither a directory nor a model on the hub{_near_id(location)}: "
+                "check its name, and for one that is not public log in by `hf auth login`"
+            ) from None
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
         raise ModelUnavailable(f"model {model.name}: {_why_unread(location, offline, error)}") from error
@@ -145,7 +156,22 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
 
 def _why_unread(location: str, offline: bool, error: Exception) -> str:
     nowhere = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
-    return nowhere if offline else one_line(error)
+    advice = "give a folder, or a model of that cache"
+    return f"{nowhere}{_near_id(location)}: {advice}" if offline else one_line(error)
+
+
+def _near_id(location: str) -> str:
+    """The end of a message about an unknown id: the nearest id of models in the cache or of known geometries."""
+    from huggingface_hub import constants
+
+    cached = [path.name.split("--", 1)[1].replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")]
+    return _did_you_mean(location, [*cached, *(geometry.hub_id for geometry in GEOMETRIES.values())])
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown `word`; empty where nothing known is near it."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
@@ -155,7 +181,7 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
     """
     if model.adapter is None:
         return config, ""
-    from lrp_core import adapters
+    from lrp_core.opening import adapters
 
     folder = _adapter_folder(model, model.adapter)
     adapters.check_base(folder, location)
@@ -168,7 +194,7 @@ def adapter_key(model: ModelConfig) -> str:
     """The adapter's part of the model's identity: a hash of its files; "" without one. Raises ModelUnavailable."""
     if model.adapter is None:
         return ""
-    from lrp_core import adapters
+    from lrp_core.opening import adapters
 
     folder = _adapter_folder(model, model.adapter)
     digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
@@ -176,7 +202,7 @@ def adapter_key(model: ModelConfig) -> str:
 
 
 def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
-    from lrp_core import adapters
+    from lrp_core.opening import adapters
 
     offline = not Path(adapter).expanduser().is_dir() and not hub_reachable()
     try:
@@ -194,9 +220,7 @@ def numbers_of(directory: Path) -> list[Path]:
 def _no_directory(model: ModelConfig, directory: Path) -> str:
     """An error message that names the directory, and the nearest name of a folder beside it."""
     folders = [path.name for path in directory.expanduser().parent.glob("*/")]
-    close = difflib.get_close_matches(directory.name, folders, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"model {model.name}: there is no directory {directory}{hint}"
+    return f"model {model.name}: there is no directory {directory}{_did_you_mean(directory.name, folders)}"
 
 
 def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluation.schema import TRIALS, titled
-from evaluation.scoring.areas import preferred
+from evaluation.scoring.faithfulness.areas import preferred
 from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
-from jobs.plan.models import ResolvedModel
+from jobs.plan.models import Reading, ResolvedModel
 from jobs.plan.node import Choice
 from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.store import Artifact, Ledger
-from lrp_core.explained import versions
-from lrp_core.method import Method
-from lrp_core.option import plain
-from lrp_core.types import Request, UserError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from lrp_core.methods.record import Method
+from lrp_core.records.explained import versions
+from lrp_core.records.option import plain
+from lrp_core.records.types import Request, UserError
 
 VERSION = 2  # raised when choices change
 CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
@@ -52,22 +49,21 @@ def choice_of(
     method: Method,
     options: Sequence[Mapping[str, Any]],
     requests: Sequence[Request],
-    tokenizer: PreTrainedTokenizerBase | None,
+    reading: Reading,
     ledger: Ledger,
 ) -> Choice:
-    """The choice of `method` among `options`. `requests` are its variants in the run; images have no `tokenizer`.
+    """The choice of `method` among `options`. `requests` are its variants in the run.
 
     Raises UserError for a model that knows none of the ways to take a token away.
     """
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
     flips = resolved.filled(settings.area_flips(way, resolved.kind, config.seed))
-    if tokenizer is not None:
-        flips = with_tokens(flips, tokenizer)
+    flips = with_tokens(flips, reading)
     texts = Texts.of(views, [flips])
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
-    if len(rows) == len(views.table):
+    if len(rows) == views.rows:
         raise UserError(
             f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
             f"{method.name}, and none would be left to score it on: choose by fewer"
@@ -81,7 +77,7 @@ def choice_of(
         masks=views.masks_digest,
         task=views.task,
         dtype=dtype,
-        methods=[method.configured(**one).key() for one in options],
+        methods=[method.configured(**chosen).key() for chosen in options],
         variant=[request.explanation, request.embedding],
         **versions([request.explanation]),
         attention=resolved.config.attn,
@@ -106,7 +102,7 @@ def choice_of(
 
 
 def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
-    """The first of these ways to take a token away that the model knows. Raises UserError where it knows none."""
+    """The first of these perturbations that the model allows. Raises UserError if it allows none."""
     kind = resolved.kind
     known = [way for way in ways if way in kind.perturbations]
     if not known:

@@ -1,4 +1,4 @@
-"""The corpus of a run, in which it is looked for what neurons answer to: what it holds, and which models read it."""
+"""The corpus of a run for max-activating examples: its texts, and the models that read it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jobs.config import RunConfig
 from jobs.config.neurons import CorpusConfig
 from jobs.plan.models import ResolvedModel
 from jobs.store import Ledger
-from lrp_core.capabilities import NEURONS
-from lrp_core.types import UserError
+from lrp_core.records.capabilities import NEURONS
+from lrp_core.records.types import UserError
 
 PRODUCT = "contexts"  # whose manifests say what was found
 UNIT_CHARACTERS = 1 << 20  # of the texts that a lost worker may cost; about 250,000 tokens of English
@@ -52,7 +52,7 @@ def corpus_of(config: RunConfig) -> Corpus:
 
 
 def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
-    """Read through once: what a manifest says of the same files, or of files that are not here, is not read again.
+    """The survey of a corpus, read once: a manifest's survey of the same files, or of files that are absent, is reused.
 
     Raises UserError where the corpus cannot be had or holds no text.
     """

@@ -8,20 +8,23 @@ from typing import Any
 from jobs.config import RunConfig
 from jobs.config.methods import configured, defined_options
 from jobs.plan.cells import requests_of
-from lrp_core.labels import AT_ONCE
-from lrp_core.method import Method
+from lrp_core.methods.record import Method
+from lrp_core.views.labels import AT_ONCE
 
 Chosen = Mapping[str, Mapping[str, Any]]  # options by method, where the config leaves them open
 
 
-def forwards(config: RunConfig, names: Sequence[str], length: float, chosen: Chosen | None = None) -> float:
-    """The cost of the passes of these methods together, in forwards of samples of `length` tokens.
+def forwards(
+    config: RunConfig, names: Sequence[str], length: float, chosen: Chosen | None = None, task: str | None = None
+) -> float:
+    """The cost of the passes of these methods together, in forwards of samples of `length` tokens of a task.
 
     A backward to the inputs costs about one. Options that are not `chosen` yet count with the dearest of their values.
     """
     total = 0.0
     for methods in _by_pass(records(config, names, length, chosen or {})):
-        asked = {(method.rules, request.explanation) for method in methods for request in requests_of(config, method)}
+        requests = [(method, request) for method in methods for request in requests_of(config, method, task=task)]
+        asked = {(method.rules, request.explanation) for method, request in requests}
         numbers = len({explanation for _, explanation in asked})
         total += methods[0].cost(length, numbers) + sum(rules is not None for rules, _ in asked)
     return total

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from evaluation.benchmark.labels import distinct
 from evaluation.tasks.record import Output
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

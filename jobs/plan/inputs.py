@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,55 +11,158 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import VIEW, SchemaMismatch
-from evaluation.scoring.resampling import Proposal
-from jobs.plan.spool import digest_of, gather, spooled
-from jobs.store import Ledger, Store
+from evaluation.benchmark.forgotten import is_placeholder, without_placeholders
+from evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
+from evaluation.scoring.faithfulness.resampling import Proposal
+from jobs.plan.known import Known
+from jobs.plan.spool import digest_of, file_of, gather, spooled
+from jobs.store import Ledger, Store, StoreError
 from jobs.store.artifacts import views_of
+from jobs.store.forgotten import Forgotten
+from jobs.store.records import is_complete
 
 #: Of relevance.
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids", "decoder_input_ids"]
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
 GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
 UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
+#: Of samples whose answer is explained as a whole; null of others.
+ANSWER_COLUMNS = ["answer_ids", "units", "unit_spans", "unit_evidence", "prompt", "turns", "answer_parts"]
 _HASHED_ROWS = 1 << 16  # whose names are Python's at a time
 _DIGESTS = {"inputs": INPUT_COLUMNS, "masks": MASK_COLUMNS, "gold": GOLD_COLUMNS}
+_ANSWER_DIGESTS = {**_DIGESTS, "inputs": [*INPUT_COLUMNS, "answer_ids"], "answers": [*INPUT_COLUMNS, *ANSWER_COLUMNS]}
+_OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]  # the same of every unit, since units of several tasks are one data set
+MOST_KEPT = 10_000  # samples of a subset that is kept as a fact
 PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
 
 
 @dataclass(frozen=True)
+class Samples:
+    """The samples of a task as they were read."""
+
+    table: pa.Table  # of very many samples it lies in a file, and the driver's memory is mapped to it
+    files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
+    digests: Mapping[str, str] = field(default_factory=dict)  # that are known, by their names among `_DIGESTS`
+
+
+@dataclass(frozen=True)
 class Inputs:
-    """The samples of one task as one tokenizer sees them, in the order of the store."""
+    """The tokenised samples of a task for one tokenizer, in the order of the store.
+
+    They are read when they are asked for. Facts about them that a run has found out before are there without.
+    """
 
     tokenizer: str
     task: str
-    table: pa.Table  # of very many samples it lies in a file, and the driver's memory is mapped to it
-    files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
+    read: Callable[[], Samples]
     paths: tuple[str, ...] = ()  # of the files of the views
-    digests: Mapping[str, str] = field(default_factory=dict)  # that are known, by their names among `_DIGESTS`
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON, to which is added what is asked for
+    is_entered: bool = False  # a manifest lists the files with their bytes: facts hold as long as it stands
+    forgotten: Forgotten = field(default_factory=Forgotten)  # samples of the root, in whose place are placeholders
+
+    @classmethod
+    def of(cls, tokenizer: str, task: str, table: pa.Table, digests: Mapping[str, str] | None = None) -> Inputs:
+        """The inputs in a table."""
+        samples = Samples(table, (), digests or {})
+        return cls(tokenizer, task, lambda: samples)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels to other processes of this machine, which read the samples from a file of the driver's."""
+        return _inputs_in, (self.tokenizer, self.task, file_of(self.table), self.samples.files)
 
     @cached_property
+    def samples(self) -> Samples:
+        """The samples. Raises StoreError where they are not those that facts are known of."""
+        samples = self.read()
+        for name in _digested(samples.table):
+            known = self.facts.get(name)
+            if known is not None and known != _digest_in(samples, name):
+                raise StoreError(
+                    f"{self.folder} holds other samples than were prepared, by their {name}: remove the folder and run "
+                    "`closelook prepare`"
+                )
+        return samples
+
+    @property
+    def table(self) -> pa.Table:
+        return self.samples.table
+
+    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """The fact of this name, which `find` gives where it is not known."""
+        if name not in self.facts:
+            self.facts[name] = find()
+        return self.facts[name]
+
+    @property
     def digest(self) -> str:
         """A hash of everything that relevance depends on; evidence is not part of it."""
         return self._digest("inputs")
 
-    @cached_property
+    @property
     def masks_digest(self) -> str:
-        """A hash of what tells which tokens may be perturbed."""
+        """A hash of the masks that decide which tokens may be perturbed."""
         return self._digest("masks")
 
-    @cached_property
+    @property
     def gold_digest(self) -> str:
-        """A hash of what predictions are held against."""
+        """A hash of the gold labels and scores."""
         return self._digest("gold")
 
+    @property
+    def answers_digest(self) -> str:
+        """A hash of answers with their units, of samples whose answer is explained as a whole."""
+        return self._digest("answers")
+
+    @property
+    def of_answers(self) -> bool:
+        """True where answers are explained as a whole."""
+        is_true: bool = self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
+        return is_true
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The hashes that keys are made of, by name."""
+        return {name: self._digest(name) for name in _digested(self.table)}
+
+    def with_table(self, table: pa.Table) -> Inputs:
+        """The inputs with other samples in their place, whose hashes are their own."""
+        return Inputs.of(self.tokenizer, self.task, table)
+
     def _digest(self, name: str) -> str:
-        return self.digests[name] if name in self.digests else digest_of(self.table.select(_DIGESTS[name]))
+        digest: str = self.fact(name, lambda: _digest_in(self.samples, name))
+        return self.forgotten.digests.get(digest, digest)  # the one before samples were forgotten
+
+    @property
+    def rows(self) -> int:
+        """The number of samples."""
+        count: int = self.fact("rows", lambda: self.table.num_rows)
+        return count
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all samples."""
+        count: int = self.fact("tokens", lambda: int(self.lengths.sum()))
+        return count
+
+    @property
+    def without_foil(self) -> int:
+        """The number of samples that have no foil."""
+        count: int = self.fact("without_foil", lambda: self.table["foil_id"].null_count)
+        return count
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of gold labels that samples have."""
+        names: list[str] = self.fact("labels", self._labels)
+        return names
+
+    def _labels(self) -> list[str]:
+        return sorted(label for label in self.table["label"].unique().to_pylist() if label is not None)
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of every sample [N]."""
-        return self.table["length"].to_numpy()
+        return self.table["length"].combine_chunks().to_numpy()
 
     @cached_property
     def ids(self) -> pa.Array:
@@ -68,12 +170,7 @@ class Inputs:
         chunks = self.table["sample_id"].cast(pa.large_string()).chunks
         return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
-    @property
-    def labels(self) -> list[str]:
-        """The names of gold labels that samples have."""
-        return sorted(label for label in self.table["label"].unique().to_pylist() if label is not None)
-
-    @property
+    @cached_property
     def folder(self) -> str:
         """The folder of the views in the store."""
         return views_of(self.tokenizer, self.task).folder
@@ -83,23 +180,30 @@ class Inputs:
 
         A unit that names its rows instead would have every worker read the views of all, which costs their square.
         """
-        samples = gather(self.table.select(UNIT_COLUMNS), np.asarray(rows, dtype=np.int64))
-        lists = {name: pa.ListArray.from_arrays([0, len(rows)], _only(samples[name])) for name in UNIT_COLUMNS}
+        known = [name for name in _OF_UNITS if name in self.table.column_names]
+        samples = gather(self.table.select(known), np.asarray(rows, dtype=np.int64))
+        columns = {name: _only(samples[name]) for name in known}
+        for name in _OF_UNITS[len(known) :]:
+            columns[name] = pa.nulls(len(rows), ANSWER_VIEW.field(name).type)
+        lists = {name: pa.ListArray.from_arrays([0, len(rows)], column) for name, column in columns.items()}
         return pa.table({"task": [pickle.dumps(task)], **lists, **self._files(rows)})
 
     def _files(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
         """The file of each sample that is an image, and its row there."""
-        if not self.files:
+        files = self.samples.files
+        if not files:
             return {}
-        starts = np.cumsum([0, *(count for _, count in self.files)])
+        starts = np.cumsum([0, *(count for _, count in files)])
         at = np.searchsorted(starts, rows, side="right") - 1
-        paths, inside = [self.files[i][0] for i in at], np.asarray(rows) - starts[at]
+        paths, inside = [files[i][0] for i in at], np.asarray(rows) - starts[at]
         return {"files": pa.array([paths]), "rows": pa.array([inside.tolist()], pa.list_(pa.int64()))}
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
         """The first `count` samples that have a foil, in the order of the store."""
-        first = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())[:count]
-        return gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
+        known = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())
+        first = known[: count + len(self.forgotten.ids)]
+        rows = gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
+        return [row for row in rows if not is_placeholder(row["sample_id"])][:count]
 
     def subset(self, size: int | None, seed: int | str, among: np.ndarray | None = None) -> np.ndarray:
         """Indices of a random `size` of the samples, or of those `among` them, drawn by content.
@@ -108,17 +212,21 @@ class Inputs:
         """
         if among is not None:
             return self._draw(size, seed, among) if size is not None and size < len(among) else among
-        if size is None or size >= len(self.table):
-            return np.arange(len(self.table))
-        if (size, seed) not in self._drawn:
-            self._drawn[size, seed] = self._draw(size, seed, np.arange(len(self.table)))
-        return self._drawn[size, seed].copy()
+        if size is None or size >= self.rows:
+            return np.arange(self.rows)
+        drawn: dict[str, list[int]] = self.fact("drawn", dict)
+        name = f"{size}:{seed}"
+        if name not in drawn and size > MOST_KEPT:
+            return self._draw(size, seed, np.arange(self.rows))
+        if name not in drawn:
+            drawn[name] = self._draw(size, seed, np.arange(self.rows)).tolist()
+        return np.array(drawn[name], np.int64)
 
     def _draw(self, size: int, seed: int | str, indices: np.ndarray) -> np.ndarray:
         """Of these indices those of the `size` samples whose hashes come first."""
 
         def hashed(sample: str) -> bytes:
-            return hashlib.sha256(f"{seed}:{sample}".encode()).digest()
+            return self.forgotten.draw(seed, sample)
 
         pieces = (indices[start : start + _HASHED_ROWS] for start in range(0, len(indices), _HASHED_ROWS))
         beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids.take(piece).to_pylist())
@@ -130,7 +238,7 @@ class Inputs:
     def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
         """The bigrams of all texts; `kept_ids` are special tokens, which are not proposed."""
         if kept_ids not in self._proposals:
-            self._proposals[kept_ids] = Proposal.of([self.table], kept_ids)
+            self._proposals[kept_ids] = Proposal.of([without_placeholders(self.table)], kept_ids)
         return self._proposals[kept_ids]
 
     @cached_property
@@ -139,14 +247,15 @@ class Inputs:
         return {}
 
     @cached_property
-    def _drawn(self) -> dict[tuple[int, int | str], np.ndarray]:
-        """Subsets that were asked for: every method asks for the same."""
-        return {}
-
-    @cached_property
     def _proposals(self) -> dict[tuple[int, ...], Proposal]:
         """Proposals that were asked for, by the special tokens."""
         return {}
+
+
+def _inputs_in(tokenizer: str, task: str, path: str, files: tuple[tuple[str, int], ...]) -> Inputs:
+    """The inputs in a file of the driver's, to which memory is mapped."""
+    samples = Samples(pa.ipc.open_file(pa.memory_map(path)).read_all(), files)
+    return Inputs(tokenizer, task, lambda: samples)
 
 
 def task_of(unit: Mapping[str, Any]) -> Any:
@@ -156,8 +265,8 @@ def task_of(unit: Mapping[str, Any]) -> Any:
 
 def unit_without_views(task: Any) -> pa.Table:
     """A unit that is about no samples, as a worker gets it, in the same columns."""
-    empty = VIEW.empty_table()
-    lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in UNIT_COLUMNS}
+    empty = ANSWER_VIEW.empty_table()
+    lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in _OF_UNITS}
     return pa.table({"task": [pickle.dumps(task)], **lists})
 
 
@@ -166,27 +275,53 @@ def _only(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
+def _digest_in(samples: Samples, name: str) -> str:
+    known = samples.digests.get(name)
+    return digest_of(samples.table.select(_digested(samples.table)[name])) if known is None else known
+
+
+def _digested(table: pa.Table) -> Mapping[str, Sequence[str]]:
+    """The columns of every digest of samples."""
+    return _ANSWER_DIGESTS if "answer_ids" in table.column_names else _DIGESTS
+
+
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
     """The inputs of a task; None when it is not wholly prepared for this tokenizer by this version of closelook.
 
-    Raises StoreError where the files are not those that the manifest lists, or hold other rows.
+    Where facts are known of the files that the manifest lists, the files are read when more is asked for. Raises
+    StoreError where they are not those that the manifest lists, or hold other rows.
     """
     views = views_of(tokenizer, task)
     record = ledger.latest(views)
-    if record is None:
+    if record is None or not is_complete(record):
         return None
     stamps = ledger.whole(views)
     try:
         return ledger.store.kept(
             ("inputs", tokenizer, task),
-            (stamps, record.get("rows")),
-            lambda: _read_inputs(ledger, tokenizer, task, tuple(stamps)),
+            (stamps, record.get("rows"), record.get("hashes")),
+            lambda: _inputs(ledger, tokenizer, task, tuple(stamps), record),
         )
     except SchemaMismatch:
         return None  # prepare makes them again
 
 
-def _read_inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Inputs:
+def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], record: Mapping[str, Any]) -> Inputs:
+    def read() -> Samples:
+        return _read_samples(ledger, tokenizer, task, paths)
+
+    forgotten = Forgotten.of(ledger.store)
+    if not record.get("hashes"):  # an older version's, of which only the rows tell whether they are all there
+        samples = read()
+        return Inputs(tokenizer, task, lambda: samples, paths, forgotten=forgotten)
+    of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
+    facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
+    inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True, forgotten=forgotten)
+    inputs.fact("rows", lambda: inputs.table.num_rows)  # where they are not known, it reads: files may be unreadable
+    return inputs
+
+
+def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Samples:
     counts: list[int] = []
 
     def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -195,24 +330,30 @@ def _read_inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ..
             yield table
 
     views, store = views_of(tokenizer, task), ledger.store
-    table, digests = spooled(counted(ledger.read_whole(views, paths, VIEW, [*UNIT_COLUMNS, "length"])), _DIGESTS)
+    of_answers = store.has_column(paths[0], "answer_ids")
+    schema, hashed = (ANSWER_VIEW, _ANSWER_DIGESTS) if of_answers else (VIEW, _DIGESTS)
+    columns = [*(_OF_UNITS if of_answers else UNIT_COLUMNS), "length"]
+    table, digests = spooled(counted(ledger.read_whole(views, paths, schema, columns)), hashed)
     files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
-    return Inputs(tokenizer, task, table, files, paths, digests)
+    return Samples(table, files, digests)
 
 
 def samples_of(
     unit: dict[str, Any], names: Sequence[str] = INPUT_COLUMNS, store: Store | None = None
 ) -> list[dict[str, Any]]:
-    """The samples in a row that `Inputs.unit` gave, a mapping of the columns `names` and of PIXELS each.
+    """The samples in a row that `Inputs.unit` gave, a mapping of the columns `names` and of PIXELS each, and of
+    ANSWER_COLUMNS where answers are explained as a whole.
 
     Pixels, where there are any, are read from the files that hold those samples.
     """
+    if any(unit.get("answer_ids") or ()):
+        names = [*names, *ANSWER_COLUMNS]
     pixels = [None] * len(unit["sample_id"])
     if unit.get("files") and store is not None:
         for path in dict.fromkeys(unit["files"]):
-            own = [at for at, file in enumerate(unit["files"]) if file == path]
-            read = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in own]).to_pylist()
-            for at, values in zip(own, read, strict=True):
+            in_file = [at for at, file in enumerate(unit["files"]) if file == path]
+            read = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in in_file]).to_pylist()
+            for at, values in zip(in_file, read, strict=True):
                 pixels[at] = values
     columns = (*(unit[name] for name in names), pixels)
     samples = [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]
@@ -221,8 +362,8 @@ def samples_of(
 
 def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Samples with token types for all or for none: of single texts among pairs they are 0, as models take none."""
-    given = {sample.get("token_type_ids") is None for sample in samples}
-    if len(given) < 2:
+    missing = {sample.get("token_type_ids") is None for sample in samples}
+    if len(missing) < 2:
         return samples
     return [
         {**sample, "token_type_ids": [0] * len(sample["input_ids"])} if sample.get("token_type_ids") is None else sample

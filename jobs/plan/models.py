@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.labels import plain, sharing
+from evaluation.benchmark.labels import index_of, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.geometries import geometry_of
@@ -37,16 +37,16 @@ from jobs.plan.heads import head_of
 from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce
-from lrp_core.kinds import BLACK
-from lrp_core.types import UserError, nearest
+from lrp_core.records.kinds import BLACK
+from lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from evaluation.benchmark.pictures import Preprocessing
-    from evaluation.scoring.flips import Flips
+    from evaluation.scoring.faithfulness.flips import Flips
     from lrp_core import Capability, ModelView
-    from lrp_core.kinds import Kind
+    from lrp_core.records.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ResolvedModel:
         return self.family.capabilities
 
     def taken(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """View rows as the model takes them: of pictures, `pixel_values` [C, H, W] in place of `pixels`."""
+        """View rows as input of the model: for pictures, `pixel_values` [C, H, W] in place of `pixels`."""
         images = self.preprocessing
         if images is None:
             return rows
@@ -82,7 +82,7 @@ class ResolvedModel:
         return [{**row, "pixel_values": images.values(pixels_of(row, images)), "pixels": None} for row in rows]
 
     def filled(self, flips: Flips) -> Flips:
-        """`flips` with the values that, in images, take the place of removed pixels."""
+        """`flips` with the values that replace removed pixels of images."""
         if self.preprocessing is None:
             return flips
         black = self.preprocessing.black
@@ -111,15 +111,14 @@ class ResolvedModel:
         return numbers
 
     def label_id(self, name: str) -> int | None:
-        """The output of a classifier that means this label, whatever its case; None where no output does.
+        """The output of a classifier that means this label, by name or number; None where no output does.
 
         Raises UserError for a name that several outputs have.
         """
         if several := sharing(name, self.labels):
             names = " or ".join(map(repr, several))
             raise UserError(f"model {self.config.name} has the label {name!r} more than once: say {names}")
-        labels = list(map(plain, self.labels))
-        return labels.index(plain(name)) if plain(name) in labels else None
+        return index_of(name, self.labels)
 
 
 def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
@@ -282,15 +281,22 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
     )
 
 
-def reading_of(resolved: ResolvedModel) -> tuple[str, PreTrainedTokenizerBase | None]:
-    """The key of the tokenizer of the model's samples, and the tokenizer; of images the key of their settings alone.
+@dataclass(frozen=True)
+class Reading:
+    """The reading of a model's samples, by its tokenizer or the settings of its images."""
 
-    Raises as :func:`load_tokenizer` does.
-    """
+    key: str  # of the tokenizers, or of the settings
+    mask_id: int | None = None
+    special_ids: tuple[int, ...] = ()
+
+
+def reading_of(resolved: ResolvedModel) -> Reading:
+    """The reading of the model's samples. Raises as :func:`load_tokenizer` does."""
     if resolved.preprocessing is not None:
-        return resolved.preprocessing.key, None
+        return Reading(resolved.preprocessing.key)
     tokenizer = load_tokenizer(resolved.config)
-    return tokenizers_key(tokenizer, decoder_tokenizer_of(resolved.config)), tokenizer
+    key = tokenizers_key(tokenizer, decoder_tokenizer_of(resolved.config))
+    return Reading(key, tokenizer.mask_token_id, tuple(sorted(set(tokenizer.all_special_ids))))
 
 
 def tokenizers_key(tokenizer: PreTrainedTokenizerBase, decoder_tokenizer: PreTrainedTokenizerBase | None) -> str:

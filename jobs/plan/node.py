@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-from jobs.store import Artifact, Ledger, State, Store, key_of
+from jobs.plan.models import Reading
+from jobs.store import Artifact, Ledger, Origin, State, Store, key_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from evaluation.scoring.flips import Flips
+    from evaluation.scoring.faithfulness.flips import Flips
     from jobs.config import ModelConfig, RunConfig
     from jobs.plan.inputs import Inputs
     from jobs.plan.models import ResolvedModel
     from jobs.plan.proposals import Texts
-    from lrp_core.types import Request
+    from lrp_core.records.types import Request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +39,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if self.key_fields and not self.artifact.key:
-            object.__setattr__(self, "artifact", replace(self.artifact, key=key_of(**self.key_fields)))
+            object.__setattr__(self, "artifact", self.artifact.keyed(key_of(**self.key_fields)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.artifact == other.artifact
@@ -48,6 +50,17 @@ class Node:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "model": None, "key_fields": {}}
 
+    def of(self, model: ModelPlan) -> Self:
+        """The node with its model's plan: of very many, `dataclasses.replace` would take as long as all else."""
+        node = object.__new__(type(self))
+        node.__dict__.update(self.__dict__, model=model)
+        return node
+
+    @property
+    def sources(self) -> tuple[Artifact, ...]:
+        """The artifacts whose numbers those of this one depend on."""
+        return (*self.made_of, *self.needs)
+
     @property
     def plan(self) -> ModelPlan:
         """The model's plan, on the driver."""
@@ -55,11 +68,16 @@ class Node:
         return self.model
 
     def state(self, ledger: Ledger) -> State:
-        """The artifact's state; one that is done counts as missing while something it is made of is not done."""
-        state = ledger.state(self.artifact)
-        if state == "done" and not all(map(ledger.is_done, self.made_of)):
-            return "missing"
-        return state
+        """The artifact's state; see `state_of`."""
+        return state_of(ledger, self.artifact, self.made_of)
+
+
+def state_of(ledger: Ledger, artifact: Artifact, made_of: Sequence[Artifact]) -> State:
+    """The artifact's state; one that is done counts as missing while something it is made of is not done."""
+    state = ledger.state(artifact)
+    if state == "done" and not all(map(ledger.is_done, made_of)):
+        return "missing"
+    return state
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,7 +117,12 @@ class ModelPlan:
     cells: tuple[Cell, ...]
     choices: tuple[Choice, ...] = ()
     tasks: tuple[str, ...] = ()  # that it takes, prepared or not
-    tokenizer: str = ""  # the key of what reads its samples
+    reading: Reading = field(default_factory=lambda: Reading(""))
+
+    @property
+    def tokenizer(self) -> str:
+        """The key of what reads its samples."""
+        return self.reading.key
 
     @property
     def name(self) -> str:
@@ -125,14 +148,14 @@ class Plan:
         return [choice for model in self.models for choice in model.choices if choice.chosen is None]
 
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
-        """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
+        """The tasks of the run that a model takes; for a model out of reach, the tasks that it may take."""
         tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
         return config.tasks_for(model) if tasks is None else tasks
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the driver sees it: its configuration, what it wants of each model, and what its store holds."""
+    """A run as the driver sees it: its configuration, the plan of each model, and the state of its store."""
 
     config: RunConfig
     plan: Plan
@@ -142,10 +165,15 @@ class Run:
     def store(self) -> Store:
         return self.ledger.store
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration as manifests name it, the same object for all: of many models it takes time to make."""
+        return self.config.model_dump(mode="json")
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The share of a unit that becomes one shard of one node."""
+    """The share of a unit of work that becomes a shard of a node."""
 
     node: Node
     shard: str  # the unit's name in the shard's file name
@@ -156,3 +184,8 @@ class Part:
         """The paths of the shard, one in each folder of the artifact."""
         artifact = self.node.artifact
         return tuple(f"{folder}/{artifact.shard(self.shard)}" for folder in artifact.folders)
+
+    @property
+    def origin(self) -> Origin:
+        """The part as the footer of its shard names it."""
+        return Origin(self.node.artifact.key, self.shard)

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.schema import VIEW
-from evaluation.scoring.flips import Flips
-from evaluation.scoring.resampling import TEXT_COLUMNS, Proposal
+from evaluation.scoring.faithfulness.flips import Flips
+from evaluation.scoring.faithfulness.resampling import TEXT_COLUMNS, Proposal
 from jobs.plan.inputs import Inputs
 from jobs.store import Store
-from lrp_core.kinds import MASK, RESAMPLE
-from lrp_core.types import UserError
+from lrp_core.records.kinds import MASK, RESAMPLE
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from jobs.plan.models import Reading
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Texts:
 
     def proposal(self, store: Store) -> Proposal:
         """The proposal, from the views in the store. Raises UserError where they are not those of the plan."""
-        proposal = Proposal.of(store.read_each(self.paths, VIEW, TEXT_COLUMNS), self.flips.kept_ids)
+        views = store.read_each(self.paths, VIEW, ["sample_id", *TEXT_COLUMNS])
+        proposal = Proposal.of(map(without_placeholders, views), self.flips.kept_ids)
         if proposal.digest != self.digest:
             raise UserError(f"the views of task {self.task} changed while the run went on: run the command again")
         return proposal
@@ -54,10 +56,10 @@ def keyed(texts: Texts | None) -> dict[str, str]:
     return {} if texts is None else {"proposal": texts.digest}
 
 
-def with_tokens(flips: Flips, tokenizer: PreTrainedTokenizerBase) -> Flips:
+def with_tokens(flips: Flips, reading: Reading) -> Flips:
     """`flips` with the tokens of the tokenizer that the way needs: the mask token, or all special ones."""
     if flips.way == MASK:
-        return replace(flips, mask_id=tokenizer.mask_token_id)
+        return replace(flips, mask_id=reading.mask_id)
     if flips.way == RESAMPLE:
-        return replace(flips, kept_ids=tuple(sorted(set(tokenizer.all_special_ids))))
+        return replace(flips, kept_ids=reading.special_ids)
     return flips

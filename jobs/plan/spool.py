@@ -1,22 +1,32 @@
-"""Many samples, of which the driver holds little: what is planned is in memory, the tokens lie in a file of their own.
+"""Samples by the million in a driver with little memory: plans are in memory, tokens in a temporary file.
 
 Samples are hashed as they are read, then written to a temporary file that memory is mapped to: the system drops pages
-of it that nobody asks for. Few samples stay in memory. Rows are gathered chunk by chunk: pyarrow's `take` of a column
-of lists first copies the column whole, which of every unit costs the square of the samples.
+of it that nobody asks for. Few samples stay in memory, until another process of the machine is to read them from a
+file. Files go with their tables, or with the process; those of processes that were killed, the next one removes. Rows
+are gathered chunk by chunk: pyarrow's `take` of a column of lists first copies the column whole, which of every unit
+costs the square of the samples.
 """
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import io
 import os
 import tempfile
+import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
+_PREFIX, _SUFFIX = "closelook-samples-", ".arrow"
+_YOUNG_S = 60.0
 PART_ROWS = 1 << 18  # hashed, copied and written at a time; part of the hash
 
 
@@ -88,26 +98,85 @@ def spooled(
     digests = {}
     for name, columns in hashed.items():
         digests[name] = Hashed(first.select(columns).schema)
-    file, path = tempfile.mkstemp(prefix="closelook-samples-", suffix=".arrow")
-    try:
-        with os.fdopen(file, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
-            part: pa.Table | None = first
-            first = None
-            while part is not None:
-                for name, columns in hashed.items():
-                    digests[name].add(part.select(columns))
-                writer.write_table(part)
-                part, second = second, next(parts, None)
-        table = pa.ipc.open_file(pa.memory_map(path)).read_all()
-    finally:
-        with suppress(PermissionError):  # of a system that keeps the names of open files
-            os.remove(path)
+    with _new_file() as file, pa.ipc.new_file(file.sink, first.schema) as writer:
+        part: pa.Table | None = first
+        first = None
+        while part is not None:
+            for name, columns in hashed.items():
+                digests[name].add(part.select(columns))
+            writer.write_table(part)
+            part, second = second, next(parts, None)
+    table = pa.ipc.open_file(pa.memory_map(file.path)).read_all()
+    file.belongs_to(table)
     pa.default_memory_pool().release_unused()
     return table, {name: digest.hexdigest() for name, digest in digests.items()}
 
 
+def file_of(table: pa.Table) -> str:
+    """The path of the file that holds a table, which is written where there is none yet. It goes with the table.
+
+    Raises OSError where no temporary file can be written.
+    """
+    known = _FILES.get(id(table))
+    if known is not None:
+        return known
+    with _new_file() as file, pa.ipc.new_file(file.sink, table.schema) as writer:
+        writer.write_table(table)
+    file.belongs_to(table)
+    return file.path
+
+
+@dataclass(frozen=True)
+class _File:
+    """A temporary file, which is locked as long as this process has it."""
+
+    path: str
+    sink: BinaryIO
+
+    def belongs_to(self, table: pa.Table) -> None:
+        """Remove the file with the table."""
+        _FILES[id(table)] = self.path
+        weakref.finalize(table, _remove, id(table), self.path, self.sink, os.getpid())
+
+
+_FILES: dict[int, str] = {}  # by the id of a table that is alive
+
+
+@contextmanager
+def _new_file() -> Iterator[_File]:
+    """A temporary file to write, removed at once where that fails."""
+    _remove_abandoned()
+    descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX)
+    sink = os.fdopen(descriptor, "wb")
+    try:
+        fcntl.flock(sink, fcntl.LOCK_EX)
+        yield _File(path, sink)
+        sink.flush()
+    except BaseException:
+        sink.close()
+        os.remove(path)
+        raise
+
+
+def _remove_abandoned() -> None:
+    """Remove the files of processes that were killed: nobody holds their locks."""
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*{_SUFFIX}")):
+        with suppress(OSError), open(path, "rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_S:  # a younger one may be about to be locked
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.remove(path)
+
+
+def _remove(table: int, path: str, sink: BinaryIO, owner: int) -> None:
+    _FILES.pop(table, None)
+    if os.getpid() == owner:  # a fork's end is not its parent's
+        sink.close()
+        with suppress(FileNotFoundError):
+            os.remove(path)
+
+
 def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
-    """All rows, `part_rows` at a time; `tables` holds at least one table, and the last part may be smaller.
+    """All rows as tables of `part_rows`, the last possibly smaller. `tables` holds at least one table.
 
     Parts are copied into a chunk each, so that their hash does not tell into which files the rows were cut. Rows that
     all fit into one part are not copied.

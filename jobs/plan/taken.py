@@ -1,4 +1,4 @@
-"""The tasks that a model takes: those that ask for the output of its head."""
+"""The tasks that a model takes: those whose output is that of its head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from evaluation.tasks.record import Output
 from jobs.config import RunConfig
 from jobs.plan.models import ResolvedModel
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 _PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
 
@@ -22,7 +22,13 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     model, labels, is_of_images = resolved.config, resolved.labels, resolved.kind.images
     for name in config.tasks_for(model):
         task = config.task(name)
-        if (task.output, task.image) == (resolved.output, is_of_images):
+        if task.explains_answers and resolved.kind.slot:
+            if model.tasks is not None:
+                raise UserError(
+                    f"model {model.name} fills slots, and task {name} asks for whole answers: leave it out of the "
+                    "model's `tasks`, or give another model"
+                )
+        elif (task.output, task.image) == (resolved.output, is_of_images):
             if any(resolved.label_id(label) is None for label in task.labels):
                 raise UserError(
                     f"the labels of task {name} ({', '.join(task.labels)}) are not those of model {model.name} "

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.forgotten import FORGOTTEN
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part
 
@@ -23,8 +24,11 @@ FEW = 3  # rows that may each fail on their own account, however few there are
 LABELS_PASS = "(labels)"  # behind the name of a pass in measurements, where it explained every label
 NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure
 NO_RELEVANCE = "no_relevance"  # why a sample has no curve of a method that rejected it
+NO_ABLATIONS = "no_ablations"  # why a sample has no relevance of units: its ablations were rejected
 NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose tokens may go
-UNASKED = frozenset({NO_FOIL, NO_RELEVANCE, NOTHING_TO_FLIP})  # reasons that are of the data, not failures
+UNASKED = frozenset(
+    {NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN}
+)  # reasons that are of the data, not failures
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,10 +62,10 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
     Many models ask for the same: a cut is made once.
     """
-    own = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
-    asked = hashlib.sha256(np.ascontiguousarray(own).data).hexdigest(), token_budget, shard_rows
+    numbers = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
+    asked = hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest(), token_budget, shard_rows
     if asked not in inputs.cuts:
-        inputs.cuts[asked] = _cut_units(inputs, own, token_budget, shard_rows)
+        inputs.cuts[asked] = _cut_units(inputs, numbers, token_budget, shard_rows)
     return inputs.cuts[asked]
 
 

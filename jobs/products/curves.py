@@ -1,4 +1,4 @@
-"""Faithfulness curves (AttnLRP B.2): what a model says as tokens go, in the order that relevance gives them.
+"""Faithfulness curves (AttnLRP B.2): the model's score while tokens are removed in the order of their relevance.
 
 They are keyed by the relevance that orders the tokens and by which of them go, how and in what steps. The curves of all
 methods of a unit are drawn together, so that what their orders have in common runs once.
@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from evaluation.schema import CURVES as SCHEMA
 from evaluation.schema import titled
-from evaluation.scoring.flips import AREAS, Flips
-from evaluation.scoring.resampling import SINGLE_TOKEN
+from evaluation.scoring.faithfulness.flips import AREAS, Flips
+from evaluation.scoring.faithfulness.resampling import SINGLE_TOKEN
 from jobs.plan import choices
 from jobs.plan.cells import schema_of
 from jobs.plan.inputs import Inputs
-from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.plan.spool import gather
@@ -30,8 +29,8 @@ from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.products.relevance import method_entries
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
-from lrp_core.kinds import MASK, RESAMPLE
-from lrp_core.types import UserError
+from lrp_core.records.kinds import RESAMPLE
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PerturbConfig, RunConfig
@@ -68,61 +67,69 @@ def nodes(run: Run) -> Iterator[CurvesNode]:
 def curves_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> Iterator[CurvesNode]:
     """The curves of one model."""
     flips = _flips_of(config, settings, model)
+    drawn = {
+        task: _Drawn.of(config, settings, model, task, flips) for task in model.inputs if settings.takes(task=task)
+    }
     for cell in model.cells if flips else ():
         variants = tuple(request for request in cell.requests if settings.asks(request))
-        if variants and _is_drawn(settings, model, cell):
-            yield _node(config, settings, model, cell, variants, flips)
+        if variants and cell.artifact.task in drawn and _is_drawn(settings, model, cell):
+            yield _node(model, cell, variants, drawn[cell.artifact.task])
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The curves of a task that all methods have in common."""
+
+    flips: tuple[Flips, ...]
+    texts: Texts | None
+    rows: Sequence[int]  # indices into the views
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str, flips: tuple[Flips, ...]
+    ) -> _Drawn:
+        rows = subset(config, settings, model, task).tolist() if flips else ()
+        return cls(flips, Texts.of(model.inputs[task], flips), rows)
 
 
 def _flips_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> tuple[Flips, ...]:
     """The ways in which tokens go, with the tokens of the tokenizer that they need."""
     kind, output = model.resolved.kind, model.resolved.output
     flips = tuple(model.resolved.filled(each) for each in settings.flips_of(kind, output, config.seed))
-    if not any(each.way in (MASK, RESAMPLE) for each in flips):
-        return flips
-    tokenizer = load_tokenizer(model.resolved.config)
-    return tuple(with_tokens(each, tokenizer) for each in flips)
+    return tuple(with_tokens(each, model.reading) for each in flips)
 
 
 def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
-    place = cell.artifact
-    first_dtype = model.resolved.config.dtypes_for(place.task)[0]
-    of_tokens = place.product == "relevance" and place.dtype == first_dtype
-    return of_tokens and settings.takes(task=place.task, method=place.method)
+    artifact = cell.artifact
+    first_dtype = model.resolved.config.dtypes_for(artifact.task)[0]
+    of_tokens = artifact.product == "relevance" and artifact.dtype == first_dtype
+    is_answer = model.inputs[artifact.task].of_answers  # whose sources go instead (jobs/products/ablations.py)
+    return of_tokens and not is_answer and settings.takes(task=artifact.task, method=artifact.method)
 
 
-def _node(
-    config: RunConfig,
-    settings: PerturbConfig,
-    model: ModelPlan,
-    cell: Cell,
-    variants: tuple[Any, ...],
-    flips: tuple[Flips, ...],
-) -> CurvesNode:
-    place, inputs = cell.artifact, model.inputs[cell.artifact.task]
-    rows = subset(config, settings, model, place.task)
-    texts = Texts.of(inputs, flips)
+def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn) -> CurvesNode:
+    relevance, inputs = cell.artifact, model.inputs[cell.artifact.task]
     return CurvesNode(
-        artifact=Artifact("curves", place.model, place.task, place.dtype, place.method),
+        artifact=Artifact("curves", relevance.model, relevance.task, relevance.dtype, relevance.method),
         key_fields={
             "version": choices.CURVES_VERSION,
             "schema": titled(SCHEMA),
-            "relevance": place.key,
+            "relevance": relevance.key,
             "variants": [[request.explanation, request.embedding] for request in variants],
-            "flips": [each.key() for each in flips],
-            "subset": rows.tolist(),
+            "flips": [each.key() for each in drawn.flips],
+            "subset": drawn.rows,
             "masks": inputs.masks_digest,
             "gold": inputs.gold_digest,
             "labels": model.resolved.labels,
-            **keyed(texts),
+            **keyed(drawn.texts),
         },
-        samples=len(rows),
-        made_of=(place,),
+        samples=len(drawn.rows),
+        made_of=(relevance,),
         model=model,
         requests=variants,
         chosen=cell.chosen,
-        flips=flips,
-        texts=texts,
+        flips=drawn.flips,
+        texts=drawn.texts,
     )
 
 
@@ -139,7 +146,7 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Samples whose forwards make about UNIT_TOKENS, each part with the shards of relevance that say something of them.
+    """Units of samples whose forwards have about UNIT_TOKENS tokens; each part names the shards of its relevance.
 
     Raises UserError for a task none of whose tokens may go.
     """
@@ -149,19 +156,19 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     inputs = first.plan.inputs[first.artifact.task]
     rows = subset(config, config.perturb, first.plan, inputs.task)
     check_flippable(first.flips, first.plan, inputs, rows)
-    shards = {node: _shards_by_sample(run.ledger, node.made_of[0]) for node in nodes}
+    shards = {node: shards_by_sample(run.ledger, node.made_of[0]) for node in nodes}
     budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
     variants = sum(len(node.requests) for node in nodes if isinstance(node, CurvesNode))
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
         names = inputs.ids.take(cut.rows).to_pylist()
         parts = tuple(
-            Part(node, cut.name, tuple(dict.fromkeys(own[name] for name in names if name in own)))
-            for node, own in shards.items()
+            Part(node, cut.name, tuple(dict.fromkeys(shard_samples[name] for name in names if name in shard_samples)))
+            for node, shard_samples in shards.items()
         )
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
 
 
-def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
+def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
     """The shard of a cell of relevance that has a sample, by its id."""
     schema = schema_of("relevance", relevance.dtype)
     return {
@@ -174,7 +181,9 @@ def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
 def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
     """Tokens of the forwards that the curves of each sample take [N], before equal states merge."""
     lengths = inputs.lengths
-    return sum((2 * lengths * one.draws * one.most_states(lengths) for one in flips), np.zeros_like(lengths))
+    return sum(
+        (2 * lengths * curve_set.draws * curve_set.most_states(lengths) for curve_set in flips), np.zeros_like(lengths)
+    )
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
@@ -182,15 +191,15 @@ def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, ro
 
     Raises it too where the texts hold no two tokens, so that none can be drawn in place of another.
     """
-    if any(one.pixels for one in flips):
+    if any(curve_set.pixels for curve_set in flips):
         return
-    if any(one.way == RESAMPLE and inputs.proposal(one.kept_ids).tokens == 1 for one in flips):
+    if any(curve_set.way == RESAMPLE and inputs.proposal(curve_set.kept_ids).tokens == 1 for curve_set in flips):
         raise UserError(f"task {inputs.task} on {model.name}: {SINGLE_TOKEN}")
     slot, error = model.resolved.kind.slot, None
     for row in gather(inputs.table, rows).to_pylist():
         try:
-            for one in flips:
-                one.chosen(row, slot)
+            for curve_set in flips:
+                curve_set.chosen(row, slot)
         except UserError as refused:
             error = refused
         else:

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import CURVES
-from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
-from evaluation.scoring.perturbing import Asked, Curves, draw
+from evaluation.scoring.faithfulness.flipping import Flipper
+from evaluation.scoring.faithfulness.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
+from evaluation.scoring.faithfulness.perturbing import Curves, PerturbedSample, compute_curves
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.products.record import Made, Reject, Row
-from lrp_core.explained import CONTRASTIVE, NONE
-from lrp_core.guard import ROUNDING
-from lrp_core.images import ImageView
-from lrp_core.readout import with_predictions
-from lrp_core.types import UserError
-from lrp_core.view import ModelView
+from lrp_core.readers.predictions import with_predictions
+from lrp_core.records.explained import CONTRASTIVE, NONE
+from lrp_core.records.types import UserError
+from lrp_core.views.guard import ROUNDING
+from lrp_core.views.images import ImageView
+from lrp_core.views.view import ModelView
 
 #: The part of the input that a variant ranks, by its embedding.
 _RANKED = {"full": "positions", "partial": "tokens", "none": "any"}
@@ -83,10 +83,12 @@ class DrawnCurves:
 
     def only(self, samples: Collection[str]) -> DrawnCurves:
         """The rows and rejects of these samples."""
-        rows = {name: [row for row in own if row["sample_id"] in samples] for name, own in self.rows.items()}
+        rows = {
+            name: [row for row in of_method if row["sample_id"] in samples] for name, of_method in self.rows.items()
+        }
         rejects = {
-            name: {sample: reject for sample, reject in own.items() if sample in samples}
-            for name, own in self.rejects.items()
+            name: {sample: reject for sample, reject in of_method.items() if sample in samples}
+            for name, of_method in self.rejects.items()
         }
         return DrawnCurves(defaultdict(list, rows), defaultdict(dict, rejects), self.splits)
 
@@ -98,15 +100,15 @@ class DrawnCurves:
 
 def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
     """The claims of `variants` (explanation, embedding) in rows of RELEVANCE_COLUMNS, in order, by sample id."""
-    said: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
+    claims: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
     for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
         if (explanation, embedding) in variants:
             values, of_pixels = tokens[row], pixels[row]
             assert values is not None
-            said[sample][explanation, embedding] = Claim(method, explanation, embedding, values, logit, of_pixels)
-    return {sample: [own[v] for v in variants if v in own] for sample, own in said.items()}
+            claims[sample][explanation, embedding] = Claim(method, explanation, embedding, values, logit, of_pixels)
+    return {sample: [by_variant[v] for v in variants if v in by_variant] for sample, by_variant in claims.items()}
 
 
 def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
@@ -114,7 +116,7 @@ def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths)])
     flat, known = pc.list_flatten(column).to_numpy(), column.is_valid().to_pylist()
-    return [flat[starts[row] : starts[row + 1]] if there else None for row, there in enumerate(known)]
+    return [flat[starts[row] : starts[row + 1]] if is_known else None for row, is_known in enumerate(known)]
 
 
 def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
@@ -136,7 +138,8 @@ def summed_by_patches(view: ModelView, pixels: np.ndarray, of_class: float) -> n
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of samples on one model; `said` has what each method says, by method and sample id.
+    """The computation of curves of samples on a model; `said` holds the relevance of each method by method and sample
+    id.
 
     Rows without a target have the curves of the model's own prediction, as they were explained for.
     """
@@ -154,15 +157,16 @@ class Drawing:
         if kept:
             whole = with_predictions(self.view, kept)
             curves = [
-                draw(self.view, [self._asked(row, way) for row in whole], way, self.token_budget) for way in self.ways
+                compute_curves(self.view, [self._asked(row, way) for row in whole], way, self.token_budget)
+                for way in self.ways
             ]
             self._keep(kept, curves, drawn)
         return drawn
 
     def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
         """True where some method has relevance of the row and in every way some token may go; others become rejects."""
-        for method, said in self.said.items():
-            if row["sample_id"] not in said:
+        for method, claims in self.said.items():
+            if row["sample_id"] not in claims:
                 drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
         says = self._says(row)
         if not says:
@@ -177,14 +181,14 @@ class Drawing:
 
     def _says(self, row: Row) -> list[Claim]:
         """The claims of all methods about a row, variant by variant."""
-        return [claim for said in self.said.values() for claim in said.get(row["sample_id"], ())]
+        return [claim for claims in self.said.values() for claim in claims.get(row["sample_id"], ())]
 
-    def _asked(self, row: Row, flips: Flips) -> Asked:
+    def _asked(self, row: Row, flips: Flips) -> PerturbedSample:
         """Raises ValueError where relevance is not of these tokens, UserError where none may go."""
         relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._says(row)])
         if not flips.pixels and relevance.shape[1] != len(row["input_ids"]):
             raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
-        return Asked.of(row, relevance, flips, self.view.kind.slot)
+        return PerturbedSample.of(row, relevance, flips, self.view.kind.slot)
 
     def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
         """The curves of `rows`; a method that explained another logit than this forward gives gets a reject instead."""
@@ -193,30 +197,34 @@ class Drawing:
             whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
             says = self._says(row)
             lost: set[str] = set()
-            for one, logit in zip(says, whole.tolist(), strict=True):
-                if _differs(one, logit, self.dtype):
-                    detail = f"the target's logit is {logit:g} and was {one.logit:g} when it was explained"
-                    drawn.reject(row, [one.method], "other_logit", detail)
-                    lost.add(one.method)
-            for flips, own in zip(self.ways, curves, strict=True):
-                has_foil = own.contrast is not None
-                scores = [one.scores(flips, has_foil) for one in says]
-                for one, columns in zip(says, _columns(own, scores), strict=True):
-                    if one.method not in lost:
-                        place = {
+            for claim, logit in zip(says, whole.tolist(), strict=True):
+                if _differs(claim, logit, self.dtype):
+                    detail = f"the target's logit is {logit:g} and was {claim.logit:g} when it was explained"
+                    drawn.reject(row, [claim.method], "other_logit", detail)
+                    lost.add(claim.method)
+            for flips, way_curves in zip(self.ways, curves, strict=True):
+                has_foil = way_curves.contrast is not None
+                scores = [claim.scores(flips, has_foil) for claim in says]
+                for claim, columns in zip(says, _columns(way_curves, scores), strict=True):
+                    if claim.method not in lost:
+                        sample_columns = {
                             "sample_id": row["sample_id"],
-                            "target_id": own.target_id,
+                            "target_id": way_curves.target_id,
                             "perturbation": flips.way,
                         }
-                        variant = {"explanation": one.explanation, "embedding": one.embedding, "ranked": one.ranked}
-                        drawn.rows[one.method] += [place | variant | order for order in columns]
+                        variant = {
+                            "explanation": claim.explanation,
+                            "embedding": claim.embedding,
+                            "ranked": claim.ranked,
+                        }
+                        drawn.rows[claim.method] += [sample_columns | variant | order for order in columns]
 
 
 def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[dict[str, Any]]]:
     """For each variant, what is stored of the curves of both orders by each of its `scores`."""
     is_area = curves.flips.measure == AREAS
     areas = {score: curves.areas(score) for score in {*chain(*scores)}} if is_area else {}
-    for at, own in enumerate(scores):
+    for at, claim_scores in enumerate(scores):
         yield [
             {
                 "order": name,
@@ -228,7 +236,7 @@ def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[d
                 "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
                 "area": float(areas[score][f"area_{name}"][at]) if is_area else None,
             }
-            for score in own
+            for score in claim_scores
             for order, name in enumerate(curves.flips.orders)
         ]
 
@@ -237,6 +245,6 @@ def _booleans(values: np.ndarray) -> list[bool | None]:
     return [None if value != value else bool(value) for value in values.tolist()]
 
 
-def _differs(said: Claim, whole: float, dtype: str) -> bool:
+def _differs(claim: Claim, whole: float, dtype: str) -> bool:
     """False where the logit `whole` of the input as it is now is not finite: that shows in the curve."""
-    return abs(said.logit - whole) > ROUNDING[dtype] * max(1.0, abs(said.logit))
+    return abs(claim.logit - whole) > ROUNDING[dtype] * max(1.0, abs(claim.logit))

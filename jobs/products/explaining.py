@@ -1,4 +1,4 @@
-"""Relevance of a batch of view rows, by every method that is asked for, with what it cost. No Ray here.
+"""Relevance of a batch of view rows by every requested method, with its cost. Imports no Ray.
 
 Methods that packages bring end nothing but their own cells, and explain logits of the model.
 """
@@ -16,26 +16,26 @@ import torch
 
 from alti import AltiRelevance
 from jobs.methods import METHODS
+from jobs.plan.finer import KEPT
 from jobs.plan.units import LABELS_PASS
 from jobs.products.record import Exited, Row
 from lrp_core import Batch, ModelView, Relevance, Request
-from lrp_core.clock import StageClock
-from lrp_core.explained import needs_foil
-from lrp_core.guard import ROUNDING, undisturbed
-from lrp_core.memory import peak_memory
-from lrp_core.method import FINER, Method
-from lrp_core.neuron_names import NeuronNames
-from lrp_core.readout import label_logits, with_predictions
-from lrp_core.registry import OURS
-from lrp_core.types import UserError
-
-#: What is asked for with a product, where methods give it under their options.
-BESIDE = {"neurons": ("boundaries",)}
+from lrp_core.device.clock import StageClock
+from lrp_core.device.memory import peak_memory
+from lrp_core.methods.record import Method
+from lrp_core.parts.neuron_names import NeuronNames
+from lrp_core.readers.predictions import with_predictions
+from lrp_core.readers.readout import label_logits
+from lrp_core.records.explained import needs_foil
+from lrp_core.records.finer import FINER
+from lrp_core.records.registry import OURS
+from lrp_core.records.types import UserError, span_row
+from lrp_core.views.guard import ROUNDING, undisturbed
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The cost of one pass over one batch, or of one method's stage of it."""
+    """The cost of a pass over a batch, or of the share of one method in it."""
 
     method: str  # the pass, where it is not of one method alone
     stage: str  # forward | backward | aggregate | method: all of it
@@ -65,7 +65,9 @@ class ExplainedBatch:
 
 @dataclass(frozen=True)
 class Explainer:
-    """A loaded model and what to ask of it: requests by names of `methods`, `settings` for functions that know them."""
+    """A loaded model with the requests for it, by names of `methods`; `settings` are passed to functions that take
+    them.
+    """
 
     view: ModelView
     requests: tuple[Request, ...]
@@ -75,12 +77,13 @@ class Explainer:
     metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
 
     def batch(self, rows: Sequence[Row]) -> ExplainedBatch:
-        """One batch through every pass; rows without a target are explained for the model's own prediction.
+        """Explain a batch in every pass. Rows without a target are explained for the model's own prediction.
 
         Raises whatever a model raises on bad input or too little memory.
         """
         rows = with_predictions(self.view, rows)
-        batch = Batch.collate(rows, pad_id=self.view.pad_id)  # on the CPU, where checks wait for no device
+        asked = list(map(with_span, rows))
+        batch = Batch.collate(asked, pad_id=self.view.pad_id)  # on the CPU, where checks wait for no device
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
@@ -92,7 +95,9 @@ class Explainer:
                 explained_by = self._explain(method, batch, requests, clock)
                 relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
             wall_s = time.perf_counter() - start
-            of_packages = {r: told for r, told in explained_by.items() if is_brought(self.methods[r.method])}
+            of_packages = {
+                r: of_request for r, of_request in explained_by.items() if is_brought(self.methods[r.method])
+            }
             if of_packages:
                 check_against_model(self.view, batch, rows, of_packages)
             if metering and not self._on_gpu:
@@ -121,12 +126,13 @@ class Explainer:
     def _explain(
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        """The relevance that `requests` of one group ask for; functions know methods by their records' names."""
+        """The relevance for the `requests` of a group, whose methods share forwards."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
-        given = {name for request in requests for name in self.methods[request.method].given}
-        wanted = (self.product, *BESIDE.get(self.product, ()))
+        available = {name for request in requests for name in self.methods[request.method].given}
+        kept = KEPT.get(self.product)
+        finer_names = () if kept is None else (kept.name, *kept.beside)
         capabilities = self.view.family.capabilities
-        finer = {name: True for name in wanted if name in given and set(FINER[name][1]) <= capabilities}
+        finer = {name: True for name in finer_names if name in available and set(FINER[name].needs) <= capabilities}
         distinct = list(dict.fromkeys(asked.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
         with staying():
@@ -141,6 +147,15 @@ class Explainer:
                 passes.setdefault(self.methods[request.method].group, []).append(request)
         for requests in passes.values():
             yield self.methods[requests[0].method], tuple(requests)
+
+
+def with_span(row: Row, part: int | None = None) -> Row:
+    """A view row that explains all tokens of its answer, or those of one `part` of it; other rows are unchanged."""
+    answer = row.get("answer_ids")
+    if not answer or "span" in row:
+        return row
+    weights = None if part is None else [float(answer_part == part) for answer_part in row["answer_parts"]]
+    return span_row(row, row["position"] - len(answer) + 1, answer, weights)
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
@@ -180,20 +195,20 @@ def check_against_model(
         of_targets = view.unembed(state, batch)  # [B, 2], [B, 1] without foils
         of_labels = label_logits(view, state) if any(request.label is not None for request in relevance) else None
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
-    for request, told in relevance.items():
-        own = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]
-        given = {"logit_target": told.logit_target, "logit_foil": told.logit_foil}
-        for (name, values), expected in zip(given.items(), own.unbind(1), strict=False):
+    for request, explained in relevance.items():
+        model_logits = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]
+        method_logits = {"logit_target": explained.logit_target, "logit_foil": explained.logit_foil}
+        for (name, values), expected in zip(method_logits.items(), model_logits.unbind(1), strict=False):
             if values is not None:
                 _check(f"method {request.method}: its {name}", values.cpu(), expected.cpu(), rounding, rows)
 
 
 def _check(
-    what: str, values: torch.Tensor, expected: torch.Tensor, rounding: float, rows: Sequence[Mapping[str, Any]]
+    quantity: str, values: torch.Tensor, expected: torch.Tensor, rounding: float, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises UserError where two tensors [B] differ."""
     wrong = (values - expected).abs() > rounding * expected.abs().clamp(min=1)
     if wrong.any():
         at = int(wrong.nonzero()[0])
-        told = f"{what} of sample {rows[at]['sample_id']} is {values[at]:g}"
-        raise UserError(f"{told}, and the model's is {expected[at]:g}")
+        difference = f"{quantity} of sample {rows[at]['sample_id']} is {values[at]:g}"
+        raise UserError(f"{difference}, and the model's is {expected[at]:g}")

@@ -11,10 +11,10 @@ from jobs.config import RunConfig
 from jobs.plan.node import Node, Run
 from jobs.products.record import Product
 from jobs.store import Artifact, Ledger, key_of
-from jobs.store.ledger import key_in
+from jobs.store.records import key_in
 from jobs.versions import versions
 
-VERSION = 22  # raised when a report of the same store looks different
+VERSION = 24  # raised when a report of the same store looks different
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that no manifest lists
 
 

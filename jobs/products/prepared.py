@@ -14,7 +14,7 @@ from jobs.plan.node import Node, Run
 from jobs.products.record import Product
 from jobs.store import Artifact
 from jobs.store.artifacts import samples_of, views_of
-from jobs.store.ledger import key_in
+from jobs.store.records import key_in
 
 
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:

@@ -35,7 +35,7 @@ from jobs.products import relevance
 from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
-from lrp_core.explained import CONTRASTIVE
+from lrp_core.records.explained import CONTRASTIVE
 
 VERSION = 3  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
@@ -43,7 +43,7 @@ UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PruningNode(Node):
-    """All pruning curves of one method on one task."""
+    """All pruning curves of a method on a task."""
 
     step: int  # heads removed between two points
     clusters: Mapping[str, str] = field(default_factory=dict)  # by sample, of those that have one
@@ -51,6 +51,10 @@ class PruningNode(Node):
     @property
     def method(self) -> str:
         return self.artifact.method
+
+    @property
+    def sources(self) -> tuple[Artifact, ...]:
+        return () if self.method == RANDOM else self.needs
 
     @property
     def heads(self) -> Artifact:
@@ -68,19 +72,19 @@ def nodes(run: Run) -> Iterator[PruningNode]:
 
 
 def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[PruningNode]:
-    """The pruning curves of one model; none of one that the settings leave out."""
+    """The pruning curves of a model; none if the settings leave the model out."""
     if not settings.takes(model=model.name):
         return
     config, first_heads = run.config, dict[tuple[str, str], Artifact]()
     for cell in model.cells:
-        place = cell.artifact
+        cell_heads = cell.artifact
         contrastive = any(request.explanation == CONTRASTIVE.name for request in cell.requests)
-        if place.product != "heads" or not contrastive or not settings.takes(task=place.task):
+        if cell_heads.product != "heads" or not contrastive or not settings.takes(task=cell_heads.task):
             continue
-        first_heads.setdefault((place.task, place.dtype), place)
-        if settings.takes(method=place.method):
-            orders = {"heads": place.key, "poolings": settings.poolings, "orders": settings.orders}
-            yield _node(run, settings, model, place, place.method, orders)
+        first_heads.setdefault((cell_heads.task, cell_heads.dtype), cell_heads)
+        if settings.takes(method=cell_heads.method):
+            orders = {"heads": cell_heads.key, "poolings": settings.poolings, "orders": settings.orders}
+            yield _node(run, settings, model, cell_heads, cell_heads.method, orders)
     for heads in first_heads.values() if settings.random_runs else ():
         random: dict[str, Any] = {
             "inputs": model.inputs[heads.task].digest,
@@ -136,11 +140,11 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One of each cell of heads, and one of random orders."""
+    """The expected number of nodes: one for each cell of heads, and one for random orders."""
     settings = config.prune
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
-    counts = relevance.HEADS.expected(config, model, task, methods).items()
+    counts = relevance.FINER["heads"].expected(config, model, task, methods).items()
     return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}
 
 
@@ -171,10 +175,10 @@ def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[
         curve_tokens = max(1, points * int(lengths.sum()))
         size = max(1, UNIT_TOKENS // curve_tokens)
         for index, start in enumerate(range(0, len(orders), size)):
-            own = tuple(orders[start : start + size])
-            whole = sum(order.half is None for order in own)
-            tokens = whole * curve_tokens + (len(own) - whole) * curve_tokens // 2  # half of the samples, about
-            yield Part(node, f"{index:03d}", own), tokens
+            part_orders = tuple(orders[start : start + size])
+            whole = sum(order.half is None for order in part_orders)
+            tokens = whole * curve_tokens + (len(part_orders) - whole) * curve_tokens // 2  # half of the samples, about
+            yield Part(node, f"{index:03d}", part_orders), tokens
 
 
 def _unit(parts: Sequence[Part], rows: np.ndarray, tokens: int, token_budget: int) -> Unit:
@@ -229,7 +233,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         half = half_of(first.clusters.get(row["sample_id"], row["sample_id"]), seed)
         asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
         together.setdefault(asked, []).append(row)
-    swept = [_swept(opened, first, orders, asked, own) for asked, own in together.items()]
+    swept = [_swept(opened, first, orders, asked, orders_asked) for asked, orders_asked in together.items()]
     every = Hits(
         tuple(name for hits in swept for name in hits.samples),
         np.concatenate([hits.right for hits in swept], axis=2),
@@ -237,13 +241,13 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         swept[0].removed,
         sum(hits.splits for hits in swept),
     )
-    found: dict[Part, Hits] = {}
+    part_hits: dict[Part, Hits] = {}
     start = 0
     for part in parts:
         end = start + len(part.inputs)
-        found[part] = replace(every, right=every.right[start:end], evaluated=every.evaluated[start:end])
+        part_hits[part] = replace(every, right=every.right[start:end], evaluated=every.evaluated[start:end])
         start = end
-    return found
+    return part_hits
 
 
 def _swept(
@@ -275,10 +279,10 @@ def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
     samples = np.array([name for hits in values for name in hits.samples])
     order = np.argsort(samples)  # whatever the batches
     points: list[dict[str, Any]] = []
-    for curve, own, of_curve in zip(part.inputs, right, evaluated, strict=True):
+    for curve, curve_right, of_curve in zip(part.inputs, right, evaluated, strict=True):
         kept = order[of_curve[order]]
         if len(kept):
-            points += _points(curve, own[:, kept], values[0].removed, samples[kept].tolist())
+            points += _points(curve, curve_right[:, kept], values[0].removed, samples[kept].tolist())
     return Made(pa.Table.from_pylist(points, schema=SCHEMA), splits=sum(hits.splits for hits in values))
 
 

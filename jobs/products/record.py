@@ -1,4 +1,4 @@
-"""The record of a product: all that a run needs to know of one kind of artifact."""
+"""The record of a product: the functions and facts by which a run computes one kind of artifact."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
     from jobs.plan.models import ResolvedModel
     from jobs.runner.task import Task, WorkerOptions
-    from jobs.store import Store
+    from jobs.store import Store, Written
     from lrp_core import ModelView
 
 Row = Mapping[str, Any]  # a sample of the views, or another input with a `sample_id`
@@ -54,6 +54,7 @@ class Made:
     beside: tuple[pa.Table, ...] = ()  # the tables of the artifact's further folders
     schema: pa.Schema | None = None  # of the table; None: the product's
     facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
+    written: Mapping[str, Written] = field(default_factory=dict)  # files that the computation wrote itself, by path
 
     def only(self, samples: Collection[str]) -> Made:
         """The rows and rejects of these samples."""
@@ -137,7 +138,12 @@ class Shown:
 
 @dataclass(frozen=True)
 class Product:
-    """One kind of artifact: where it is wanted, how it is cut into units, and how a unit is computed and closed."""
+    """A kind of artifact: its nodes, its units of work, and the functions that compute and close them.
+
+    >>> product = Product("entropy", title="entropies", stage="attribute", nodes=lambda run: (), on_model=False)
+    >>> product.outdated
+    'entropies of other inputs, settings or versions'
+    """
 
     name: str  # of its artifacts
     title: str  # a plural, as messages count them

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,31 +12,23 @@ import pyarrow as pa
 from evaluation.schema import RUNTIME
 from jobs.config.methods import configured
 from jobs.plan.cells import schema_of
+from jobs.plan.finer import KEPT, Kept
 from jobs.plan.node import Cell, Node, Part, Run
 from jobs.plan.units import cut_units
 from jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
 from jobs.runner.closing import close
-from lrp_core.explained import TARGET
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
     from jobs.products.explaining import ExplainedBatch, Explainer
 
 
-def labels_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of cells of relevance for every label, which only the first precision of a task has."""
-    if config.task(task).output != "label" or task not in config.finer(LABELS.name):
-        return {}
-    records = configured(config)
-    return {model.dtypes_for(task)[0]: sum(TARGET.name in records[name].explanations for name in methods)}
-
-
-def finer_of(product: str, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """The number of cells of a finer product, which only the first precision of a task has."""
-    if task not in config.finer(product):
+    if task not in config.finer(kept.name):
         return {}
-    records = configured(config)
-    return {model.dtypes_for(task)[0]: sum(product in records[name].gives for name in methods)}
+    records, output = configured(config), config.task(task).output
+    return {model.dtypes_for(task)[0]: sum(kept.is_of(records[name], output) for name in methods)}
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
@@ -45,9 +36,9 @@ def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
 
     Models with one tokenizer and budget share the very units: of many models they are many.
     """
-    place, plan = nodes[0].artifact, nodes[0].plan
-    inputs = plan.inputs[place.task]
-    size = None if place.product == RELEVANCE.name else run.config.finer(place.product)[place.task]
+    artifact, plan = nodes[0].artifact, nodes[0].plan
+    inputs = plan.inputs[artifact.task]
+    size = None if artifact.product == RELEVANCE.name else run.config.finer(artifact.product)[artifact.task]
     budget = plan.resolved.config.token_budget or run.config.token_budget
     return cut_units(inputs, inputs.subset(size, run.config.seed), budget, run.config.shard_rows)
 
@@ -98,14 +89,16 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
     """Write what was timed now, in all passes of the unit; earlier timings of other methods stay."""
     from jobs.products import relevance_tables
 
-    place = part.node.artifact
-    passes = opened.memory.setdefault(("timed", place.product, place.task, place.dtype, part.shard), {})
+    artifact = part.node.artifact
+    passes = opened.memory.setdefault(("timed", artifact.product, artifact.task, artifact.dtype, part.shard), {})
     of_pass = tuple(map(id, values))  # parts of a pass have the values in common
     if of_pass in passes:
         return
     passes[of_pass] = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
     timed = pa.concat_tables(passes.values())
-    path = f"{opened.store.runtime(place.model, place.task, place.dtype)}/{place.product}-{part.shard}.parquet"
+    path = (
+        f"{opened.store.runtime(artifact.model, artifact.task, artifact.dtype)}/{artifact.product}-{part.shard}.parquet"
+    )
     if timed.num_rows:
         with suppress(FileNotFoundError):
             timed = relevance_tables.with_earlier(timed, opened.store.read(path, RUNTIME))
@@ -127,7 +120,7 @@ def _attributed(name: str, expected: Expected) -> Product:
         for model in run.plan.models:
             for cell in model.cells:
                 if cell.artifact.product == name:
-                    yield replace(cell, model=model)
+                    yield cell.of(model)
 
     return Product(
         name=name,
@@ -144,10 +137,5 @@ def _attributed(name: str, expected: Expected) -> Product:
 
 
 RELEVANCE = _attributed("relevance", each_method)
-HEADS = _attributed("heads", partial(finer_of, "heads"))
-LAYERS = _attributed("layers", partial(finer_of, "layers"))
-LABELS = _attributed("labels", labels_of)
-NEURONS = _attributed("neurons", partial(finer_of, "neurons"))
-
 #: Relevance that is kept of some samples beside that of tokens, each in passes of its own.
-FINER = (HEADS, LAYERS, LABELS, NEURONS)
+FINER = {kept.name: _attributed(kept.name, partial(finer_of, kept)) for kept in KEPT.values()}

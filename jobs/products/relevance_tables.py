@@ -13,12 +13,14 @@ import torch
 from evaluation.schema import RELEVANCE, RUNTIME
 from jobs.config.neurons import MOST
 from jobs.plan.cells import schema_of
+from jobs.plan.finer import KEPT
 from jobs.plan.units import NO_FOIL
 from jobs.products.explaining import ExplainedBatch
 from jobs.products.record import Reject
 from lrp_core import POOLINGS, Relevance, Request
-from lrp_core.neurons import top_neurons
-from lrp_core.rules import KEPT
+from lrp_core.lazy import named
+from lrp_core.neurons.logit_lens import top_neurons
+from lrp_core.rules.boundaries import REASONS
 
 
 def cell_table(
@@ -26,9 +28,7 @@ def cell_table(
 ) -> tuple[pa.Table, list[Reject]]:
     """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
-    build = {
-        "heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns, "labels": _labels_columns
-    }  # fmt: skip
+    columns = named(KEPT[product].columns) if product in KEPT else relevance_columns
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -37,7 +37,7 @@ def cell_table(
         rejects += unusable.values()
         keep = [i for i in range(len(batch.rows)) if i not in unusable]
         for request in possible if keep else ():
-            tables += build.get(product, _relevance_columns)(batch, request, batch.relevance[request], keep, schema)
+            tables += columns(batch, request, batch.relevance[request], keep, schema)
     return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
 
 
@@ -80,7 +80,7 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
 
-def _relevance_columns(
+def relevance_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     residual, foil = relevance.residual, relevance.logit_foil
@@ -96,24 +96,24 @@ def _relevance_columns(
         "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
     }
     nothing = pa.nulls(len(keep), pa.float64())
-    own = {k: nothing if v is None else v for k, v in columns.items()}
-    own["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
+    filled = {k: nothing if v is None else v for k, v in columns.items()}
+    filled["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
     of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
-    own["decoder_relevance"] = (
+    filled["decoder_relevance"] = (
         pa.nulls(len(keep), kind)
         if of_decoder is None
         else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
     )
-    return [pa.table(own, schema=schema)]
+    return [pa.table(filled, schema=schema)]
 
 
-def _labels_columns(
+def labels_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    of_target = _relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
-    own = {name: of_target[name] for name in schema.names if name != "label_id"}
+    of_target = relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
+    shared = {name: of_target[name] for name in schema.names if name != "label_id"}
     label = pa.array([request.label] * len(keep), schema.field("label_id").type)
-    return [pa.table({**own, "label_id": label}).select(schema.names).cast(schema)]
+    return [pa.table({**shared, "label_id": label}).select(schema.names).cast(schema)]
 
 
 def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
@@ -135,11 +135,11 @@ def _torch_type(kind: pa.ListType) -> torch.dtype:
     return torch.float64 if kind.value_type == pa.float64() else torch.float32
 
 
-def _heads_columns(
+def heads_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     if relevance.heads is None:
-        raise ValueError(f"{request.method} gave no relevance of heads; its record must not say so")
+        raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
     tables = []
     for p, pooling in enumerate(POOLINGS):
         values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
@@ -155,11 +155,11 @@ def _heads_columns(
     return tables
 
 
-def _layers_columns(
+def layers_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     if relevance.layers is None:
-        raise ValueError(f"{request.method} gave no relevance by layer; its record must not say so")
+        raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
     tables = []
     lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
     foil = pa.nulls(len(keep), pa.float64()) if relevance.logit_foil is None else _floats(relevance.logit_foil, keep)
@@ -179,25 +179,25 @@ def _layers_columns(
     return tables
 
 
-def _neurons_columns(
+def neurons_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     if relevance.neurons is None:
-        raise ValueError(f"{request.method} gave no relevance of neurons; its record must not say so")
+        raise ValueError(f"{request.method} gave no relevance of neurons, which its record promises in `given`")
     assert batch.names is not None
     rows = []
     for i, top in zip(range(len(batch.rows)), top_neurons(relevance, MOST), strict=True):
         listed = {
-            "layer": [one.layer for one in top],
-            "neuron": [one.neuron for one in top],
-            "name": [batch.names.of(one.layer, one.neuron) for one in top],
-            "relevance": [one.relevance for one in top],
-            "position": [one.position for one in top],
-            "activation": [one.value for one in top],
+            "layer": [neuron.layer for neuron in top],
+            "neuron": [neuron.neuron for neuron in top],
+            "name": [batch.names.of(neuron.layer, neuron.neuron) for neuron in top],
+            "relevance": [neuron.relevance for neuron in top],
+            "position": [neuron.position for neuron in top],
+            "activation": [neuron.value for neuron in top],
             "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
         }
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_reason = zip(KEPT, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
+            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
             kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})

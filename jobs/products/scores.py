@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation import schema as schemas
+from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
 from evaluation.scoring.means import Means
 from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
@@ -21,7 +22,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.plan.inputs import Inputs, digest_of
 from jobs.plan.node import Cell, ModelPlan, Node, Part, Plan, Run
 from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
-from jobs.products.relevance import LAYERS
+from jobs.products.relevance import FINER
 from jobs.runner.closing import Told
 from jobs.store import Artifact, Ledger, Store, StoreError
 
@@ -49,8 +50,12 @@ class ScoresNode(Node):
 
 def nodes(run: Run) -> Iterator[Node]:
     """The scores of every planned cell of relevance."""
+    known: dict[str, Metrics] = {}  # by task
     for model, cell, evidence in _held_against(run.plan, run.ledger, "relevance"):
-        metrics = scored_by(run.config.task(cell.artifact.task))
+        task = cell.artifact.task
+        if task not in known:
+            known[task] = scored_by(run.config.task(task))
+        metrics = known[task]
         scores = _scores(model, cell, evidence, metrics)
         with_more = _with_lacking(metrics, run.ledger.latest(scores.artifact) or {})
         if with_more is not None:
@@ -77,19 +82,19 @@ def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> Sc
         scored_by=metrics,
         views=inputs.paths,
         label_ids=model.resolved.label_ids(inputs.labels),
-        values=int(inputs.lengths.sum()) * len(cell.requests),
+        values=inputs.tokens * len(cell.requests),
     )
 
 
-def _with_lacking(own: Metrics, record: Mapping[str, Any]) -> Metrics | None:
-    """The metrics that scores were made of, where they are `own` and others that no installed package brings."""
+def _with_lacking(metrics: Metrics, record: Mapping[str, Any]) -> Metrics | None:
+    """The metrics that scores were made of, where they are `metrics` and others that no installed package brings."""
     entered = _metrics_in(record)
     known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
-    return entered if known == own and len(entered) > len(own) else None
+    return entered if known == metrics and len(entered) > len(metrics) else None
 
 
 def _metrics_in(record: Mapping[str, Any]) -> Metrics:
-    """The metrics of a manifest of scores; none of one of an earlier version, which had a number in their place."""
+    """The metrics in a manifest of scores; empty for manifests of an earlier version, which had a number instead."""
     metrics = record.get("metrics")
     return metrics if isinstance(metrics, list) else []
 
@@ -104,27 +109,27 @@ def nodes_by_layer(run: Run) -> Iterator[Node]:
     """The scores, layer by layer, of every planned cell of layers whose task has a metric that layers are held to."""
     written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
     for model, cell, evidence in _held_against(run.plan, run.ledger, "layers"):
-        place = cell.artifact
-        metrics = metrics_of_layers(run.config, place.task)
+        layers = cell.artifact
+        metrics = metrics_of_layers(run.config, layers.task)
         if metrics:
-            inputs = model.inputs[place.task]
+            inputs = model.inputs[layers.task]
             yield LayerScoresNode(
-                artifact=Artifact("layer_scores", place.model, place.task, place.dtype, place.method),
+                artifact=Artifact("layer_scores", layers.model, layers.task, layers.dtype, layers.method),
                 key_fields={
                     "schema": written,
-                    "layers": place.key,
+                    "layers": layers.key,
                     "without": "slots",
                     "evidence": evidence,
                     "metrics": metrics,
                     "labels": model.resolved.labels,
                 },
                 samples=cell.samples,
-                made_of=(place,),
+                made_of=(layers,),
                 model=model,
                 scored_by=metrics,
                 views=inputs.paths,
                 label_ids=model.resolved.label_ids(inputs.labels),
-                values=int(inputs.lengths.sum()),
+                values=inputs.tokens,
                 without_slots=bool(model.resolved.kind.slot),
             )
 
@@ -133,8 +138,8 @@ def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
     """The metrics of layers that apply to the task, as `scored_by` has them; nothing where none does."""
     known = scored_by(config.task(task))
     names = {"", *shown(BY_LAYER)}
-    own = [entry for entry in known if entry[0] in names]
-    return own if len(own) > 1 else []
+    of_layers = [entry for entry in known if entry[0] in names]
+    return of_layers if len(of_layers) > 1 else []
 
 
 def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
@@ -142,8 +147,8 @@ def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[Mo
     evidence: dict[str, str] = {}
     for model in plan.models:
         for cell in model.cells:
-            if cell.artifact.product == product:
-                views = model.inputs[cell.artifact.task]
+            views = model.inputs[cell.artifact.task]
+            if cell.artifact.product == product and not views.of_answers:  # whose units are scored, not their tokens
                 if views.folder not in evidence:
                     evidence[views.folder] = _digest(ledger.store, views)
                 yield model, cell, evidence[views.folder]
@@ -156,10 +161,13 @@ def scores_of(cell: Artifact, key: str = "") -> Artifact:
 
 def _digest(store: Store, views: Inputs) -> str:
     """A hash of everything in the views that scores depend on."""
-    stamps = store.stamps(views.folder)
-    return store.kept(
-        ("evidence", views.folder), stamps, lambda: digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
-    )
+
+    def find() -> str:
+        return digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
+
+    if views.is_entered:
+        return views.fact("evidence", find)
+    return store.kept(("evidence", views.folder), store.stamps(views.folder), find)
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
@@ -172,7 +180,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The means of a cell's scores; those of every sample are written here, a part of them in memory at a time."""
+    """The means of a cell's scores. The scores of all samples are written in parts, to save memory."""
     (part,) = parts
     node = part.node
     assert isinstance(node, ScoresNode)
@@ -182,10 +190,12 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     try:
         means = Means(_masks(opened, node), {name: METRICS[name] for name in node.metrics})
         schema = scores_samples_schema(METRICS)
-        opened.store.write_parts(part.paths[1], _samples(opened.store, node, part.inputs, means), schema)
+        scored = _samples(opened.store, node, part.inputs, means)
+        written = opened.store.write_parts(part.paths[1], scored, schema)
     except (Mismatch, SchemaMismatch, StoreError) as error:
         return {part: NodeFailed(str(error))}
-    return {part: Made(_with_place(means.table(), node.cell), facts={"defects": dict(means.defects)})}
+    facts = {"defects": dict(means.defects)}
+    return {part: Made(_with_place(means.table(), node.cell), facts=facts, written={part.paths[1]: written})}
 
 
 def _masks(opened: Opened, node: ScoresNode) -> Masks:
@@ -219,22 +229,21 @@ def _finished(parts: Sequence[pa.Table], node: ScoresNode) -> pa.Table:
 
 
 def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
-    """The table with the columns of a cell's place, each a dictionary of one value."""
+    """The table with the columns of a cell's model, task and method, each a dictionary of one value."""
     for name in ("model", "task", "dtype", "method"):
         column = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int8), pa.array([getattr(cell, name)]))
         table = table.append_column(name, column)
     return table
 
 
-def close(run: Run, node: Node, shards: Sequence[str], told: Told) -> str | None:
+def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
     """Enter the scores of a cell that a worker of this run scored."""
     assert isinstance(node, ScoresNode)
     path = Part(node, "").paths[0]
-    if path in told.accounts:
-        _, _, facts = told.accounts[path]
-        name = node.cell.product
-        record = {name: node.cell.name, "metrics": node.scored_by, **facts}
-        run.ledger.commit(node.artifact, record, config=run.config.model_dump(mode="json"))
+    if path in reports.accounts:
+        account, name = reports.accounts[path], node.cell.product
+        record = {name: node.cell.name, "metrics": node.scored_by, **account.facts}
+        run.ledger.commit(node.artifact, record, config=run.settings, files=account.files, made_of=node.made_of)
     return None
 
 
@@ -253,7 +262,7 @@ SCORES = Product(
 
 
 def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    return LAYERS.expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
+    return FINER["layers"].expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -276,7 +285,8 @@ def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row])
     try:
         masks = _masks(opened, node)
         if node.without_slots:
-            positions = opened.store.read(node.views, VIEW, ["position"])["position"]
+            views = without_placeholders(opened.store.read(node.views, VIEW, ["sample_id", "position"]))
+            positions = views["position"]
             masks = masks.without_slots(positions.to_numpy())
         empty = schemas.LAYERS.empty_table()
         relevance = opened.store.read(part.inputs, schemas.LAYERS) if part.inputs else empty

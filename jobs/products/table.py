@@ -1,4 +1,4 @@
-"""The products of a run. Whoever counts, plans or removes artifacts goes through the table.
+"""The table of all products, through which artifacts are counted, planned and removed.
 
 A new product is a module with its record, and a line here; installed packages add products by the entry points
 `closelook.products`.
@@ -9,28 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jobs.plan.node import Node, Run
-from jobs.products import (
-    contexts,
-    curves,
-    heatmaps,
-    knockouts,
-    measurements,
-    pages,
-    prepared,
-    pruning,
-    randomisation,
-    relevance,
-    rewritten,
-    scores,
-    shapley,
-    trials,
-    writings,
-)
+from jobs.products import curves, measurements, pages, prepared, pruning, relevance, scores, trials
+from jobs.products.answers import ablations, sources
+from jobs.products.controls import randomisation, rewritten, shapley
+from jobs.products.neurons import contexts, heatmaps, knockouts, writings
 from jobs.products.record import Product
 from jobs.store import Artifact, Ledger
-from jobs.store.ledger import artifact_in, key_in
-from lrp_core.plugins import Extended
-from lrp_core.registry import OURS, Registry
+from jobs.store.records import artifact_in, key_in
+from lrp_core.records.plugins import Extended
+from lrp_core.records.registry import OURS, Registry
 
 PRODUCTS: Extended[Product] = Extended(
     Registry(
@@ -39,14 +26,13 @@ PRODUCTS: Extended[Product] = Extended(
         prepared.VIEWS,
         trials.TRIALS,
         relevance.RELEVANCE,
-        relevance.HEADS,
-        relevance.LAYERS,
-        relevance.LABELS,
-        relevance.NEURONS,
+        *relevance.FINER.values(),
         scores.SCORES,
         scores.LAYER_SCORES,
         pruning.PRUNING,
         curves.CURVES,
+        ablations.ABLATIONS,
+        sources.SOURCES,
         randomisation.RANDOMISATION,
         rewritten.REWRITTEN,
         shapley.SHAPLEY,
@@ -71,20 +57,28 @@ def nodes(run: Run) -> Iterator[tuple[Product, Node]]:
 
 def of_packages() -> list[Product]:
     """The products of installed packages."""
-    return [product for product in PRODUCTS.values() if PRODUCTS.owner(product.name) != OURS]
+    return [product for product in PRODUCTS.values() if is_brought(product.name)]
+
+
+def is_brought(name: str) -> bool:
+    """True of a product of this name that an installed package brings."""
+    return name in PRODUCTS and PRODUCTS.owner(name) != OURS
 
 
 def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact, str]]:
-    """(wanted artifact, name of a manifest of another key in its place)."""
-    places = {artifact.place: artifact for artifact in artifacts}
-    outdated = []
-    for artifact in places.values():
-        record = ledger.latest(artifact) if artifact.replaces else None
-        if record is not None and key_in(record) != artifact.key:
-            outdated.append((artifact, artifact.name))
+    """(planned artifact, name of a manifest that was entered for it with another key)."""
+    outdated, places, names = list[tuple[Artifact, str]](), dict[Artifact, Artifact](), set[str]()
+    for artifact in artifacts:
+        if artifact.replaces:
+            record = ledger.latest(artifact)
+            if record is not None and key_in(record) != artifact.key:
+                outdated.append((artifact, artifact.name))
+        else:
+            places[artifact.place] = artifact
+        names.add(artifact.name)
     for name, record in ledger.records():
-        entered = artifact_in(record)
-        here = None if entered is None else places.get(entered.place)
-        if here is not None and not here.replaces and key_in(record) != here.key:
-            outdated.append((here, name))
+        entered = None if name in names else artifact_in(record)
+        planned = None if entered is None else places.get(entered.place)
+        if planned is not None:
+            outdated.append((planned, name))
     return outdated

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import TRIALS as SCHEMA
-from evaluation.scoring.flips import TARGET_LOGIT
-from evaluation.scoring.trials import choose, trials_of
+from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from evaluation.scoring.faithfulness.trials import choose, trials_of
 from jobs.config.methods import configured, left_open
 from jobs.plan.cells import schema_of
 from jobs.plan.choices import in_words
@@ -27,13 +27,13 @@ from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, w
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
-from lrp_core.explained import NONE
+from lrp_core.records.explained import NONE
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
     from jobs.products.drawing import DrawnCurves
     from jobs.runner.rows import Outcome
-    from lrp_core.method import Method
+    from lrp_core.methods.record import Method
 
 LENGTHS = frozenset(range(64))  # powers of two; no text is longer
 
@@ -61,15 +61,15 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     """
     first, config = nodes[0], run.config
     assert isinstance(first, Choice)
-    plan, place = first.plan, first.artifact
-    inputs = plan.inputs[place.task]
+    plan, artifact = first.plan, first.artifact
+    inputs = plan.inputs[artifact.task]
     check_flippable((first.flips,), plan, inputs, first.rows)
     every = [
         choice
         for model in run.plan.models
-        if model.name == place.model
+        if model.name == artifact.model
         for choice in model.choices
-        if (choice.artifact.task, choice.artifact.dtype) == (place.task, place.dtype)
+        if (choice.artifact.task, choice.artifact.dtype) == (artifact.task, artifact.dtype)
     ]
     budget = plan.resolved.config.token_budget or config.token_budget
     costs = forward_tokens(inputs, (first.flips,))  # [N] tokens of a trial
@@ -148,11 +148,11 @@ def _explained(
 def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
     """The relevance of each trial of a choice, under a name of its own, and the method with its options."""
     assert isinstance(choice, Choice)
-    place = choice.artifact
+    artifact = choice.artifact
     for options in choice.options:
-        trial = method.configured(f"{place.method}({in_words(options)})", **options)
+        trial = method.configured(f"{artifact.method}({in_words(options)})", **options)
         cell = Cell(
-            artifact=Artifact("relevance", place.model, place.task, place.dtype, trial.name),
+            artifact=Artifact("relevance", artifact.model, artifact.task, artifact.dtype, trial.name),
             forwards=trial.pass_name,
             requests=(replace(choice.request, method=trial.name),),
         )
@@ -185,7 +185,11 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
             kept.append({"sample_id": sample, "area_morf": morf, "area_lerf": lerf})
             continue
         rejects = {
-            name: [*explained[name].rejects, *drawn.rejects, *(r for one in curves for r in one.rejects[name].values())]
+            name: [
+                *explained[name].rejects,
+                *drawn.rejects,
+                *(r for curve in curves for r in curve.rejects[name].values()),
+            ]
             for name in names
         }
         lost.append(_why(sample, rejects))
@@ -194,7 +198,7 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
 
 
 def _why(sample: str, rejects: Mapping[str, Sequence[Reject]]) -> Reject:
-    """The first trial's reason that says more than that there was no relevance to draw."""
+    """The first trial's reason other than missing relevance."""
     of_sample = [(name, reject) for name, every in rejects.items() for reject in every if reject.sample_id == sample]
     telling = [(name, reject) for name, reject in of_sample if reject.reason != NO_RELEVANCE] or of_sample
     if not telling:

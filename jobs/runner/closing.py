@@ -1,21 +1,23 @@
-"""Closing a node: its shards are all there, its samples add up, and the manifest says what produced it."""
+"""Closing a node: check that all shards exist and all samples are accounted for, and write the manifest."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import REJECT
-from jobs.plan.node import Node, Run
+from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FEW, UNASKED
 from jobs.products.record import Product
 from jobs.runner.task import Account
-from jobs.store import Store
+from jobs.store import Ledger, Store, Written
+from jobs.store.files import written
 
 #: Gives further entries of a node's manifest.
 Entries = Callable[[Run, Node], Mapping[str, Any]]
@@ -28,7 +30,7 @@ class Told:
     """The reports of workers about the units of a product."""
 
     product: Product  # that the shards are of
-    accounts: Mapping[str, Account]  # by path of a shard
+    accounts: Mapping[str, Account]  # by path of a shard, those of earlier runs that count included
     splits: int
 
 
@@ -36,6 +38,7 @@ class Told:
 class Rejects:
     """The rejects of one node."""
 
+    rows: list[dict[str, Any]]  # of REJECT, one a sample
     counts: Counter[str]  # samples by reason
     examples: dict[str, str]  # a sample and its detail by reason
     shards: tuple[str, ...]  # those with samples that failed
@@ -50,21 +53,26 @@ def close(
     run: Run,
     node: Node,
     shards: Sequence[str],
-    told: Told,
+    reports: Told,
     entries_of: Entries | None = None,
     conclusion: Conclusion | None = None,
 ) -> str | None:
     """Enter the node in the ledger: complete with all its `shards` and every sample accounted for, else partial.
 
-    Shards that no worker of this run reported are read for their rejects. Returns the reason why a node with every
-    shard is partial all the same: too many of its samples failed.
+    Returns the reason why a node with every shard is partial all the same: too many of its samples failed.
     """
     artifact, ledger = node.artifact, run.ledger
-    present = ledger.sizes(artifact)
-    written = [name for shard in shards if (name := artifact.shard(shard)) in present]
-    if shards and not written:
+    accounts = {}
+    for shard in shards:
+        path = f"{artifact.folder}/{artifact.shard(shard)}"
+        if path in reports.accounts:
+            accounts[path] = reports.accounts[path]
+    if shards and not accounts:
         return None
-    computed, rejects = _accounts(run, node, written, told)
+    computed, rejects = _accounts(accounts)
+    written = [path.rpartition("/")[2] for path in accounts]
+    files = {path: file for account in accounts.values() for path, file in account.files.items()}
+    files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
     entries: dict[str, Any] = {"shards": written, "model": _model(node), "rejects": dict(rejects.counts)}
     failing = False
     accounted = True
@@ -72,7 +80,7 @@ def close(
         accounted = computed + rejects.counts.total() == node.samples
         tolerated = max(FEW, run.config.max_failed_share * node.samples) if computed else 0
         failing = rejects.failed > tolerated
-        entries |= {"rows": node.samples, "explained": computed, "fallbacks": {"batches_halved": told.splits}}
+        entries |= {"rows": node.samples, "explained": computed, "fallbacks": {"batches_halved": reports.splits}}
     complete = len(written) == len(shards) and accounted and not failing
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
@@ -81,11 +89,10 @@ def close(
     if entries_of is not None:
         entries |= entries_of(run, node)
     if complete and conclusion is not None:
-        concluded = dict(conclusion(run, node, [f"{artifact.folder}/{name}" for name in written]))
+        concluded = dict(conclusion(run, node, list(accounts)))
         entries["rejects"] |= concluded.pop("rejects", {})
         entries |= concluded
-    settings = run.config.model_dump(mode="json")
-    ledger.commit(artifact, entries, config=settings, complete=complete, sizes=_sizes(node, present))
+    ledger.commit(artifact, entries, config=run.settings, complete=complete, files=files, made_of=node.sources)
     if not failing:
         return None
     return (
@@ -94,10 +101,17 @@ def close(
     )
 
 
-def committed(run: Run, node: Node) -> set[str]:
-    """File names of the shards that the node has, but for those that are tried again since too much of them failed."""
-    again = (run.ledger.record(node.artifact) or {}).get("again", ())
-    return set(run.ledger.shards(node.artifact)) - set(again)
+def adopted(run: Run, product: Product, node: Node) -> dict[str, Account]:
+    """The shards, by path, that an unfinished node has already, each read whole.
+
+    A shard counts only where its footer names the node's key, its unit and its rows. One of which too many samples
+    failed is tried again.
+    """
+    artifact = node.artifact
+    again = (run.ledger.record(artifact) or {}).get("again", ())
+    paths = [path for path in run.ledger.begun(artifact) if path.rpartition("/")[2] not in again]
+    accounts = run.store.at_once(partial(_read_account, run.store, product, node), paths)
+    return {path: account for path, account in zip(paths, accounts, strict=True) if account is not None}
 
 
 def rejected(record: Mapping[str, Any]) -> str:
@@ -113,44 +127,48 @@ def _model(node: Node) -> dict[str, Any]:
     return {"identity": resolved.identity, "id": resolved.config.id}
 
 
-def _sizes(node: Node, present: Mapping[str, int]) -> Mapping[str, int] | None:
-    """The bytes of shards as the ledger takes them: known of an artifact of one folder."""
-    return present if len(node.artifact.folders) == 1 else None
-
-
-def _accounts(run: Run, node: Node, shards: Sequence[str], told: Told) -> tuple[int | None, Rejects]:
-    """The number of samples that have rows, None where rows are not of samples; and the rejects, which get a file."""
-    artifact, store = node.artifact, run.store
+def _accounts(accounts: Mapping[str, Account]) -> tuple[int | None, Rejects]:
+    """The number of samples that have rows, None where rows are not of samples; and the rejects, of shards by path."""
     computed: int | None = 0
     rejects: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
-    for shard in shards:
-        path = f"{artifact.folder}/{shard}"
-        count, rejected_here, _ = told.accounts.get(path) or _read_account(run, node, told.product, path)
-        computed = None if count is None or computed is None else computed + count
-        rejects |= {reject["sample_id"]: reject for reject in rejected_here}
-        if any(reject["reason"] not in UNASKED for reject in rejected_here):
-            failed.append(shard)
-    _write_rejects(store, artifact.rejects, list(rejects.values()))
+    for path, account in accounts.items():
+        computed = None if account.explained is None or computed is None else computed + account.explained
+        rejects |= {reject["sample_id"]: reject for reject in account.rejects}
+        if any(reject["reason"] not in UNASKED for reject in account.rejects):
+            failed.append(path.rpartition("/")[2])
     counts = Counter(reject["reason"] for reject in rejects.values())
     last_first = reversed(rejects.values())
     examples = {reject["reason"]: f"{reject['sample_id']}: {reject['detail']}" for reject in last_first}
-    return computed, Rejects(counts, examples, tuple(failed))
+    return computed, Rejects(list(rejects.values()), counts, examples, tuple(failed))
 
 
-def _write_rejects(store: Store, path: str | None, rejects: list[dict[str, Any]]) -> None:
-    if path is None:
-        return
-    if rejects:
-        store.write_shard(path, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
-    else:
-        store.delete(path)
+def _write_rejects(ledger: Ledger, path: str | None, rejects: list[dict[str, Any]]) -> dict[str, Written]:
+    """Write the file of all rejects, or remove it where there are none. Gives it by its path."""
+    if path is not None and rejects:
+        return {path: ledger.store.write_shard(path, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)}
+    if path is not None:
+        ledger.remove(path)
+    return {}
 
 
-def _read_account(run: Run, node: Node, product: Product, path: str) -> Account:
-    """The account that a worker would have given of a shard; units have no sample in common."""
+def _read_account(store: Store, product: Product, node: Node, path: str) -> Account | None:
+    """The account that a worker would have given of a shard; units have no sample in common.
+
+    None where the shard cannot be read, its footer names another unit, or a file that belongs to it is gone.
+    """
     assert product.schema is not None
-    schema = product.schema(node.artifact.dtype)
-    of_samples = "sample_id" in schema.names
-    rows, rejects = run.store.read_shard(path, schema, ["sample_id"] if of_samples else schema.names[:1])
-    return pc.count_distinct(rows["sample_id"]).as_py() if of_samples else None, rejects, {}
+    artifact = node.artifact
+    shard = store.read_committed(path, product.schema(artifact.dtype))
+    if shard is None or shard.origin is None or shard.origin.key != artifact.key:
+        return None
+    files = {path: shard.written}
+    first, *others = Part(node, shard.origin.unit).paths
+    for other, content in zip(others, store.read_all(others), strict=True):
+        if content is not None:
+            files[other] = written(content)
+    if first != path or len(files) < len(artifact.folders):
+        return None
+    of_samples = "sample_id" in shard.table.column_names
+    count = pc.count_distinct(shard.table["sample_id"]).as_py() if of_samples else None
+    return Account(count, shard.rejects, files=files)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,10 @@ from jobs.cluster.hosts import end_kept
 from jobs.cluster.pools import connect
 from jobs.cluster.scheduler import run_all
 from jobs.cluster.work import Report, Work
-from jobs.plan.inputs import task_of, unit_without_views
+from jobs.plan.inputs import Inputs, unit_without_views
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.record import Product, Unit
-from jobs.runner.closing import Told, close, committed
+from jobs.runner.closing import Told, adopted, close
 from jobs.runner.task import Account, Task, WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Artifact, Store
@@ -28,12 +27,13 @@ CHUNK_TOKENS = 2_000_000  # of units without a model that are worth a Ray task o
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that share units: one product of one model, precision and task."""
+    """Nodes that share units: those of a product for a model, precision and task."""
 
     product: Product
     nodes: tuple[Node, ...]
     units: Sequence[Unit]
     missing: Sequence[tuple[Unit, tuple[Part, ...] | None]]  # with parts that are not committed; None: all of them
+    adopted: Mapping[str, Account] = field(default_factory=dict)  # shards that earlier runs committed, by path
 
     @property
     def place(self) -> Artifact:
@@ -52,18 +52,29 @@ class Group:
 
     def task(self, unit: Unit, parts: tuple[Part, ...] | None) -> Task:
         """A unit as it travels."""
-        place = self.place
-        columns = (place.product, place.model, place.task, place.dtype, unit.name)
+        artifact = self.place
+        columns = (artifact.product, artifact.model, artifact.task, artifact.dtype, unit.name)
         return Task(
-            product=place.product,
+            product=artifact.product,
             title=".".join(filter(None, columns)),
-            dtype=place.dtype,
+            dtype=artifact.dtype,
             parts=unit.parts_of(self.nodes) if parts is None else parts,
             cuts=unit.cuts,
             tokens=unit.tokens,
             token_budget=unit.token_budget,
             size=unit.progress,
             rows=None if isinstance(unit.rows, np.ndarray) else tuple(unit.rows),
+        )
+
+    def unread(self, run: Run) -> Unread:
+        """The missing units, to be read in their turn."""
+        source, units = self.product.source, [unit for unit, _ in self.missing]
+        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit in units]
+        return Unread(
+            tasks=[self.task(*unit) for unit in self.missing],
+            inputs=self.plan.inputs[self.place.task] if any(of is not None for of in rows) else None,
+            rows=rows,
+            with_rows=None if source is None or not units else source(run, self.nodes[0]),
         )
 
     @property
@@ -82,24 +93,35 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """Reads the rows of units as they are sent: Ray Data runs it, where its pool has room for more units."""
+class Unread:
+    """Units whose rows are read as they are sent."""
 
-    with_rows: Callable[[Sequence[Task]], Iterator[Task]]
+    tasks: Sequence[Task]
+    inputs: Inputs | None  # that units take samples of
+    rows: Sequence[np.ndarray | None]  # the samples of each unit, indices into the views; None: it is about none
+    with_rows: Callable[[Sequence[Task]], Iterator[Task]] | None  # reads rows of another source
 
-    def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
-        """A table for each unit that `table` lists, its rows read now and carried in its task.
-
-        `table` has one row, whose `task` is a Task (a unit of views, passed on as it is) or a list of Tasks without
-        rows.
-        """
-        (row,) = table.select(["task"]).to_pylist()  # the columns of samples stay Arrow
-        listed = task_of(row)
-        if isinstance(listed, Task):
-            yield table
+    def tables(self) -> Iterator[pa.Table]:
+        """The units as workers get them."""
+        if self.with_rows is not None:
+            yield from map(unit_without_views, self.with_rows(self.tasks))
             return
-        for task in self.with_rows(listed):
-            yield unit_without_views(task)
+        for task, rows in zip(self.tasks, self.rows, strict=True):
+            if self.inputs is None or rows is None:
+                yield unit_without_views(task)
+            else:
+                yield self.inputs.unit(task, rows)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the units of a work, one after the other, where the driver runs: Ray Data calls it in a process there."""
+
+    groups: Sequence[Unread]
+
+    def __call__(self) -> Iterator[pa.Table]:
+        for group in self.groups:
+            yield from group.tables()
 
 
 @dataclass
@@ -121,20 +143,10 @@ class ModelWork:
     def work(self) -> Work:
         """The work as the scheduler runs it."""
         resolved, config = self.plan.resolved, self.run.config
-        blocks: list[Callable[[], pa.Table]] = []
-        read = 0  # units whose rows are read as they are sent
-        reader: Reader | None = None
-        for group in self.groups:
-            if group.product.source is not None and group.missing:
-                reader = Reader(group.product.source(self.run, group.nodes[0]))
-                read += len(group.missing)
-                blocks.append(partial(unit_without_views, [group.task(*unit) for unit in group.missing]))
-            else:
-                blocks += [partial(group.table, *unit) for unit in group.missing]
         return Work(
             name=self.name,
             model=resolved.config,
-            blocks=blocks,
+            blocks=(),
             worker=Worker,
             arguments=(self.run.store, resolved, WorkerOptions.of(config, resolved.config)),
             size=sum(group.size for group in self.groups),
@@ -142,27 +154,34 @@ class ModelWork:
             at_once=2,
             on_report=self.add,
             on_end=self.close,
-            reader=reader,
-            read=len(blocks) - 1 + read if reader else 0,
+            reader=self.reader,
+            read=sum(len(group.missing) for group in self.groups),
         )
+
+    def reader(self) -> Reader:
+        """The reader of the missing units."""
+        return Reader([group.unread(self.run) for group in self.groups])
 
     def add(self, report: Report) -> None:
         """Keep what a worker reports of a unit."""
         self.splits += report["splits"]
-        for path, (count, rejects, facts) in json.loads(report["accounts"] or "{}").items():
-            self.accounts[path] = count, rejects, facts
+        for path, account in json.loads(report["accounts"] or "{}").items():
+            self.accounts[path] = Account.from_json(account)
         for node, why in json.loads(report["result"] or "[]"):
             self.failed.setdefault(Artifact(**node), why)
 
     def close(self) -> Iterator[str]:
         """Enter the nodes that were computed. Yields the failures of nodes."""
         yield from by_error(self.plan.name, self.failed)
-        for group in self.groups:
-            enter, told = group.product.close or close, Told(group.product, self.accounts, self.splits)
-            for node, shards in group.shards.items():
-                why = enter(self.run, node, shards, told)
-                if why is not None:
-                    yield why
+        whys: list[str | None] = []
+        for account in self.accounts.values():
+            self.run.ledger.saw(account.files)
+        with self.run.ledger.together():
+            for group in self.groups:
+                enter = group.product.close or close
+                reports = Told(group.product, {**group.adopted, **self.accounts}, self.splits)
+                whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
+        yield from filter(None, whys)
 
 
 def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str) -> list[str]:
@@ -229,15 +248,15 @@ def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -
     by_name = {product.name: product for product in products}
     by_model: dict[str, dict[tuple[str, ...], list[Node]]] = defaultdict(dict)
     for node in nodes:
-        place = node.artifact
-        together = by_model[place.model].setdefault((place.dtype, place.task, place.product), [])
+        artifact = node.artifact
+        together = by_model[artifact.model].setdefault((artifact.dtype, artifact.task, artifact.product), [])
         together.append(node)
     works = []
     for groups in by_model.values():
         ordered = [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # one precision after another
         for dtypes in run.config.together(nodes[0].artifact.dtype for nodes in ordered):
-            own = [nodes for nodes in ordered if nodes[0].artifact.dtype in dtypes]
-            made = tuple(_group(run, by_name[nodes[0].artifact.product], nodes) for nodes in own)
+            of_dtypes = [nodes for nodes in ordered if nodes[0].artifact.dtype in dtypes]
+            made = tuple(_group(run, by_name[nodes[0].artifact.product], nodes) for nodes in of_dtypes)
             name = run.config.pool_name(made[0].plan.resolved.config, dtypes)
             works.append(ModelWork(run, name, dtypes, made))
     return works
@@ -247,19 +266,19 @@ def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
     assert product.units is not None
     units = product.units(run, nodes)
     units = units if isinstance(units, Sequence) else tuple(units)
-    there = {node: committed(run, node) for node in nodes}
-    if not any(there.values()):
+    existing = {path: account for node in nodes for path, account in adopted(run, product, node).items()}
+    if not existing:
         return Group(product, tuple(nodes), units, [(unit, None) for unit in units])
-    missing = ((unit, _missing_parts(unit.parts_of(nodes), there)) for unit in units)
-    return Group(product, tuple(nodes), units, [(unit, parts) for unit, parts in missing if parts])
+    missing = ((unit, _missing_parts(unit.parts_of(nodes), existing)) for unit in units)
+    return Group(product, tuple(nodes), units, [(unit, parts) for unit, parts in missing if parts], existing)
 
 
-def _missing_parts(parts: tuple[Part, ...], there: Mapping[Node, set[str]]) -> tuple[Part, ...]:
+def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[Part, ...]:
     """The parts that are not committed, and those that share forwards with them.
 
     Numbers may depend, within rounding, on what shares forwards: a part made again gives the bytes that it gave.
     """
-    lacking = [part for part in parts if part.node.artifact.shard(part.shard) not in there[part.node]]
+    lacking = [part for part in parts if part.paths[0] not in existing]
     forwards = {part.node.forwards for part in lacking}
     return tuple(part for part in parts if part.node.forwards in forwards)
 

@@ -1,4 +1,4 @@
-"""Computing the parts of a unit from its rows, whatever goes wrong with a row. No Ray here.
+"""The computation of the parts of a unit from its rows, whatever fails on a row. Imports no Ray.
 
 A row that raises, ends its process or needs more memory than there is becomes a reject, and its neighbours keep the
 numbers that they would have had without it. What no row is to blame for fails its node.
@@ -17,8 +17,8 @@ from jobs.plan.node import Node, Part
 from jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row, of_no_task
 from jobs.secrets import without_secrets
 from jobs.store import Artifact
-from lrp_core.memory import is_device_lost, is_out_of_memory
-from lrp_core.types import UnusableRows, UserError
+from lrp_core.device.memory import is_device_lost, is_out_of_memory
+from lrp_core.records.types import UnusableRows, UserError
 
 #: Errors that no row is to blame for: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
@@ -85,7 +85,7 @@ class _Batches:
         return "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
 
     def run(self, rows: Sequence[Row], cuts: Sequence[int]) -> Outcome:
-        """Compute every batch. One that has ended several workers, or holds a row that has, is taken row by row."""
+        """Compute every batch. Batches that ended several workers, or hold a row that did, are computed row by row."""
         attempts = self.opened.attempts
         for index, batch in enumerate(_slices(rows, cuts)):
             mark = f"{index}|{self.name}"
@@ -100,7 +100,7 @@ class _Batches:
         return self.outcome
 
     def _compute_suspects(self, rows: Sequence[Row]) -> None:
-        """Compute rows one by one, each noted in the store before it runs. One that has ended a worker is a reject."""
+        """Compute rows one by one, each noted in the store before it runs. A row that ended a worker is a reject."""
         attempts = self.opened.attempts
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"
@@ -241,7 +241,8 @@ def _halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
-    for start, end in zip(cuts, [*cuts[1:], len(rows)], strict=True):
+    ends = [*cuts[1:], len(rows)] if cuts else []
+    for start, end in zip(cuts, ends, strict=True):
         yield rows[start:end]
 
 
@@ -266,8 +267,11 @@ def _stand_in(row: Row, healthy: Row) -> Row:
     if decoder_ids is not None:  # the start token comes first
         decoder_ids = [decoder_ids[0], *(tokens * len(decoder_ids))[: len(decoder_ids) - 1]]
         position = min(row["position"], len(decoder_ids) - 1)
+    answer = row.get("answer_ids")
+    of_answer = {} if answer is None else {**row, "answer_ids": (tokens * len(answer))[: len(answer)]}
     return {
         **healthy,
+        **of_answer,
         "decoder_input_ids": decoder_ids,
         "token_type_ids": types,
         "sample_id": row["sample_id"],

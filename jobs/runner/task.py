@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.methods import configured
 from jobs.plan.node import Part
-from lrp_core.method import Method
+from jobs.store import Written
+from lrp_core.methods.record import Method
 
-#: Of a shard: the number of samples that have rows, None where rows are not of samples; its rejects as rows of REJECT;
-#: and further facts for the manifest.
-Account = tuple[int | None, list[dict[str, Any]], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Account:
+    """The content of a shard, as reported by the worker that wrote it or read from the file."""
+
+    explained: int | None  # samples that have rows; None where rows are not of samples
+    rejects: list[dict[str, Any]]  # rows of REJECT
+    facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
+    files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Account:
+        entries = json.loads(text)
+        return cls(**{**entries, "files": {path: Written(**file) for path, file in entries["files"].items()}})
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,11 @@ class Task:
     token_budget: int
     size: int
     rows: tuple[Mapping[str, Any], ...] | None = None  # None: the samples beside the task
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """The method of every part, or the title of one that is of no method, by the path of its shard."""
+        return {part.paths[0]: part.node.artifact.method or self.title for part in self.parts}
 
 
 @dataclass(frozen=True)

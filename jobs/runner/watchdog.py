@@ -15,7 +15,7 @@ EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 
 
 class Watchdog:
-    """Watches one batch at a time, which may take `limit_s` seconds; 0 watches nothing."""
+    """A watchdog for one batch at a time, which may take `limit_s` seconds; 0 disables it."""
 
     def __init__(self, limit_s: float = 0) -> None:
         self._limit_s = limit_s

@@ -7,12 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.forgotten import FORGOTTEN, is_placeholder
 from evaluation.schema import REJECT
 from jobs.cluster.attempts import Attempts, loading
 from jobs.cluster.pools import own_device
@@ -23,13 +25,14 @@ from jobs.plan.node import Part
 from jobs.plan.units import FEW, UNASKED
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
 from jobs.products.table import PRODUCTS
+from jobs.runner.returned import Unfit, checked, explained_by_none
 from jobs.runner.task import Account, Task, WorkerOptions
 from jobs.runner.watchdog import Watchdog
 from jobs.store import Artifact, Store
 from jobs.store.lock import is_asked
 from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, WAIT, spending
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from jobs.runner.rows import Outcome
@@ -76,21 +79,27 @@ class Worker:
             raise UserError(f"no package of this node brings the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
+        samples, cuts, forgotten = _parted(rows, task.cuts)
+        task = replace(task, cuts=cuts)
         with self._free_device():
             if self._model is not None:
                 opened.loaded = self._loaded(task.dtype)
-                rows = self._prepared(opened.view, task, rows)
+                samples = self._prepared(opened.view, task, samples)
+            names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
             opened.memory, opened.watchdog = self._memory, self._watchdog
             attempts.begin()
             with attempts.survived():
-                outcomes = self._compute(product, opened, task, rows)
+                outcomes = self._compute(product, opened, task, samples)
         with spending(COMMIT):
-            failed, accounts, splits = retried(lambda: self._commit(product, opened, task, outcomes, len(rows)))
+            commit = partial(self._commit, product, opened, task, outcomes, names, forgotten)
+            failed, accounts, splits = retried(commit)
         attempts.clear()
-        rejected = {reject["sample_id"] for _, rejects, _ in accounts.values() for reject in rejects}
+        explained = {task.methods[path]: account.explained for path, account in accounts.items()}
+        rejected = explained_by_none([_samples_of(account.rejects) for account in accounts.values()])
         return {
-            "accounts": json.dumps(accounts),
+            "accounts": json.dumps({path: account.to_json() for path, account in accounts.items()}),
             "rejects": len(rejected),
+            "explained": json.dumps(explained),
             "splits": splits,
             "result": json.dumps([[asdict(node), why] for node, why in failed.items()]) if failed else None,
         }
@@ -106,7 +115,7 @@ class Worker:
             self._device.release()
 
     def _loaded(self, dtype: str) -> ModelView:
-        """The model in this precision; only one is held at a time."""
+        """The model in this precision. Only one model is kept in memory at a time."""
         assert self._model is not None
         if self._view is None or self._dtype != dtype:
             self._view = None
@@ -121,9 +130,9 @@ class Worker:
 
     def _prepared(self, view: ModelView, task: Task, rows: Sequence[Row]) -> Sequence[Row]:
         """View rows as the model takes them, with the numbers of gold labels as `gold_id`."""
-        from lrp_core.readout import rows_for
+        from lrp_core.readers.readout import rows_for
 
-        if task.rows is not None:
+        if task.rows is not None or not rows:
             return rows
         assert self._model is not None
         labelled = [self._model.with_gold(row) for row in self._model.taken(rows)]
@@ -148,7 +157,8 @@ class Worker:
         opened: Opened,
         task: Task,
         outcomes: Mapping[Part, Outcome | NodeFailed],
-        rows: int,
+        samples: Sequence[str],
+        forgotten: Sequence[Reject],
     ) -> tuple[dict[Artifact, str], dict[str, Account], int]:
         """Write a shard of every part that was computed.
 
@@ -158,10 +168,10 @@ class Worker:
         computed = {part: outcome for part, outcome in outcomes.items() if not isinstance(outcome, NodeFailed)}
         failed = {part.node.artifact: str(why) for part, why in outcomes.items() if isinstance(why, NodeFailed)}
         accounts: dict[str, Account] = {}
-        splits = sum(outcome.splits for outcome in {id(one): one for one in computed.values()}.values())
+        splits = sum(outcome.splits for outcome in {id(item): item for item in computed.values()}.values())
         most_splits = 0
         for part, outcome in computed.items():
-            account = self._commit_part(product, opened, part, outcome, rows)
+            account = self._commit_part(product, opened, part, outcome, samples, forgotten)
             if isinstance(account, str):
                 failed[part.node.artifact] = account
             else:
@@ -170,7 +180,13 @@ class Worker:
         return failed, accounts, splits + most_splits
 
     def _commit_part(
-        self, product: Product, opened: Opened, part: Part, outcome: Outcome, rows: int
+        self,
+        product: Product,
+        opened: Opened,
+        part: Part,
+        outcome: Outcome,
+        samples: Sequence[str],
+        forgotten: Sequence[Reject],
     ) -> tuple[Account, int] | str:
         """Write a part's shard, its rejects in it; its account, and how often its computation was split.
 
@@ -183,21 +199,41 @@ class Worker:
         schema = product.schema(part.node.artifact.dtype)
         try:
             made = product.combine(opened, part, outcome.of(part)) if outcome.values else Made(schema.empty_table())
+            made = checked(product, made, samples)
+        except Unfit as error:
+            return str(error)
         except Exception as error:
             return describe(error)
-        rejects = list({reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects)}.values())
+        rejects = list({reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects, *forgotten)}.values())
         failures = [reject for reject in rejects if reject.reason not in UNASKED]
-        if len(failures) == rows > FEW:
-            return f"every row of a unit failed, {named([one.sample_id for one in failures])}: {_reasons(failures)}"
+        if len(failures) == len(samples) > FEW:
+            names = named([failure.sample_id for failure in failures])
+            return f"every row of a unit failed, {names}: {_reasons(failures)}"
         path, *others = part.paths
+        files = dict(made.written)
         for other, table in zip(others, made.beside, strict=False):  # a computation may have written them itself
-            self._store.write_shard(other, table, table.schema)
+            files[other] = self._store.write_shard(other, table, table.schema, None, part.origin)
         schema = made.schema or schema
         rejected = _reject_table(product, rejects)
-        self._store.write_shard(path, made.table, schema, rejected)
+        files[path] = self._store.write_shard(path, made.table, schema, rejected, part.origin)
         of_samples = "sample_id" in schema.names
         count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
-        return (count, rejected.to_pylist(), dict(made.facts)), made.splits
+        return Account(count, rejected.to_pylist(), dict(made.facts), files), made.splits
+
+
+def _parted(rows: Sequence[Row], cuts: tuple[int, ...]) -> tuple[Sequence[Row], tuple[int, ...], list[Reject]]:
+    """The samples among rows, the starts of batches among them, and the rejects that placeholders are."""
+    is_sample = [not is_placeholder(row["sample_id"]) for row in rows]
+    if all(is_sample):
+        return rows, cuts, []
+    samples = [row for row, kept in zip(rows, is_sample, strict=True) if kept]
+    starts = sorted({sum(is_sample[:cut]) for cut in cuts} - {len(samples)})
+    rejects = [Reject(row["sample_id"], FORGOTTEN, "") for row, kept in zip(rows, is_sample, strict=True) if not kept]
+    return samples, tuple(starts), rejects
+
+
+def _samples_of(rejects: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {reject["sample_id"] for reject in rejects}
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:

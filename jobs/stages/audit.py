@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.benchmark import audit as figures
+from evaluation.benchmark.forgotten import FORGOTTEN, without_placeholders
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -25,15 +26,17 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
         shares = task.share if task.is_published(record["origin"]["source"]) else {}
         samples = figures.of_samples(samples_in(ledger, name, figures.GENERIC_COLUMNS))
         parts = figures.members(samples_in(ledger, name, figures.GENERIC_COLUMNS), task.parts) if task.parts else {}
-        rows_of_parts = record["survey"].get("parts", {})
+        rows_of_parts, repeated = record["survey"].get("parts", {}), record["survey"].get("repeated", 0)
         tables[name] = {}
         for _, view in ledger.records("views"):
             if (view["task"], view["benchmark"]) != (name, record["key"]):
                 continue
             views = views_of(view["tokenizer"], name)
-            row = {"rows_in": record["read"] - record["beyond_limit"], "beyond_limit": record["beyond_limit"]}
+            row = {"rows_in": record["read"] - record["beyond_limit"] - repeated, "repeated": repeated}
+            row["beyond_limit"] = record["beyond_limit"]
             row |= figures.of_views(_shards(ledger, views, VIEW, figures.VIEW_COLUMNS))
-            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]))
+            forgotten = Counter({FORGOTTEN: view["rows"] - row["accepted"]})
+            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]) + forgotten)
             row["paper_share"] = shares.get(view["kind"])
             tokens = _shards(ledger, views, VIEW, figures.VIEW_COLUMNS)
             row |= {**samples, "parts": figures.of_parts(tokens, parts, rows_of_parts)}
@@ -55,4 +58,4 @@ def samples_in(ledger: Ledger, task: str, columns: list[str] | None = None) -> I
 
 
 def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
-    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)
+    return map(without_placeholders, ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns))

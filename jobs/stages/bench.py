@@ -1,4 +1,4 @@
-"""Bench: table 8 of the run's own models, where they run, one Ray task a model.
+"""The bench stage: table 8 for the models of the run, measured where they run, in one Ray task for each model.
 
 Models are measured one after the other, so that nothing of ours disturbs the timing. A model's manifest is keyed by
 all that decides what is measured: a run measures what is missing, and what another key has measured is removed.
@@ -7,7 +7,8 @@ all that decides what is measured: a run measures what is missing, and what anot
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from jobs.bench.record import Results, device_name
 from jobs.bench.storage import write
 from jobs.bench.table_8 import measure_rows
-from jobs.cluster.pools import Share, own_device, placement
+from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import run_all
 from jobs.cluster.work import Report, Work
@@ -24,26 +25,27 @@ from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.products.measurements import DTYPE, Measurement, measurements_of
 from jobs.stages.record import StageSummary
-from jobs.store import Ledger, Store
+from jobs.store import Ledger, Store, Written
 
 
 def bench(config: RunConfig, store: Store) -> StageSummary:
     """Measure every model of the benchmark's task that is not measured yet."""
     settings = config.benchmark()
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = list(measurements_of(settings, plan))
-    todo = [measurement for measurement in wanted if not ledger.is_done(measurement.artifact)]
+    planned = list(measurements_of(settings, plan))
+    todo = [measurement for measurement in planned if not ledger.is_done(measurement.artifact)]
     failures = [*plan.failures.values()]
     failures += [f"{name}: {task} is not prepared" for name, task in plan.unprepared if task == settings.task]
     works = [_work(config, ledger, measurement) for measurement in todo]
-    failures += run_all(config, store, works, stage="bench", unit="samples", most_at_once=1, stream=in_a_task)
-    measured = sum(ledger.is_done(measurement.artifact) for measurement in todo)
-    lines = [f"{measured} models measured, {len(wanted) - len(todo)} were up to date"]
+    failures += run_all(config, store, works, stage="bench", unit="samples", most_at_once=1)
+    measured = tuple(measurement.artifact for measurement in todo if ledger.is_done(measurement.artifact))
+    lines = [f"{len(measured)} models measured, {len(planned) - len(todo)} were up to date"]
     without = {model.name for model in plan.models if settings.task in model.inputs} - {
-        one.artifact.model for one in wanted
+        todo_measurement.artifact.model for todo_measurement in planned
     }
     lines += [f"{name} has no sample of {settings.task} with a foil to measure" for name in sorted(without)]
-    return StageSummary("bench", measured, len(wanted) - len(todo), tuple(failures), tuple(lines))
+    skipped = len(planned) - len(todo)
+    return StageSummary("bench", len(measured), skipped, tuple(failures), tuple(lines), measured)
 
 
 def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
@@ -51,7 +53,8 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
 
     def complete(report: Report) -> None:
         if not report["error"]:
-            _complete(config, ledger, measurement, json.loads(report["result"]))
+            path, file = json.loads(report["result"])
+            _complete(config, ledger, measurement, path, Written(**file))
 
     return Work(
         name=resolved.config.name,
@@ -61,21 +64,9 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
         arguments=(ledger.store, resolved, artifact.task, config.seed, f"closelook bench --config {config.name}"),
         size=len(measurement.rows),
         dtypes=(DTYPE,),
+        is_task=True,
         on_report=complete,
     )
-
-
-def in_a_task(config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int) -> Iterator[Report]:
-    """A Ray task for the only unit: unlike a pipeline's, it may take as long as it likes."""
-    import ray
-
-    (rows,) = work.blocks
-    task = ray.remote(work.worker).options(
-        name=f"{stage}-{work.name}",
-        max_retries=config.max_attempts - 1,
-        **placement(share),
-    )
-    yield from ray.get(task.remote(*work.arguments, rows)).to_pylist()
 
 
 def measure(
@@ -88,17 +79,18 @@ def measure(
         view = open_view(resolved, DTYPE, device, seed)
         measured = Results("lrp", device_name(device), command)
         measure_rows(measured, resolved.config.name, view, rows, task)
-        return {"result": json.dumps(write(measured.result(), store))}
+        path, file = write(measured.result(), store)
+        return {"result": json.dumps([path, asdict(file)])}
 
     tokens = sum(len(row["input_ids"]) for row in rows)
     return reported(f"bench.lrp.{resolved.config.name}", len(rows), tokens, written)
 
 
-def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, file: str) -> None:
+def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, path: str, file: Written) -> None:
     resolved = measurement.plan.resolved
     record = {
-        "shards": [file.removeprefix(f"{measurement.artifact.folder}/")],
+        "shards": [path.removeprefix(f"{measurement.artifact.folder}/")],
         "samples": len(measurement.rows),
         "model": {"identity": resolved.identity, "id": resolved.config.id},
     }
-    ledger.commit(measurement.artifact, record, config=config.model_dump(mode="json"))
+    ledger.commit(measurement.artifact, record, config=config.model_dump(mode="json"), files={path: file})

@@ -7,37 +7,41 @@ from typing import Any
 
 from evaluation.benchmark.audit import rejected as in_words
 from evaluation.schema import SchemaMismatch
-from jobs.config import ControlsConfig, PerturbConfig, PruneConfig, RunConfig
+from jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.node import Choice, Node, Run
-from jobs.products import contexts, relevance, trials
-from jobs.products.contexts import CONTEXTS
+from jobs.products import relevance, trials
+from jobs.products.answers.ablations import ABLATIONS
+from jobs.products.answers.sources import SOURCES
+from jobs.products.controls.randomisation import RANDOMISATION
+from jobs.products.controls.rewritten import REWRITTEN
+from jobs.products.controls.shapley import SHAPLEY
 from jobs.products.curves import CURVES
-from jobs.products.heatmaps import HEATMAPS
-from jobs.products.knockouts import KNOCKOUTS
+from jobs.products.neurons import contexts
+from jobs.products.neurons.contexts import CONTEXTS
+from jobs.products.neurons.heatmaps import HEATMAPS
+from jobs.products.neurons.knockouts import KNOCKOUTS
+from jobs.products.neurons.writings import WRITINGS
 from jobs.products.pruning import PRUNING
-from jobs.products.randomisation import RANDOMISATION
 from jobs.products.record import Product
-from jobs.products.rewritten import REWRITTEN
 from jobs.products.scores import LAYER_SCORES, SCORES
-from jobs.products.shapley import SHAPLEY
 from jobs.products.table import PRODUCTS, of_packages
-from jobs.products.writings import WRITINGS
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
 from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store, StoreError
 from jobs.store.lock import is_asked
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 #: The products of each stage in the order in which they are made; those of one tuple share workers. Corpora are read
 #: first and looked at again, since ranks that are near ties are decided when all of a corpus was read.
 ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "select": ((trials.TRIALS,),),
-    "attribute": ((relevance.RELEVANCE, *relevance.FINER),),
+    "attribute": ((relevance.RELEVANCE, *relevance.FINER.values()),),
     "evaluate": ((SCORES, LAYER_SCORES),),
     "prune": ((PRUNING,),),
     "perturb": ((CURVES,),),
+    "ablations": ((ABLATIONS,), (SOURCES,)),
     "controls": ((REWRITTEN, SHAPLEY, RANDOMISATION),),
     "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
 }
@@ -46,6 +50,7 @@ ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
 _DEFAULTS: dict[str, Callable[[], Any]] = {
     "prune": PruneConfig,
     "perturb": PerturbConfig,
+    "ablations": AblationsConfig,
     "controls": ControlsConfig,
 }
 
@@ -57,7 +62,8 @@ def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
     """
     try:
         config = _with_defaults(config, stage)
-        return compute_plan(Run(config, make_plan(config, store), Ledger(store)), stage)
+        ledger = Ledger(store)
+        return compute_plan(Run(config, make_plan(config, store, ledger=ledger), ledger), stage)
     except SchemaMismatch as error:
         raise StoreError(str(error)) from None
 
@@ -70,7 +76,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
     failures: list[str] = []
     todo: dict[Node, None] = {}
-    wanted: dict[Node, None] = {}
+    planned: dict[Node, None] = {}
     waiting: list[str] = []
     nodes: list[Node] = []
     before: tuple[Product, ...] = ()
@@ -86,10 +92,11 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
             _clear(run, node, node in ready)
         waiting += [line for node in lacking for line in _waits_for(run, node)]
         failures += make(run, products, ready, stage, STAGES[stage].counts)
-        wanted |= dict.fromkeys(nodes)
+        planned |= dict.fromkeys(nodes)
         todo |= dict.fromkeys(lacking)
     incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
-    lines = [*_counts(run, stage, list(wanted), list(todo)), *_told(run, stage, list(wanted), list(todo))]
+    made = tuple(node.artifact for node in todo if node not in incomplete)
+    lines = [*_counts(run, stage, list(planned), list(todo)), *_told(run, stage, list(planned), list(todo))]
     if STAGES[stage].of_complete:
         lines += out_of_reach
         if waiting:
@@ -100,8 +107,8 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         if incomplete:
             title = ORDER[stage][-1][0].title
             lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
-    skipped = len(wanted) - len(todo)
-    return StageSummary(stage, len(todo) - len(incomplete), skipped, tuple(dict.fromkeys(failures)), tuple(lines))
+    skipped = len(planned) - len(todo)
+    return StageSummary(stage, len(made), skipped, tuple(dict.fromkeys(failures)), tuple(lines), made)
 
 
 def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
@@ -138,7 +145,9 @@ def _is_made(run: Run, node: Node) -> bool:
 
 
 def _clear(run: Run, node: Node, ready: bool) -> None:
-    """Remove what lies in a node's place and must not stay while it is made, or while its sources are not done."""
+    """Remove files of the node's artifact that must not remain while it is computed, or while its sources are
+    incomplete.
+    """
     run.ledger.discard_damaged(node.artifact)
     # What is made of an artifact that lost shards is right once these are made again.
     is_outdated = ready or not any(map(run.ledger.described_damage, node.made_of))
@@ -150,8 +159,8 @@ def _undecided(run: Run, stage: str) -> Iterator[Choice]:
     """Choices without which some nodes of the stage have no key yet."""
     settings = run.config.perturb
     for choice in run.plan.undecided:
-        place = choice.artifact
-        drawn = settings is not None and settings.takes(task=place.task, method=place.method)
+        artifact = choice.artifact
+        drawn = settings is not None and settings.takes(task=artifact.task, method=artifact.method)
         if stage == "attribute" or (stage == "perturb" and drawn):
             yield choice
 
@@ -162,19 +171,19 @@ def _waits_for(run: Run, node: Node) -> Iterator[str]:
             yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
 
 
-def _counts(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
+def _counts(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
     """A line for each product: how many of its artifacts were made, and how many were there."""
     titles = {product.name: product.title for products in _order(stage) for product in products}
     for title in dict.fromkeys(titles.values()):
-        of_title = [node for node in wanted if titles[node.artifact.product] == title]
+        of_title = [node for node in planned if titles[node.artifact.product] == title]
         lacking = [node for node in todo if titles[node.artifact.product] == title]
         made = sum(run.ledger.is_done(node.artifact) for node in lacking)
         if of_title:
             yield f"{made} {title} made, {len(of_title) - len(lacking)} were up to date"
 
 
-def _told(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
-    """Further lines: what was chosen, what was read, and what was rejected."""
+def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
+    """Further lines of the summary: choices, corpora that were read, and rejects."""
     if stage == "attribute":
         for (model, task), rejects in without_samples(run.plan, run.ledger).items():
             why = in_words(rejects)
@@ -183,7 +192,7 @@ def _told(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) ->
         record = run.ledger.record(node.artifact)
         if isinstance(node, Choice) and record is not None and "chosen" in record:
             yield f"{node}: {trials.told(node, record)}"
-    for node in wanted:
+    for node in planned:
         if isinstance(node, contexts.ContextsNode):
             yield from contexts.lines(run.ledger, node)
     for node in todo:
@@ -193,11 +202,11 @@ def _told(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) ->
 
 
 def _rejected(run: Run, nodes: Iterable[Node]) -> list[str]:
-    """A line for the rejects that nodes of one place have in common, with the methods that have them."""
+    """Lines on rejects, one for each product, model, task and precision, with the methods that have them."""
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         record, at = run.ledger.record(node.artifact), node.artifact
         if record is not None and record.get("rejects"):
-            place = f"{at.product} {at.model}/{at.task}/{at.dtype}"
-            groups.setdefault((place, rejected(record)), []).append(at.method)
-    return [f"{place}: rejected {rows} ({', '.join(methods)})" for (place, rows), methods in groups.items()]
+            title = f"{at.product} {at.model}/{at.task}/{at.dtype}"
+            groups.setdefault((title, rejected(record)), []).append(at.method)
+    return [f"{title}: rejected {rows} ({', '.join(methods)})" for (title, rows), methods in groups.items()]

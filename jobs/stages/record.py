@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the command line asks for the stages' names before it imports what a store needs
+    from jobs.store import Artifact
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,7 @@ class StageSummary:
     skipped: int = 0
     failures: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # what the screen shows, one fact a line
+    made: tuple[Artifact, ...] = ()  # the artifacts that it computed
 
     @property
     def complete(self) -> bool:
@@ -52,6 +57,11 @@ STAGES = {
             "Draw the faithfulness curves: what models say as tokens go.",
             setting="perturb",
             planned=True,
+        ),
+        Stage(
+            "ablations",
+            "Ask for answers again without some of their sources, and judge methods by it.",
+            setting="ablations",
         ),
         Stage(
             "controls",

@@ -1,20 +1,21 @@
-"""A run: its stages one after the other, and what they leave undone."""
+"""A run: its stages in order, and a summary of unfinished work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from importlib import import_module
 
 from jobs.cluster.hosts import kept_hosts
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.known import Known
 from jobs.plan.node import Run
 from jobs.products.table import PRODUCTS
 from jobs.stages.compute import ORDER, compute
 from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store
 from jobs.store.lock import is_asked
+from lrp_core.lazy import named
 
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
@@ -22,12 +23,11 @@ def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     if stage in ORDER:
         return partial(compute, stage=stage)
     make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
-    module, _, name = make.partition(":")
-    return getattr(import_module(module), name)
+    return named(make)
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:
-    """Run the stages one after the other, yielding what each did. Of several, those with a setting must have it.
+    """Run the stages in order, yielding the summary of each. Among several, a stage without its setting is skipped.
 
     A stage with failures does not stop the next ones: they work on what is complete. `closelook stop` does.
     """
@@ -39,6 +39,7 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
                 continue
             summary = function_of(name)(config, store)
             store.pack_manifests()
+            Known.of(store).save()
             yield summary
             if is_asked(store):
                 return

@@ -1,4 +1,7 @@
-"""The record of every run that did something, ROOT/runs/TIME.json: settings, versions and all errors."""
+"""The record of every run that did something, ROOT/runs/TIME.json: settings, versions and all errors.
+
+The latest is told in short beside it (jobs/stages/latest.py).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from typing import Any
 
 from jobs.config import RunConfig
 from jobs.secrets import without_secrets
+from jobs.stages.latest import JSON, MARKDOWN, Latest, groups_of
 from jobs.stages.record import StageSummary
+from jobs.store import Artifact, Store
+from jobs.store.lock import is_asked
 from jobs.store.retry import one_line
-from jobs.store.shards import Store
 from jobs.versions import commit, versions
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 @contextmanager
@@ -25,7 +30,8 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
     A run that had nothing to do, or whose configuration cannot be run, leaves no record. A run that an error or a
     signal ends is recorded with it. Where the store takes no record, as on a full disk, the run ends as it would have.
     """
-    begun, done = time.time(), list[dict[str, Any]]()
+    begun, done, made = time.time(), list[dict[str, Any]](), list[Artifact]()
+    before = groups_of(store)
 
     def ended(summary: StageSummary) -> None:
         seconds = time.time() - begun - sum(stage["seconds"] for stage in done)
@@ -33,6 +39,7 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
         stage["seconds"] = round(seconds, 1)
         stage["failures"] = list(map(without_secrets, summary.failures))
         done.append(stage)
+        made.extend(summary.made)
 
     def write(error: str | None) -> None:
         record: dict[str, Any] = {"stages_asked_for": list(stages), "stages": done}
@@ -41,8 +48,17 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
         record |= {"versions": versions(), "commit": commit(), "config": config.model_dump(mode="json")}
         text = without_secrets(json.dumps(record, indent=1, ensure_ascii=False))
         name = f"{_utc(begun).replace(':', '')}-{uuid.uuid4().hex[:4]}"
+        failures = [failure for stage in done for failure in stage["failures"]]
+        ending = record["error"] or ("incomplete" if failures else "complete")
         with suppress(OSError, RuntimeError):  # of a store that is full, or that another run owns by now
             store.write_bytes(f"runs/{name}.json", text.encode())
+            ending = "stopped" if is_asked(store) else ending
+            ends = {"begun": record["begun"], "ended": record["ended"], "ending": ending}
+            latest = Latest(
+                f"runs/{name}.json", **ends, failures=failures, made=made, before=before, now=groups_of(store)
+            )
+            store.write_bytes(JSON, without_secrets(latest.as_json()).encode())
+            store.write_bytes(MARKDOWN, without_secrets(latest.as_markdown()).encode())
 
     try:
         yield ended

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import Any
 
 _DIGITS = 12  # of a key, in names of files and manifests
@@ -42,6 +43,7 @@ class Layout:
     rejects: str | None = "{product}/rejects/model={model}/task={task}/dtype={dtype}/method={method}/{key}.parquet"
 
 
+STANDARD = Layout()
 _VIEWS = "benchmark/views/tokenizer={tokenizer}"
 _DOTTED = "{model}.{task}.{dtype}.{method}"
 #: By product; one that is not here has the standard layout. Not a field of the product's record: an artifact knows its
@@ -92,16 +94,20 @@ class Artifact:
 
     @property
     def layout(self) -> Layout:
-        return LAYOUTS.get(self.product, Layout())
+        return LAYOUTS.get(self.product, STANDARD)
 
     @property
     def place(self) -> Artifact:
         """The artifact's place: product, model, task, precision, method and the like, without the key."""
-        return replace(self, key="")
+        return self.keyed("")
 
-    @property
+    def keyed(self, key: str) -> Artifact:
+        """The artifact under this key in the same place."""
+        return Artifact(self.product, self.model, self.task, self.dtype, self.method, key, self.tokenizer)
+
+    @cached_property
     def name(self) -> str:
-        """The name of its manifest."""
+        """The name of its manifest, which everything that is known of it is looked up by."""
         return self._filled(self.layout.manifest)
 
     @property
@@ -162,6 +168,12 @@ def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, met
     known |= {"key": rf"(?P<key>{re.escape(own_key)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}
     pieces = re.split(r"(\{\w+\})", template)  # placeholders, and the text between them
     return re.compile("".join(known[piece[1:-1]] if piece.startswith("{") else re.escape(piece) for piece in pieces))
+
+
+def artifact_of(columns: Mapping[str, Any], key: str = "") -> Artifact:
+    """The artifact whose columns a manifest holds."""
+    known = {field.name: columns[field.name] for field in fields(Artifact) if field.name in columns}
+    return Artifact(**{**known, "key": key})
 
 
 def views_of(tokenizer: str, task: str) -> Artifact:

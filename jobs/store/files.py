@@ -8,12 +8,14 @@ No path leads out of the root.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -23,11 +25,12 @@ import pyarrow.fs as pafs
 
 from jobs.store.retry import one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 TEMPORARY = ".tmp-"
 T = TypeVar("T")
 _READS_AT_ONCE = 32
+_PIECE_BYTES = 1 << 25
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
@@ -37,6 +40,21 @@ _CREDENTIALS = {
 
 class StoreError(UserError):
     """The root cannot be used as asked."""
+
+
+class Damaged(StoreError):
+    """A file under the root is not as it was written; the next `closelook run` makes it again."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Written:
+    """The content of a file, as the process knows it that wrote the file."""
+
+    size: int  # bytes
+    sha256: str  # hex
+    rows: int | None = None  # None of a file that is no Parquet
 
 
 class StoreFull(OSError):
@@ -83,19 +101,11 @@ class Files:
         """`path` as a person would type it."""
         return f"{self.root.rstrip('/')}/{path}".rstrip("/")
 
-    def create(self) -> None:
-        """Make the root and try a write. Raises StoreError with the reason when that fails."""
-        try:
-            self.write_bytes(f"{TEMPORARY}probe", b"")
-            self.delete(f"{TEMPORARY}probe")
-        except OSError as error:
-            raise StoreError(f"cannot write to the root {self.root}: {one_line(error)}{self._hint()}") from None
-
     def _hint(self) -> str:
         return _CREDENTIALS.get(self.root.partition("://")[0], "")
 
     @spending(COMMIT)
-    def write_bytes(self, path: str, data: bytes) -> None:
+    def write_bytes(self, path: str, data: bytes) -> Written:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
         self.check()
@@ -105,6 +115,7 @@ class Files:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(errno.ENOSPC, f"no space left under {self.root}: free some and run again") from error
             raise
+        return written(data)
 
     def _put(self, target: str, data: bytes) -> None:
         if self._local:
@@ -123,6 +134,21 @@ class Files:
 
         return retried(read)
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """The content of a file, a few MB at a time. Raises FileNotFoundError."""
+        start, piece = 0, self._piece(path, 0)
+        while piece:
+            yield piece
+            start += len(piece)
+            piece = self._piece(path, start) if len(piece) == _PIECE_BYTES else b""
+
+    def _piece(self, path: str, start: int) -> bytes:
+        def read() -> bytes:
+            with self._fs.open_input_file(self._at(path)) as stream:
+                return stream.read_at(min(_PIECE_BYTES, stream.size() - start), start)
+
+        return retried(read)
+
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         """The content of each file; None of files that do not exist (any more)."""
 
@@ -132,9 +158,9 @@ class Files:
             except FileNotFoundError:
                 return None
 
-        return self._at_once(read, paths)
+        return self.at_once(read, paths)
 
-    def _at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    def at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         """The results of `read` for each path, in order; many at once from object stores, whose answers take time."""
         if self._local or len(paths) < 2:
             return [read(path) for path in paths]
@@ -195,6 +221,11 @@ class Files:
         if outside:
             raise StoreError(f"{path} lies outside the root {self.root}")
         return full
+
+
+def written(data: bytes) -> Written:
+    """The record of a file with this content."""
+    return Written(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _has_credentials(root: str) -> bool:

@@ -30,6 +30,7 @@ STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
 HEARTBEAT_S = STALE_S / 6
 SETTLE_S = 0.3
 _LOOKS = 20  # for a later claim to be given up
+JOB = "CLOSELOOK_JOB"  # the environment variable with the name of the job that a run is, where it was submitted as one
 _LATE_S = STALE_S  # who took so long to contend may have been given up meanwhile
 
 
@@ -147,6 +148,7 @@ class _Claim:
     def _write(self, held: bool) -> None:
         self._renewed = time.monotonic()
         process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
+        process["job"] = os.environ.get(JOB)
         record = {**process, "held": held, "stale_s": STALE_S}
         self._store.write_bytes(self._path, json.dumps(record).encode())
 
@@ -214,7 +216,8 @@ def ask_to_stop(store: Store) -> None:
 
 def is_asked(store: Store) -> bool:
     """True where the run that owns the root is to stop."""
-    return store.exists(_PATH)
+    (request,) = store.read_all([_PATH])  # one request, of which `exists` takes two
+    return request is not None
 
 
 def forget_request(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The model families, found by transformers' `config.model_type`. A new family is one file and one line here.
+"""The model families, found by transformers' `config.model_type`. A new family is a file and a line in this module.
 
 Installed packages add families through the entry points `closelook.families`.
 """
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from lrp_core.families import bert, gpt2, llama, phi
 from lrp_core.families.bart import BART
-from lrp_core.families.base import NO_LOOKING_AHEAD, Family
+from lrp_core.families.base import Family
 from lrp_core.families.distilbert import DISTILBERT
 from lrp_core.families.generic import GENERIC, generic_family, serves
 from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.modernbert import MODERNBERT
 from lrp_core.families.opt import OPT
+from lrp_core.families.requirements import NO_LOOKING_AHEAD
 from lrp_core.families.t5 import T5
 from lrp_core.families.vit import VIT
-from lrp_core.plugins import Extended
-from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedModel, UserError
+from lrp_core.records.plugins import Extended
+from lrp_core.records.registry import Registry
+from lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -83,7 +84,7 @@ def describing(model_type: str) -> Family:
 
 
 def introduce() -> None:
-    """Has transformers know the classes of every family; called before it is asked for a model.
+    """Register the classes of every family with transformers, before transformers opens a model.
 
     Raises UserError, naming the package, for classes that cannot be imported.
     """
@@ -96,7 +97,7 @@ def introduce() -> None:
             by, reason = FAMILIES.owner(family.name), " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(
                 f"{by} brings the classes of {family.name} models in {family.classes}, which cannot be imported "
-                f"({reason}): mend or uninstall it"
+                f"({reason}): repair or uninstall it"
             ) from error
 
 
@@ -147,7 +148,7 @@ def without_head(architecture: str, family: Family) -> str:
 
 
 def _class_in(table: str, family: Family) -> str | None:
-    """The class of such models in transformers' `table`, or the one that a package has registered for them there."""
+    """The class of such models in transformers' `table`, including classes that packages registered."""
     from transformers.models.auto import modeling_auto
 
     classes: dict[str, str] = getattr(modeling_auto, table)

@@ -1,7 +1,9 @@
 from dataclasses import replace
 
-from lrp_core.families.base import CrossAttention, Decoder, Family, Requirement, SameAs
-from lrp_core.kinds import ENCODER_DECODER
+from lrp_core.families.base import Decoder, Family
+from lrp_core.families.layout import CrossAttention
+from lrp_core.families.requirements import Requirement, SameAs
+from lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(
     attention="encoder_attn",

@@ -1,19 +1,13 @@
-"""BERT, and the families that are laid out like it but for what is said of them."""
+"""BERT, and families with its layout, described by their differences."""
 
 from dataclasses import replace
 from typing import Any
 
-from lrp_core.capabilities import ATTENTION, RULES
-from lrp_core.families.base import (
-    ABSOLUTE_POSITIONS,
-    WHOLE_FEED_FORWARD,
-    Correction,
-    Family,
-    LabelHead,
-    Requirement,
-    SameAs,
-)
-from lrp_core.kinds import MASKED
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Correction, Requirement, SameAs
+from lrp_core.records.capabilities import ATTENTION, RULES
+from lrp_core.records.kinds import MASKED
 
 
 def _embeddings(model: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-from lrp_core.families.base import WHOLE_FEED_FORWARD, Family, LabelHead
-from lrp_core.kinds import MASKED
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import WHOLE_FEED_FORWARD
+from lrp_core.records.kinds import MASKED
 
 DISTILBERT = Family(
     name="distilbert",

@@ -1,4 +1,4 @@
-"""Models that nobody described: what transformers itself says of every text model is all that is known of them."""
+"""The generic family: models without a description, run as a whole through transformers' common interface."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import GRADIENTS, ONE_STACK, Capability
-from lrp_core.families.base import ONE_LABEL, Family, perturbable
-from lrp_core.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
-from lrp_core.types import UnsupportedModel
+from lrp_core.families.base import Family, perturbable
+from lrp_core.families.requirements import ONE_LABEL
+from lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
+from lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
+from lrp_core.records.types import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 GENERIC = "generic"  # how a config or a caller asks for it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GenericFamily(Family):
     """A family without paths: its models are run as a whole, from token embeddings to logits."""
 
@@ -31,7 +32,8 @@ class GenericFamily(Family):
         return f"{super().title} of the family {GENERIC!r}"
 
     def most_tokens(self, config: Any) -> int:
-        """A few less than the model can take where that is unclear, and no bound where none is known.
+        """The largest number of tokens, somewhat fewer if the model's limit is unclear; None if there is no known
+        limit.
 
         Some models count positions from behind the padding token's id on; their tables have so many rows more.
         """
@@ -56,11 +58,11 @@ def generic_family(config: PretrainedConfig, architecture: str | None = None) ->
         raise UnsupportedModel(f"{name} models are encoder-decoders, which the family {GENERIC!r} does not serve")
     named = [architecture] if architecture is not None else config.architectures or []
     known = _classes(name)
-    kinds = [known[one] for one in named if one in known] if named else list(known.values())
+    kinds = [known[kind] for kind in named if kind in known] if named else list(known.values())
     if not kinds:
         fits = " or ".join(known) or "masked or causal language model or a text classifier"
-        what = " or ".join(named) or f"transformers' {name}"
-        raise UnsupportedModel(f"{what} predicts neither a token nor a label of the text: give a {fits}")
+        described = " or ".join(named) or f"transformers' {name}"
+        raise UnsupportedModel(f"{described} predicts neither a token nor a label of the text: give a {fits}")
     family = GenericFamily(name=name, kind=kinds[0], requires=(ONE_LABEL,) if kinds[0].labels else ())
     for requirement in family.requires:
         unmet = requirement.unmet_by(config)

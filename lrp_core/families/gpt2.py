@@ -1,7 +1,9 @@
 from dataclasses import replace
 
-from lrp_core.families.base import Family, LabelHead, Requirement
-from lrp_core.kinds import CAUSAL
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import Requirement
+from lrp_core.records.kinds import CAUSAL
 
 GPT2 = Family(
     name="gpt2",

@@ -1,5 +1,7 @@
-from lrp_core.families.base import STEADY_ROTARY, Family, LabelHead
-from lrp_core.kinds import CAUSAL
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import STEADY_ROTARY
+from lrp_core.records.kinds import CAUSAL
 
 GPT_NEOX = Family(
     name="gpt_neox",

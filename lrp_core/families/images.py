@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lrp_core.capabilities import UNCENTRED, Capability
 from lrp_core.families.base import Family
+from lrp_core.records.capabilities import UNCENTRED, Capability
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageFamily(Family):
     """`token_embedding` is the convolution that makes a token of each patch; more paths are those of its neighbours."""
 
@@ -28,13 +28,13 @@ class ImageFamily(Family):
         return (super().capabilities | {UNCENTRED}).difference(self.lacks)
 
     def most_tokens(self, config: Any) -> int:
-        """One for the class, one for each patch."""
+        """The number of tokens: one for the class and one for each patch."""
         (height, width), (of_patch, across) = both(config.image_size), both(config.patch_size)
         return 1 + (height // of_patch) * (width // across)
 
 
 def both(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width of what a config gives as one number, or as both."""
+    """Height and width from a config value that is one number or a pair."""
     if isinstance(size, int):
         return size, size
     height, width = size

@@ -1,9 +1,11 @@
-"""LLaMA, and the families that are laid out like it but for what is said of them."""
+"""LLaMA, and families with its layout, described by their differences."""
 
 from dataclasses import replace
 
-from lrp_core.families.base import STEADY_ROTARIES, STEADY_ROTARY, Experts, Family, LabelHead, Requirement
-from lrp_core.kinds import CAUSAL
+from lrp_core.families.base import Family
+from lrp_core.families.layout import Experts, LabelHead
+from lrp_core.families.requirements import STEADY_ROTARIES, STEADY_ROTARY, Requirement
+from lrp_core.records.kinds import CAUSAL
 
 LLAMA = Family(
     name="llama",

@@ -1,5 +1,7 @@
-from lrp_core.families.base import STEADY_ROTARIES, Family, LabelHead, Requirement
-from lrp_core.kinds import MASKED
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import STEADY_ROTARIES, Requirement
+from lrp_core.records.kinds import MASKED
 
 _OF_FIRST_TOKEN = Requirement("classifier_pooling", ("cls",), "a mean over tokens is read at none of them")
 #: Pre-norm, and the first block has no norm before attention: that of the embeddings stands there.

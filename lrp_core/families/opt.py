@@ -1,5 +1,7 @@
-from lrp_core.families.base import Family, LabelHead, Requirement, SameAs
-from lrp_core.kinds import CAUSAL
+from lrp_core.families.base import Family
+from lrp_core.families.layout import LabelHead
+from lrp_core.families.requirements import Requirement, SameAs
+from lrp_core.records.kinds import CAUSAL
 
 OPT = Family(
     name="opt",

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import CrossAttention, Decoder, Family, FamilyVariant, Requirement
-from lrp_core.kinds import ENCODER_DECODER
+from lrp_core.families.base import Decoder, Family, FamilyVariant
+from lrp_core.families.layout import CrossAttention
+from lrp_core.families.requirements import Requirement
+from lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(
     attention="layer.1.EncDecAttention",

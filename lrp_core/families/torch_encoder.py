@@ -1,7 +1,7 @@
-"""Models around torch's own `nn.TransformerEncoder`: what their descriptions have in common."""
+"""The common description of models around torch's own `nn.TransformerEncoder`."""
 
 from lrp_core.families.base import Family
-from lrp_core.kinds import MASKED
+from lrp_core.records.kinds import MASKED
 
 #: The encoder is the module `encoder` of the base model, its norms stand before attention and MLP, and one behind the
 #: blocks. A description of such models replaces the name and the paths outside of the encoder.

@@ -1,6 +1,6 @@
-from lrp_core.families.base import ONE_LABEL
 from lrp_core.families.images import ImageFamily
-from lrp_core.kinds import IMAGE_CLASSIFIER
+from lrp_core.families.requirements import ONE_LABEL
+from lrp_core.records.kinds import IMAGE_CLASSIFIER
 
 #: The head reads the class token behind the final norm; there is no pooler.
 VIT = ImageFamily(

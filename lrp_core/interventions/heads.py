@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.encoder_decoder import EncoderDecoderView
-from lrp_core.transfer import to_device
-from lrp_core.view import ModelView
+from lrp_core.device.transfer import to_device
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.view import ModelView
 
 
 @dataclass(frozen=True)
 class HeadsLeft:
-    """The rows of one layer of a pass: which row of the layer below each goes on from, and its heads that are left."""
+    """The rows of a layer in a pass: the row of the layer below that each continues, and its remaining heads."""
 
     parents: Tensor  # [R] int64
     kept: Tensor  # [R, H] in the model's precision, 1 or 0

@@ -1,4 +1,4 @@
-"""Weights that change in place, and are what they were afterwards."""
+"""Temporary changes of weights in place, undone exactly afterwards."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
 from lrp_core.parts.weights import ADDED_WEIGHTS
-from lrp_core.types import UnsupportedModel
-from lrp_core.view import ModelView
+from lrp_core.records.types import UnsupportedModel
+from lrp_core.views.view import ModelView
 
 
 def check_weights(view: ModelView) -> None:

@@ -13,11 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.capabilities import NEURONS
-from lrp_core.feed_forward import Passing, at_neurons
-from lrp_core.transfer import to_device
-from lrp_core.types import UnsupportedMethod, UserError
-from lrp_core.view import ModelView
+from lrp_core.device.transfer import to_device
+from lrp_core.readers.feed_forward import Passing, at_neurons
+from lrp_core.records.capabilities import NEURONS
+from lrp_core.records.types import UnsupportedMethod, UserError
+from lrp_core.views.view import ModelView
 
 Changes = Sequence[Mapping[tuple[int, int], float]]  # a row each: (layer, neuron) to a value or a factor
 
@@ -50,8 +50,8 @@ def neurons_scaled(view: ModelView, changes: Changes, where: Tensor | None = Non
 @contextmanager
 def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bool) -> Iterator[None]:
     by_layer: dict[int, list[tuple[int, int, float]]] = {}
-    for row, own in enumerate(changes):
-        for (layer, neuron), value in own.items():
+    for row, of_row in enumerate(changes):
+        for (layer, neuron), value in of_row.items():
             check_neuron(view, layer, neuron)
             by_layer.setdefault(layer, []).append((row, neuron, value))
     with ExitStack() as undo:
@@ -87,14 +87,14 @@ def _change(
     else:  # some families flatten batches, and experts have tokens of all rows
         shape = [size, passing.count // size] if passing.count % size == 0 else [passing.count]
     if shape[0] != size or (where is not None and list(where.shape) != shape):
-        given = [size] if where is None else list(where.shape)
-        raise UserError(f"changes of neurons are for a batch of the shape {given}, not {shape}")
-    own = (neurons >= passing.part.first) & (neurons < passing.part.first + passing.part.size)
-    if not own.any():
+        expected_shape = [size] if where is None else list(where.shape)
+        raise UserError(f"changes of neurons are for a batch of the shape {expected_shape}, not {shape}")
+    in_part = (neurons >= passing.part.first) & (neurons < passing.part.first + passing.part.size)
+    if not in_part.any():
         return None
     x = passing.spread(whole, shape)
-    rows, neurons = (to_device(of, x.device) for of in (rows[own], neurons[own] - passing.part.first))
-    values = to_device(values[own].to(x.dtype), x.device)[:, None]
+    rows, neurons = (to_device(of, x.device) for of in (rows[in_part], neurons[in_part] - passing.part.first))
+    values = to_device(values[in_part].to(x.dtype), x.device)[:, None]
     before = x[rows, :, neurons]  # [N, T]
     after = before * values if scaled else values.expand_as(before)
     if where is not None:

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lrp_core.images import ImageView
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, UserError
-from lrp_core.view import ModelView
+from lrp_core.device.transfer import to_device
+from lrp_core.records.types import Batch, UserError
+from lrp_core.views.images import ImageView
+from lrp_core.views.view import ModelView
 
 
 def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequence[float]) -> Batch:

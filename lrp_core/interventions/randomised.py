@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.families.base import Family
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
-from lrp_core.guard import undisturbed
 from lrp_core.interventions.in_place import check_weights, restored, tensors_of
-from lrp_core.types import UnsupportedModel
-from lrp_core.view import ModelView
+from lrp_core.records.types import UnsupportedModel
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
 
 HEAD, EMBEDDINGS = "head", "embeddings"
 _MARK = "_is_hf_initialized"  # transformers draws no weights of what has it
@@ -144,8 +144,8 @@ def _depths(view: ModelView) -> list[Depth]:
     names = list(dict.fromkeys([*places.values(), EMBEDDINGS]))
     groups: dict[str, dict[int, tuple[str, nn.Parameter]]] = {name: {} for name in names}
     known: dict[int, str] = {}
-    for place, name in places.items():
-        for path, weight in _weights_at(view, place):
+    for module_path, name in places.items():
+        for path, weight in _weights_at(view, module_path):
             if known.setdefault(id(weight), name) == name:
                 groups[name][id(weight)] = (path, weight)
     for path, weight in weights.items():
@@ -162,7 +162,7 @@ def _families(view: ModelView) -> list[tuple[Family, str]]:
 
 
 def _head(view: ModelView, stacks: list[tuple[Family, str]]) -> dict[str, str]:
-    """Paths of the unembedding and of what stands between it and the last block."""
+    """Paths of the unembedding and of the modules between it and the last block."""
     unembedding = next(path for path, module in view.model.named_modules() if module is view.unembedding)
     last, _ = stacks[0]
     paths = (unembedding, view.family.head_dense, view.family.head_norm, last.final_norm)

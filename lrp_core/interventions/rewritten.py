@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.families.generic import GenericFamily
-from lrp_core.guard import undisturbed
 from lrp_core.interventions.in_place import check_weights, put_back, restored, tensors_of
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.norms import NormView
-from lrp_core.view import ModelView
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
 
 _SCALES = torch.tensor([0.25, 0.5, 2.0, 4.0])  # powers of two: nothing is rounded
 
@@ -174,7 +174,9 @@ def _permute_neurons(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _is_homogeneous(block: BlockView) -> bool:
-    """True where a neuron that is scaled scales what it puts out: gated ones, by what the gate multiplies, and ReLU."""
+    """True if scaling a neuron's input weights scales its activation: gated neurons (by the factor of the gate) and
+    ReLU.
+    """
     return _has_neurons(block) and (block.gate is not None or isinstance(block.activation, nn.ReLU))
 
 

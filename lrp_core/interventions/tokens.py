@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.kinds import DELETE, MASK, RESAMPLE, ZERO
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, UserError
-from lrp_core.view import ModelView
+from lrp_core.device.transfer import to_device
+from lrp_core.records.kinds import DELETE, MASK, RESAMPLE, ZERO
+from lrp_core.records.types import Batch, UserError
+from lrp_core.views.view import ModelView
 
 
 def check_way(view: ModelView, way: str, instead: int | Tensor | None = None) -> None:
@@ -52,7 +52,7 @@ def tokens_removed(
         return
     batch, removed = batch.to(view.device), to_device(removed, view.device)
     if way == RESAMPLE and instead is None:
-        raise UserError(f"the perturbation {RESAMPLE!r} needs tokens to put in place of those that go")
+        raise UserError(f"the perturbation {RESAMPLE!r} needs replacements for the removed tokens")
     if instead is not None and way in (MASK, RESAMPLE):
         length = batch.input_ids.shape[1]
         gone = removed[:, :length] & (batch.attention_mask > 0)
@@ -74,16 +74,16 @@ def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed
 
 def _without(batch: Batch, removed: Tensor) -> Batch:
     kept = (batch.attention_mask > 0) & ~removed[:, : batch.input_ids.shape[1]]  # [B, T]
-    if batch.decoder_input_ids is None:
-        position = kept.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
-        empty = position < 0
-    else:
-        position, empty = batch.position, kept.sum(-1) == 0
-    if empty.any():
+    in_text, remaining = batch.decoder_input_ids is None, kept.cumsum(-1)
+
+    def moved(positions: Tensor) -> Tensor:
+        return remaining.gather(1, positions) - 1 if in_text else positions
+
+    if ((moved(batch.read_positions) < 0).any(-1) | (kept.sum(-1) == 0)).any():
         raise UserError("a deletion must leave a token to read the prediction from")
     count = kept.sum(-1, keepdim=True)
     width = int(count.max())
     first = torch.argsort(~kept, dim=-1, stable=True)[:, :width]  # kept tokens in their order
     inside = torch.arange(width, device=count.device) < count
-    kept_first = batch.over_tokens(lambda of_tokens: of_tokens.gather(1, first), position)
+    kept_first = batch.over_tokens(lambda of_tokens: of_tokens.gather(1, first), moved)
     return replace(kept_first, attention_mask=inside.to(batch.attention_mask.dtype))

@@ -9,19 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core import composites
-from lrp_core.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
-from lrp_core.explained import EVERY, NO_CHOICE
-from lrp_core.method import Method
 from lrp_core.methods.perturbation_records import PERTURBATION
+from lrp_core.methods.record import Method
 from lrp_core.methods.representation_records import REPRESENTATION
-from lrp_core.option import Option
-from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedMethod, nearest
+from lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
+from lrp_core.records.explained import EVERY, NO_CHOICE
+from lrp_core.records.finer import FINER
+from lrp_core.records.option import Option
+from lrp_core.records.registry import Registry
+from lrp_core.records.types import UnsupportedMethod, nearest
+from lrp_core.rules import composite as composites
 
 if TYPE_CHECKING:
-    from lrp_core.types import Batch, Relevance
-    from lrp_core.view import ModelView
+    from lrp_core.records.types import Batch, Relevance
+    from lrp_core.views.view import ModelView
 
 EPSILON = 1e-9  # stabilises the denominators of explicit propagation
 
@@ -70,23 +71,24 @@ ITSELF = Option(
 
 def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
     """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
+    inside = [finer.name for finer in FINER.values() if finer.reader and (conserves or not finer.of_sums)]
     of_all: dict[str, Any] = {
         "explain": "lrp_core.methods.gradients:explain_many",
         "needs": (GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
-        "gives": ("tokens", "heads", "neurons", "projections", *(("boundaries",) if conserves else ())),
+        "gives": ("tokens", *inside),
         "explanations": EVERY,
         "passes": "gradients",
-        "spans": True,
+        "spans": "together",
     }
     return Method(name, version=1, label=label, conserves=conserves, rules=rules, **of_all | record)
 
 
-def _rival(name: str, label: str, **record: Any) -> Method:
+def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
     """AttnLRP with another rule of the softmax, in a pass of its own: others keep their kernels."""
     return _of_gradients(
         name,
         label,
-        name,
+        f"attnlrp with {composites.SOFTMAX} {softmax}",
         explain="lrp_core.methods.gradients:explain_openly",
         passes="gradients_openly",
         unstable=True,
@@ -155,15 +157,17 @@ METHODS: Registry[Method] = Registry(
         source="Close Look 3.3 and C.1; AttnLRP 3.3",
     ),
     _rival(
-        composites.IDENTITY_SOFTMAX,
+        "lrp_identity_softmax",
         "LRP, identity softmax",
+        composites.IDENTITY,
         order=92,
         about="attnlrp with relevance that passes the softmax as it is, which explodes: for comparison",
         source="Ding et al. 2017; AttnLRP table 3 and figure 5",
     ),
     _rival(
-        composites.DISTRIBUTED_BIAS_SOFTMAX,
+        "lrp_distributed_bias",
         "LRP, distributed bias",
+        composites.DISTRIBUTED_BIAS,
         order=94,
         about="attnlrp with the softmax's bias shared equally among scores, which explodes: for comparison",
         source="Voita et al. 2021; AttnLRP table 3 and figure 5",
@@ -173,10 +177,12 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="AttnLRP explicit",
         explain="lrp_core.methods.explicit:explain_many",
+        spans="summed",
         options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
         needs=(GRADIENTS, RULES, ONE_STACK),
         gives=("tokens", "heads"),
         passes="explicit",
+        same_as=("attnlrp", {"epsilon": 1e-30}),
         forwards=6.0,
         again=5.0,
         order=90,
@@ -188,7 +194,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="IG",
         explain="lrp_core.methods.path_gradients:integrated_gradients",
-        spans=True,
+        spans="together",
         options=(
             Option("steps", 50, "gradients along the path", low=1),
             Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
@@ -209,7 +215,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="SmoothGrad",
         explain="lrp_core.methods.path_gradients:smoothgrad",
-        spans=True,
+        spans="together",
         options=(
             Option("samples", 20, "points drawn around the input", low=1),
             Option("sigma", 0.1, "standard deviation of the noise", low=0),
@@ -238,6 +244,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="AttnRollout",
         explain="lrp_core.methods.rollout:explain_many",
+        spans="together",
         family="attention",
         options=(DISCARD_THRESHOLD, LOWEST),
         needs=(ATTENTION,),
@@ -251,10 +258,27 @@ METHODS: Registry[Method] = Registry(
         source="Abnar & Zuidema 2020; AttnLRP A.1.4",
     ),
     Method(
+        "attention_share",
+        version=1,
+        label="Attention",
+        explain="lrp_core.methods.attention_share:explain_many",
+        family="attention",
+        spans="together",
+        needs=(ATTENTION,),
+        explanations=NO_CHOICE,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=1.2,
+        order=61,
+        about="the mean attention from where a prediction is read, over layers and heads",
+        source="a baseline of Cohen-Wang et al. 2024",
+    ),
+    Method(
         "grad_attention_rollout",
         version=1,
         label="G×AttnRollout",
         explain="lrp_core.methods.attention_gradients:grad_attention_rollout",
+        spans="together",
         family="attention",
         options=(DISCARD_THRESHOLD, LOWEST, ITSELF),
         needs=(ATTENTION, GRADIENTS),
@@ -272,6 +296,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="Grad-CAM",
         explain="lrp_core.methods.attention_gradients:gradcam",
+        spans="together",
         family="attention",
         needs=(ATTENTION, GRADIENTS),
         explanations=EVERY,
@@ -291,6 +316,7 @@ METHODS: Registry[Method] = Registry(
         version=1,
         label="Random",
         explain="lrp_core.methods.random_baseline:explain_many",
+        spans="together",
         family="baseline",
         seeded=True,
         gives=("tokens", "layers"),
@@ -304,7 +330,10 @@ METHODS: Registry[Method] = Registry(
 
 
 def attribute(method: str, view: ModelView, batch: Batch, **options: Any) -> Relevance:
-    """One method on one batch, with the options of `Method`'s call. Raises UnsupportedMethod for unknown names."""
+    """The relevance of a batch by a method, with the options of `Method`'s call.
+
+    Raises UnsupportedMethod for unknown names.
+    """
     if method not in METHODS:
         raise UnsupportedMethod(f"no method {method!r} here{nearest(method, METHODS)}")
     return METHODS[method](view, batch, **options)

@@ -1,4 +1,4 @@
-"""AtMan (Deb et al. 2023): what the prediction loses when attention to one token is suppressed in all layers.
+"""AtMan (Deb et al. 2023): the drop of the prediction when attention to a token is suppressed in all layers.
 
 Every suppressed token of every sample is a row of a forward. In causal models what stands before the suppressed token
 does not change, so rows begin at the first token that is suppressed in their forward and look back at the keys and
@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Attended, Kernel, around_attention
-from lrp_core.explained import LOG_PROB, TARGET, relevance_of
-from lrp_core.precision import wide, wide_dtype
-from lrp_core.readout import explained_numbers
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Request, Results
-from lrp_core.variants import TOKEN_BUDGET, rows_of
-from lrp_core.view import ModelView
+from lrp_core.device.precision import wide, wide_dtype
+from lrp_core.device.progress import tell
+from lrp_core.device.transfer import to_device
+from lrp_core.readers.attention import Attended, Kernel, around_attention
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
+from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.variants import TOKEN_BUDGET, rows_of
+from lrp_core.views.view import ModelView
 
 IN_VAIN = 1 / 8  # the most of its forward that a row may compute before its own token
 
@@ -136,7 +137,8 @@ def explain_many(
     token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
     attentions = [layer.attention for layer in view.attentions_over_text]
-    for samples, keys, start in _parts(view, on_host, token_budget, whole=similarity < 1):
+    whole_rows = similarity < 1 or batch.span_ids is not None  # a span may be read before the suppressed token, too
+    for samples, keys, start in _parts(view, on_host, token_budget, whole=whole_rows):
         samples, keys = to_device(samples, token.device), to_device(keys, token.device)
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
@@ -165,7 +167,7 @@ def _alike(token: Tensor, similarity: float) -> Tensor:
 
 def _from(start: int, rows: Batch) -> Batch:
     """The rows without their first `start` tokens."""
-    return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], rows.position - start)
+    return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], lambda positions: positions - start)
 
 
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
@@ -190,4 +192,5 @@ def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Ite
             end = int(torch.searchsorted(keys, start + int((length - start) * IN_VAIN), right=True))
             size = min(size, max(end - done, size // 4))
         yield samples[done : done + size], keys[done : done + size], start
-        done += size
+        done = min(done + size, len(keys))
+        tell(done, len(keys))

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Attended, Kernel, around_attention, weights_read
-from lrp_core.encoder_decoder import EncoderDecoderView
-from lrp_core.explained import explanations_of, relevance_of
+from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.methods.rollout import CrossRollout, discard, of_itself, visible
-from lrp_core.precision import wide, wide_dtype
-from lrp_core.readout import explained_numbers
-from lrp_core.types import Batch, Relevance, Request, Results
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.explained import explanations_of, relevance_of
+from lrp_core.records.types import Batch, Relevance, Request, Results
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.view import ModelView
 
 Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T, T], visible entries [B, T, T]
 
@@ -31,16 +31,17 @@ def grad_attention_rollout(
 
     Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
     formed. Encoder-decoders have `CrossRollout`. The token at the predicted position has the identity's 1, or
-    (`itself`) what attention brings it alone, or 0 (Chefer et al., their code).
+    (`itself`) what attention brings it alone, or 0 (Chefer et al., their code). Of a span the gradient is that of the
+    whole sum, and the row the mean of those of its positions; so of Grad-CAM.
     """
     batch = batch.to(view.device)
     if isinstance(view, EncoderDecoderView):
         return _over_both(view, batch, requests, discard_threshold, lowest, itself)
     rows: list[Tensor] = []  # of the product, and of that without the identity
+    reading = batch.reading(wide_dtype(view.dtype))
 
     def begin() -> None:
-        none = torch.zeros_like(batch.input_ids, dtype=wide_dtype(view.dtype))
-        rows[:] = [none.scatter(1, batch.position[:, None], 1), none]
+        rows[:] = [reading, torch.zeros_like(reading)]
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         step = _step(weights, gradient, shown, discard_threshold, lowest)
@@ -50,7 +51,7 @@ def grad_attention_rollout(
 
     def result() -> Tensor:
         whole, attended = rows
-        return of_itself(whole, attended, batch.position, itself)
+        return of_itself(whole, attended, reading, itself)
 
     return _explain(view, batch, requests, range(view.n_layers), begin, read, result)
 
@@ -78,11 +79,11 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Resul
     sizes = keys * view.asking(batch, last).sum(-1)  # [B], of the maps
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
-        at, position = torch.arange(len(batch), device=weights.device), batch.position.to(weights.device)
-        row = wide(weights[at, :, position])  # [B, H, T]
+        reading = batch.reading(wide_dtype(weights.dtype)).to(weights.device)
+        row = torch.einsum("bq,bhqk->bhk", reading, wide(weights))
         if view.kind.images:
-            of_head = wide(gradient[at, :, position, 1:]).mean(-1)  # [B, H]
-            row = row.index_fill(-1, torch.zeros_like(at[:1]), 0)
+            of_head = torch.einsum("bq,bhqk->bhk", reading, wide(gradient))[..., 1:].mean(-1)  # [B, H]
+            row = row.index_fill(-1, torch.zeros(1, dtype=torch.int64, device=row.device), 0)
         else:
             total = (wide(gradient) * shown[:, None]).sum((2, 3))
             of_head = total / sizes.to(weights.device)[:, None].clamp_min(1)

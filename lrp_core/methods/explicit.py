@@ -20,14 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lrp_core.attention import Kernel, around_attention
-from lrp_core.expert_rows import ExpertRows
-from lrp_core.explained import explained_by
-from lrp_core.feed_forward import where_sent
+from lrp_core.device.expert_rows import ExpertRows
+from lrp_core.device.precision import unrounded
 from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
-from lrp_core.precision import unrounded
-from lrp_core.propagation import (
+from lrp_core.readers.attention import Kernel, around_attention
+from lrp_core.records.explained import explained_by
+from lrp_core.records.types import Batch, Relevance, Request
+from lrp_core.rules.activation import soft_cap
+from lrp_core.rules.heads import HeadRelevance
+from lrp_core.rules.normalization import inverse_rms
+from lrp_core.rules.propagation import (
     add_rule,
     identity_rule,
     linear_of_experts_rule,
@@ -41,21 +44,19 @@ from lrp_core.propagation import (
     stabilised,
     wide,
 )
-from lrp_core.rules import HeadRelevance, Tap, inverse_rms, soft_cap
-from lrp_core.types import Batch, Relevance, Request
-from lrp_core.view import ModelView
+from lrp_core.views.view import ModelView
 
 
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, epsilon: float = EPSILON
 ) -> dict[Request, Relevance]:
-    """One forward, one propagation per explanation; `epsilon` stabilises every denominator.
+    """Explicit AttnLRP: a forward pass, and a propagation for each explanation; `epsilon` stabilises every denominator.
 
     Weights stay in the graph and attention is T x T per head: a baseline, not a tool. Raises UserError for a
     contrastive request without foils.
     """
     batch = batch.to(view.device)
-    collected = HeadRelevance(view.n_layers) if heads else None
+    collected = HeadRelevance(view, batch, ()) if heads else None
     results: dict[Request, Relevance] = {}
     with torch.inference_mode(False), torch.enable_grad():
         token, full = (wide(part.detach()) for part in view.embed(batch))
@@ -78,7 +79,7 @@ def explain_many(
                         explained=explained.detach(),
                         logit_target=logits[:, 0].detach(),
                         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-                        heads=None if collected is None else collected.of("relevance"),
+                        heads=None if collected is None else collected.pooled("relevance"),
                     )
     return {request: results[request] for request in requests}
 
@@ -178,24 +179,12 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
 
 
 def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
-    """The output [N, D] of a token's experts, one after the other: sums and products that have rules."""
+    """The output [N, D] of a token's experts, the one with the lowest number first: sums and products that have rules.
+
+    Sums are over the experts that the token is sent to: epsilon would take its share of further ones, and which experts
+    are busy depends on the tokens beside it.
+    """
     states, chosen, weights = args
-    if states.device.type != "cpu":
-        return _mixed_at_once(module, *args, epsilon=epsilon)
-    total = None
-    for expert, (token, rank) in enumerate(where_sent(chosen, len(module.down_proj))):
-        if not len(token):
-            continue
-        gate, up = nn.functional.linear(states[token], module.gate_up_proj[expert]).chunk(2, dim=-1)
-        said = nn.functional.linear(module.act_fn(gate) * up, module.down_proj[expert])
-        part = torch.zeros_like(states).index_add(0, token, said * weights[token, rank, None])
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
-def _mixed_at_once(module: Any, states: Tensor, chosen: Tensor, weights: Tensor, *, epsilon: float) -> Tensor:
-    """As `_mixed`, up to rounding, for a device: the host does not wait for how many tokens an expert has."""
     rows = ExpertRows.of(chosen, len(module.down_proj))
     inputs = linear_of_experts_rule(states[rows.tokens], module.gate_up_proj, rows, epsilon=epsilon)
     gate, up = inputs.chunk(2, dim=-1)
@@ -231,5 +220,5 @@ def _attend(
     weights = softmax_rule(scores, mask)
     context = matmul_rule(weights, value, epsilon).transpose(1, 2)  # [B, T, H, K]
     if heads is not None:
-        context = Tap.apply(context, partial(heads.read, layer))
+        context = heads.after_attention(layer, context)
     return context, weights

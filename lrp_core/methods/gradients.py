@@ -1,4 +1,4 @@
-"""Gradient-family methods: one forward, one backward per set of rules and explained logit, whatever is asked."""
+"""Methods of the gradient family: a forward pass, and a backward pass for each set of rules and explained number."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.clock import StageClock
-from lrp_core.composites import EPSILON
-from lrp_core.explained import EXPLAINED, explanations_of, relevance_of
+from lrp_core.device.clock import StageClock
+from lrp_core.device.precision import wide
 from lrp_core.methods import METHODS
-from lrp_core.precision import wide
-from lrp_core.readout import explained_numbers
-from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance, changed
-from lrp_core.rules.latent import Measure
-from lrp_core.rules.projections import ProjectionRelevance
-from lrp_core.scope import Readers, rules_on
-from lrp_core.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod
-from lrp_core.view import ModelView, Traced
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
+from lrp_core.records.finer import FINER
+from lrp_core.records.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod
+from lrp_core.rules import Composite, changed
+from lrp_core.rules.composite import EPSILON, composite_of
+from lrp_core.rules.reading import Measure, Reader
+from lrp_core.rules.scope import rules_on
+from lrp_core.views.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
     "product": lambda gradient, value: gradient * value,
@@ -38,21 +38,16 @@ class Reading:
     measure: Measure
     conserves: bool
 
-    @property
-    def bounded(self) -> bool:
-        """True if boundaries of layers are accounted for: the share of biases is known under the epsilon rule alone."""
-        return self.conserves and not self.composite.linear.ruled
-
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass and one explanation of it: the number to differentiate, and what reads gradients inside."""
+    """A forward pass with an explanation: the number to differentiate, and the readers of gradients inside a model."""
 
     traced: Traced
     rows: Sequence[Batch]  # each time the texts come
     logits: Tensor  # of target and foil [B, 2], of all `rows` together
     numbers: Tensor  # explained [B]
-    readers: Readers
+    readers: Sequence[Reader]
     lap: Callable[..., None]
 
     def backward(self, asked: Mapping[Request, Reading], keep: bool) -> Results:
@@ -64,12 +59,16 @@ class Pass:
         size = len(self.rows[0])
         of_rows = zip(self.rows, self.logits.split(size), self.numbers.split(size), strict=True)
         for number, (row, logits, explained) in enumerate(of_rows, start=1):
-            self.readers.begin({request.method: reading.measure for request, reading in asked.items()})
+            measures = {request.method: reading.measure for request, reading in asked.items()}
+            for reader in self.readers:
+                reader.begin(measures)
             more = keep or number < len(self.rows)
             gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=more)
             self.lap("backward", *(request.method for request in asked))
             for request, reading in asked.items():
-                fields = self._of_tokens(request, reading, gradients, row) | self._inside(request.method, reading)
+                fields = self._of_tokens(request, reading, gradients, row)
+                for reader in self.readers:
+                    fields |= reader.fields(request.method, reading.composite, reading.conserves)
                 conserves = reading.conserves and _sums(request)
                 parts[request].append(relevance_of(logits=logits, explained=explained, conserves=conserves, **fields))
                 self.lap("aggregate", request.method)
@@ -88,23 +87,6 @@ class Pass:
             fields["pixels"] = attribution(gradient, picture, mask, reading.measure, how)
         return fields
 
-    def _inside(self, method: str, reading: Reading) -> dict[str, Any]:
-        """Fields of `Relevance` inside the model, of the pass that has just ended."""
-        readers = self.readers
-        fields: dict[str, Any] = {}
-        if readers.heads is not None:
-            fields["heads"] = readers.heads.of(method)
-        if readers.neurons is not None:
-            of_neurons = readers.neurons.of(method)
-            fields["neurons"] = of_neurons.total
-            fields["neuron_positions"] = of_neurons.at
-            fields["neuron_values"] = of_neurons.value
-        if readers.layers is not None and reading.bounded:
-            fields |= readers.layers.of(method)
-        if readers.projections is not None:
-            fields |= readers.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
-        return fields
-
 
 def _sums(request: Request) -> bool:
     """True if the relevance of this request has the sum that its method promises."""
@@ -112,7 +94,7 @@ def _sums(request: Request) -> bool:
 
 
 READINGS = {
-    method.name: Reading(COMPOSITES[method.rules], MEASURES[method.measure], method.conserves)
+    method.name: Reading(composite_of(method.rules), MEASURES[method.measure], method.conserves)
     for method in METHODS.values()
     if method.rules is not None
 }
@@ -123,23 +105,18 @@ def explain_many(
     batch: Batch,
     requests: Sequence[Request],
     *,
-    heads: bool = False,
-    neurons: bool = False,
-    boundaries: bool = False,
-    projections: bool = False,
     checkpoint: bool = False,
     clock: StageClock | None = None,
     composite: Composite | None = None,
     texts: int | None = None,
+    **finer: bool,
 ) -> Results:
-    """All `requests` from one forward and one backward per composite and explanation.
+    """The relevance for all `requests`, from a forward pass and a backward pass for each composite and explanation.
 
     Embeddings share a pass, since their sum has the gradient of each of its terms; of images, the pixels do, too.
-    `heads` pools the relevance of the attention heads' outputs, `neurons` sums that of the feed-forward layers'
-    neurons, `boundaries` that between blocks, for methods that promise a sum and composites without rules of linear
-    layers, `projections` that of what attention's queries, keys, values and outputs are; `checkpoint` trades a second
-    forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward
-    and aggregation.
+    `finer` names relevance that is asked for beside that of tokens (`lrp_core.records.finer`); `checkpoint` trades a
+    second forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's
+    backward and aggregation.
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
     With `texts` the rows are so many texts again and again, which differ in nothing but what is predicted and where, as
     the tokens of an answer do that its decoder is given, or the labels of a classifier: they share a forward of these
@@ -148,8 +125,6 @@ def explain_many(
     `texts` for rows of other texts.
     """
     readings = {request: _reading(request, composite) for request in requests}
-    if boundaries and all(reading.composite.linear.ruled for reading in readings.values()):
-        raise UnsupportedMethod("what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'")
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
     for request, reading in readings.items():
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading
@@ -157,19 +132,12 @@ def explain_many(
     batch = batch.to(view.device)
     rows = batch.parts(len(read))
     lap = _no_lap if clock is None else clock.lap
-    mask = read.attention_mask
-    readers = Readers(
-        HeadRelevance(view.n_layers) if heads else None,
-        NeuronRelevance(view.n_layers, view.n_neurons, mask) if neurons else None,
-        LayerRelevance(view.n_layers, len(read), view.routed) if boundaries else None,
-        ProjectionRelevance(view.n_layers, mask) if projections else None,
-    )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
+    readers = [FINER[name].reader_class()(view, read, composites) for name, is_asked in finer.items() if is_asked]
     results: Results = {}
     with torch.enable_grad(), rules_on(view, composites, readers, checkpointing=checkpoint) as switch:
         traced = view.traced(read)
         hidden = view.hidden(read, traced.token)
-        hidden = hidden.expand(len(rows), *hidden.shape).flatten(0, 1)
         logits, numbers = explained_numbers(view, hidden, batch, explanations_of(requests))
         lap("forward", "gradients")
         for left, ((rules, explanation), asked) in zip(reversed(range(len(passes))), passes.items(), strict=True):

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Attended, Kernel, around_attention
-from lrp_core.explained import explanations_of, relevance_of
+from lrp_core.device.transfer import to_device
 from lrp_core.methods.random_baseline import seeds_of
-from lrp_core.readout import explained_numbers
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request, Results
-from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import Attended, Kernel, around_attention
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.ablated import Ablated, UnitRelevance
+from lrp_core.records.explained import explanations_of, relevance_of
+from lrp_core.records.types import Batch, Relevance, Request, Results, UserError
+from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
+from lrp_core.views.view import ModelView
 
 _DRAWS = 4  # for each pair that is run: short texts have few, some of which are drawn again and again
 
@@ -33,10 +34,13 @@ def explain_many(
     requests: Sequence[Request],
     *,
     samples: int,
+    units: bool = False,
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """An absent token has a zero embedding; its position and segment stay.
+    """Shapley values of tokens; those of `units` are made of ablations (`of_units`).
+
+    An absent token has a zero embedding; its position and segment stay.
 
     The players are the tokens that the prediction can see; all others have exactly 0. All their sets are run where that
     takes no more than `samples` beside none and all: values are then exact. Otherwise pairs are drawn from `seed` and
@@ -56,14 +60,14 @@ def explain_many(
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     players = _visible(view, batch, masks).cpu()
     seeds = seeds_of(on_host, seed, players)
-    drawn = [_pairs(int(row.sum()), samples, of_row) for row, of_row in zip(players, seeds, strict=True)]
+    drawn = [pairs_of(int(row.sum()), samples, of_row) for row, of_row in zip(players, seeds, strict=True)]
     sets = [_sets(row, pairs) for row, (pairs, _) in zip(players, drawn, strict=True)]
     with around_attention(view, {}):
         worths = _worths(view, batch, sets, explanations, token_budget)
     ends = torch.stack(list(whole.values()), -1).double().cpu()  # [B, E]
     tokens = torch.zeros(*players.shape, len(explanations), dtype=torch.float64)
     for number, row in enumerate(players):
-        tokens[number, row] = _shapley(*drawn[number], worths[number], ends[number])
+        tokens[number, row] = shapley_values(*drawn[number], worths[number], ends[number])
     empty = torch.stack([worth[0] for worth in worths])  # [B, E]
     tokens, empty = (to_device(values.to(logits.dtype), logits.device) for values in (tokens, empty))
     results: dict[str, Relevance] = {}
@@ -71,6 +75,20 @@ def explain_many(
         parts = batch.parted(tokens[..., at].to(batch.input_ids.device))
         results[explanation] = relevance_of(logits=logits, explained=explained, baseline=empty[:, at], **parts)
     return {request: results[request.explanation] for request in requests}
+
+
+def of_units(ablated: Ablated, **_: Any) -> UnitRelevance:
+    """Shapley values of the units of a prompt for the summed logits and for the log-probability of the answer.
+
+    Exact where the ablations have all sets of units. Raises UserError where no sets for Shapley values were run.
+    """
+    if not len(ablated.shapley):
+        raise UserError("kernel_shap of units: the ablations have no sets for Shapley values; set `ablations.shapley`")
+    pairs = ablated.kept[ablated.shapley[1 : 1 + len(ablated.shapley_weights)]]
+    worths = torch.from_numpy(np.stack([ablated.summed_logits, ablated.log_probability], axis=1))  # [M, 2]
+    drawn = torch.from_numpy(pairs), torch.from_numpy(ablated.shapley_weights)
+    target, log_prob = shapley_values(*drawn, worths[ablated.shapley], worths[ablated.full]).numpy().T
+    return UnitRelevance({"target": target, "log_prob": log_prob}, 1 + len(ablated.shapley))
 
 
 def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
@@ -92,7 +110,7 @@ def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> T
     return seen & reached
 
 
-def _pairs(players: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+def pairs_of(players: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
     """One set of each pair to run [M, players], bool, and the pairs' weights [M]; the other set has the last player."""
     return _all_pairs(players) if 2**players - 2 <= samples else _drawn_pairs(players, samples // 2, seed)
 
@@ -141,7 +159,7 @@ def _worths(
     return list(torch.cat(worths).double().cpu().split(sizes))
 
 
-def _shapley(pairs: Tensor, weights: Tensor, worths: Tensor, whole: Tensor) -> Tensor:
+def shapley_values(pairs: Tensor, weights: Tensor, worths: Tensor, whole: Tensor) -> Tensor:
     """Values of the players [players, E], which sum to what is gained from none to all: `whole` [E] minus the first of
     `worths` [1 + 2 M, E]. Of many fits the one of least norm around equal shares.
     """

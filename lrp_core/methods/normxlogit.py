@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lrp_core.attention import around_attention
-from lrp_core.explained import NONE, explained_by, relevance_of, whichever
+from lrp_core.device.precision import unrounded
 from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
-from lrp_core.precision import unrounded
-from lrp_core.types import Batch, Request, Results, UserError
-from lrp_core.view import ModelView
-from lrp_core.words import token_of
+from lrp_core.readers.attention import around_attention
+from lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
+from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.views.view import ModelView
+from lrp_core.views.words import token_of
 
 #: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and what the head reads behind each layer.
 _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -1,4 +1,4 @@
-"""Occlusion: what the prediction loses when one token is taken away (Zeiler & Fergus 2014)."""
+"""Occlusion: the drop of the prediction when a token is removed (Zeiler & Fergus 2014)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lrp_core.attention import around_attention
-from lrp_core.explained import explanations_of, relevance_of
+from lrp_core.device.transfer import to_device
 from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.kinds import DELETE, MASK
-from lrp_core.readout import explained_numbers
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request, Results, UserError
-from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import around_attention
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.explained import explanations_of, relevance_of
+from lrp_core.records.kinds import DELETE, MASK
+from lrp_core.records.types import Batch, Relevance, Request, Results, UserError
+from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
+from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
@@ -63,7 +63,7 @@ def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
 
 
 def _mask_id(view: ModelView, batch: Batch) -> int | None:
-    """The mask token: what stands where a masked model predicts. Raises UserError where that differs."""
+    """The mask token, read at the readout position of a masked model. Raises UserError if samples differ in it."""
     if not view.kind.slot or not len(batch):
         return None
     predicted = batch.input_ids.gather(1, batch.position[:, None])

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lrp_core.attention import around_attention
-from lrp_core.capabilities import UNCENTRED
-from lrp_core.explained import explanations_of, relevance_of
-from lrp_core.images import over_patches
+from lrp_core.device.precision import wide, wide_dtype
+from lrp_core.device.transfer import to_device
 from lrp_core.methods.gradients import reduced
 from lrp_core.methods.random_baseline import seeds_of
-from lrp_core.precision import wide, wide_dtype
-from lrp_core.readout import explained_numbers
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Request, Results, UserError
-from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import around_attention
+from lrp_core.readers.readout import explained_numbers
+from lrp_core.records.capabilities import UNCENTRED
+from lrp_core.records.explained import explanations_of, relevance_of
+from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.records.variants import TOKEN_BUDGET, pieces, tiled
+from lrp_core.views.images import over_patches
+from lrp_core.views.view import ModelView
 
 
 def integrated_gradients(

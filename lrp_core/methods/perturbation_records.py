@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lrp_core.capabilities import ATTENTION, DELETION, MASKING
-from lrp_core.explained import EVERY, NO_CHOICE
-from lrp_core.kinds import DELETE, MASK, ZERO
-from lrp_core.method import Method
-from lrp_core.option import Option
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import ATTENTION, DELETION, MASKING
+from lrp_core.records.explained import EVERY, NO_CHOICE
+from lrp_core.records.kinds import DELETE, MASK, ZERO
+from lrp_core.records.option import Option
 
 PERTURBATION = (
     Method(
@@ -14,6 +14,7 @@ PERTURBATION = (
         version=2,
         label="AtMan",
         explain="lrp_core.methods.atman:explain_many",
+        spans="together",
         family="perturbation",
         options=(
             Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
@@ -45,7 +46,7 @@ PERTURBATION = (
         version=1,
         label="Occlusion",
         explain="lrp_core.methods.occlusion:explain_many",
-        spans=True,
+        spans="together",
         family="perturbation",
         options=(
             Option(
@@ -70,13 +71,22 @@ PERTURBATION = (
         version=2,
         label="Kernel SHAP",
         explain="lrp_core.methods.kernel_shap:explain_many",
-        spans=True,
+        spans="together",
         family="perturbation",
         options=(
             Option(
                 "samples", 200, "sets of tokens that are run, beside none and all; fewer where that is exact", low=2
             ),
+            Option(
+                "units",
+                False,
+                "of the units of a prompt: made of the sets that the run's `ablations` have for Shapley values",
+                added_later=True,
+                withholds=lambda of_units: ("tokens",) if of_units else ("units",),
+            ),
         ),
+        gives=("tokens", "units"),
+        from_ablations="lrp_core.methods.kernel_shap:of_units",
         seeded=True,
         explanations=EVERY,
         embeddings=NO_CHOICE,

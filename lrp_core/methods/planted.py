@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lrp_core.attention import around_attention
-from lrp_core.explained import without_sum
-from lrp_core.types import Batch, Request, Results
-from lrp_core.view import ModelView, counted_by
+from lrp_core.readers.attention import around_attention
+from lrp_core.records.explained import without_sum
+from lrp_core.records.types import Batch, Request, Results
+from lrp_core.views.view import ModelView, counted_by
 
 
 def position_only(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:

@@ -1,4 +1,4 @@
-"""Records of methods that are planted to fail: what they say is not about the model. No torch here.
+"""Records of methods that are planted to fail, because their relevance ignores the model. Imports no torch.
 
 The controls show them beside the run's methods, since a control that passes one of them is broken. No config can ask
 for them, and no other table has them.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.explained import NO_CHOICE
-from lrp_core.method import Method
-from lrp_core.registry import Registry
+from lrp_core.methods.record import Method
+from lrp_core.records.explained import NO_CHOICE
+from lrp_core.records.registry import Registry
 
 
 def _planted(name: str, label: str, **record: Any) -> Method:

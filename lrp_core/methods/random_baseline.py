@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lrp_core.attention import around_attention
-from lrp_core.explained import without_sum
-from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Request, Results
-from lrp_core.view import ModelView
+from lrp_core.device.transfer import to_device
+from lrp_core.readers.attention import around_attention
+from lrp_core.records.explained import without_sum
+from lrp_core.records.types import Batch, Request, Results
+from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()

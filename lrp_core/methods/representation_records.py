@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.capabilities import ATTENTION, ONE_STACK, STATES
-from lrp_core.explained import NO_CHOICE
-from lrp_core.method import Method
-from lrp_core.option import Option
-from lrp_core.types import UserError
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import ATTENTION, ONE_STACK, STATES
+from lrp_core.records.explained import NO_CHOICE
+from lrp_core.records.option import Option
+from lrp_core.records.types import UserError
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
 TARGET, FOIL = "target", "foil"  # of a sample
@@ -45,12 +45,13 @@ _WORD = Option(
 
 
 def _of_states(name: str, label: str, **record: Any) -> Method:
-    """A method that reads hidden states of one plain forward, all of them in one pass."""
+    """A method that reads the hidden states of a plain forward pass, which all such methods share."""
     return Method(
         name,
         version=1,
         label=label,
         explain="lrp_core.methods.normxlogit:explain_many",
+        spans="summed",
         family="representation",
         embeddings=NO_CHOICE,
         conserves=False,
@@ -67,6 +68,7 @@ REPRESENTATION = (
         version=1,
         label="Value Zeroing",
         explain="lrp_core.methods.value_zeroing:explain_many",
+        spans="summed",
         family="representation",
         needs=(ATTENTION, ONE_STACK),
         gives=("tokens", "layers"),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lrp_core.attention import weights_read
-from lrp_core.encoder_decoder import EncoderDecoderView
-from lrp_core.explained import without_sum
+from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
-from lrp_core.precision import wide, wide_dtype
-from lrp_core.types import Batch, Request, Results
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import weights_read
+from lrp_core.records.explained import without_sum
+from lrp_core.records.types import Batch, Request, Results
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
@@ -56,10 +56,10 @@ class Rollout:
         self.total = step @ self.total.to(step)
 
     def parts(self) -> dict[str, Tensor]:
-        """The rows of the predicted positions, as fields of a Relevance."""
-        device = self.total.device
-        row = self.total[torch.arange(len(self._batch), device=device), self._batch.position.to(device)]
-        return {"tokens": row.masked_fill(self._batch.attention_mask.to(device) == 0, 0)}
+        """The rows of the predicted positions, the mean of a span's, as fields of a Relevance."""
+        reading = self._batch.reading(self.total.dtype).to(self.total.device)
+        row = torch.einsum("bq,bqk->bk", reading, self.total)
+        return {"tokens": row.masked_fill(self._batch.attention_mask.to(row.device) == 0, 0)}
 
 
 class CrossRollout:
@@ -101,21 +101,22 @@ class CrossRollout:
             self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
 
     def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
-        """The rows of the predicted positions, as fields of a Relevance; `itself` as for `of_itself`."""
+        """As `Rollout.parts`; `itself` as for `of_itself`."""
         batch = self._batch
-        at = torch.arange(len(batch), device=batch.position.device), batch.position
-        of_decoder = of_itself(self.of_decoder[at], self.attended[at], batch.position, itself)
-        rows = torch.cat([self.mixed[at], of_decoder], 1)
+        reading = batch.reading(self.mixed.dtype)  # [B, U]
+        maps = (self.mixed, self.of_decoder, self.attended)
+        mixed, of_decoder, attended = (torch.einsum("bq,bqk->bk", reading, rows) for rows in maps)
+        rows = torch.cat([mixed, of_itself(of_decoder, attended, reading, itself)], 1)
         return batch.parted(rows.masked_fill(batch.every_mask == 0, 0))
 
 
-def of_itself(whole: Tensor, attended: Tensor, position: Tensor, itself: str) -> Tensor:
-    """Rows [B, T] of a rollout, with what `itself` says of the token at `position` [B].
+def of_itself(whole: Tensor, attended: Tensor, reading: Tensor, itself: str) -> Tensor:
+    """Rows [B, T] of a rollout, with the treatment `itself` of readout positions (`reading` [B, T] > 0).
 
-    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in that token.
+    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in these.
     """
     if itself == LEFT_OUT:
-        return whole.scatter(1, position[:, None].to(whole.device), 0)
+        return whole.masked_fill(reading.to(whole.device) > 0, 0)
     return attended if itself == ATTENDED else whole
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Attended, Kernel, around_attention, weights_read
-from lrp_core.explained import relevance_of, whichever
+from lrp_core.device.precision import wide
+from lrp_core.device.progress import part_of_work, tell
+from lrp_core.device.transfer import to_device, to_host
 from lrp_core.parts.block import BlockView
-from lrp_core.precision import wide
-from lrp_core.transfer import to_device, to_host
-from lrp_core.types import Batch, Request, Results
-from lrp_core.variants import TOKEN_BUDGET, unpadded
-from lrp_core.view import ModelView
+from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
+from lrp_core.records.explained import relevance_of, whichever
+from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.variants import TOKEN_BUDGET, unpadded
+from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
@@ -40,9 +41,11 @@ def explain_many(
     rows = torch.zeros(len(batch), view.n_layers, tokens.shape[1]).to(tokens)
     real = on_host.attention_mask.bool()
     samples = {i: _seen(view, unpadded(on_host, i)) for i in real.any(-1).nonzero().flatten().tolist()}
-    for (i, sample), looks in zip(samples.items(), _looks(view, list(samples.values())), strict=True):
+    by_sample = zip(samples.items(), _looks(view, list(samples.values())), strict=True)
+    for number, ((i, sample), looks) in enumerate(by_sample):
         position = int(sample.position)
-        maps = _maps(view, sample, looks, token_budget)
+        with part_of_work(number, len(samples)):
+            maps = _maps(view, sample, looks, token_budget)
         row = maps[-1][position]
         for below in reversed(maps[:-1]):
             row = row.to(below.device) @ below
@@ -77,17 +80,18 @@ def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget:
     around = {layer.block.attention: layer.attend for layer in layers}
     with ExitStack() as undo:
         undo.enter_context(around_attention(view, around, stock="eager"))
-        for layer in layers:
+        for number, layer in enumerate(layers, start=1):
             block = layer.block
             undo.enter_context(block.attention.register_forward_pre_hook(layer.enter, with_kwargs=True))
             undo.enter_context(block.output.register_forward_pre_hook(layer.project))
             undo.enter_context(block.module.register_forward_hook(layer.run_again, with_kwargs=True))
+            undo.enter_context(block.module.register_forward_hook(lambda *_, done=number: tell(done, len(layers))))
         view.hidden(sample.to(view.device))
     return [layer.map for layer in layers]
 
 
 class _Zeroing:
-    """One layer of a forward of one sample, and what is run again of it.
+    """A layer in the forward pass of a sample, and its recomputation without the values of a token.
 
     Attention weights do not depend on values, so without a token's values a context is what it was minus what it had
     from the token. From the output projection on a block knows no tokens, only rows: one for each pair of a token and
@@ -104,7 +108,7 @@ class _Zeroing:
         self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
 
     def enter(self, _: nn.Module, args: Any, options: Any) -> Any:
-        """Attention reads the sample's own states, whatever rows the block is given; not if it adds what it reads."""
+        """Make attention read the sample's own states for any rows of the block, unless the block adds its input."""
         if self._changed is None:
             self._read = args, options
             return None
@@ -153,7 +157,8 @@ def _directions(output: Any) -> Tensor:
 
 
 def _seen(view: ModelView, sample: Batch) -> Batch:
-    """The sample without what stands behind the prediction of a causal model, which has no say."""
+    """The sample without the tokens after the prediction of a causal model, which have no influence."""
     if not view.kind.causal:
         return sample
-    return sample.over_tokens(lambda of_tokens: of_tokens[:, : int(sample.position) + 1], sample.position)
+    length = int(sample.position) + 1
+    return sample.over_tokens(lambda of_tokens: of_tokens[:, :length], lambda positions: positions)

@@ -12,7 +12,7 @@ from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from lrp_core.families import Family
-from lrp_core.families.base import CrossAttention, Experts
+from lrp_core.families.layout import CrossAttention, Experts
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of

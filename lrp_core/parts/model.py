@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from lrp_core.families import Family
-from lrp_core.kinds import Kind
-from lrp_core.neuron_names import NeuronNames
 from lrp_core.parts.block import AttentionView, BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.logits import Readout, SoftCap
+from lrp_core.parts.neuron_names import NeuronNames
 from lrp_core.parts.norms import NormView
+from lrp_core.records.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class ModelParts:
 
     @cached_property
     def head_activation(self) -> nn.Module | None:
-        """Our own instance of the head transform's activation, since some families call a function there."""
+        """A new instance of the head transform's activation, since some families call a function there."""
         return ACT2FN[self.head_activation_name] if self.family.head_dense else None
 
     @cached_property
@@ -224,7 +224,7 @@ class ModelParts:
 
     @property
     def head_layer(self) -> LinearLayer | None:
-        """The linear layer before the unembedding, where there is one."""
+        """The linear layer before the unembedding, or None."""
         path = self.family.head_dense
         return None if path is None else LinearLayer(self._at(path), "linear", transposed=False)
 

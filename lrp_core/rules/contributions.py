@@ -7,12 +7,13 @@ Weights [out, in] may have leading axes, one for each sample.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from lrp_core.precision import wide_dtype
+from lrp_core.device.precision import wide_dtype
 from lrp_core.rules.records import TRUE_LINEAR, LinearRule
 
 
@@ -86,3 +87,12 @@ def _over(relevance: Tensor, total: Tensor) -> Tensor:
 def _by_sign(x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     """`positive` where x is, `negative` where x is; an input of 0 contributes nothing."""
     return torch.where(x > 0, positive, torch.where(x < 0, negative, 0))
+
+
+#: The rules of linear layers by the names of a composite: as they are, or as functions of their number.
+LINEAR_RULES: dict[str, LinearRule | Callable[..., LinearRule]] = {
+    "epsilon": TRUE_LINEAR,
+    "gamma": gamma_rule,
+    "zplus": ZPLUS,
+    "alpha_beta": alpha_beta_rule,
+}

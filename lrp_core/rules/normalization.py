@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrp_core.precision import wide_dtype
+from lrp_core.device.precision import wide_dtype
 from lrp_core.rules.switch import Ruled, Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from lrp_core.precision import wide
-from lrp_core.rules.latent import Reader
+from lrp_core.device.precision import wide
+from lrp_core.rules.reading import Reader, tap_output
+from lrp_core.rules.records import Composite
+from lrp_core.rules.switch import Switch
 
 #: By name of a field of `Relevance`: the columns of a module's output, and the shape that they have.
 OutputColumns = Mapping[str, tuple[Any, tuple[int, ...]]]
@@ -22,10 +26,15 @@ class ProjectionRelevance(Reader):
     the relevance of the scores that they make, with one key-value head for its group of queries.
     """
 
-    def __init__(self, n_layers: int, mask: Tensor) -> None:
-        """`mask` [B, T] is 1 where a token is."""
-        super().__init__(n_layers)
-        self.mask = mask
+    @contextmanager
+    def tapping(self, switch: Switch) -> Iterator[None]:
+        """Inside, what the linear layers of attention put out is read."""
+        with ExitStack() as undo:
+            for layer, block in enumerate(self.view.blocks):
+                for module, outputs in block.projections().items():
+                    read = partial(self.read, layer, outputs)
+                    undo.callback(module.register_forward_hook(partial(tap_output, read=read)).remove)
+            yield
 
     def read(self, layer: int, outputs: OutputColumns, gradient: Tensor, value: Tensor) -> None:
         """Gradient and value [B, T, O], or [B * T, O], of a module's output."""
@@ -37,10 +46,10 @@ class ProjectionRelevance(Reader):
             for field, (columns, shape) in outputs.items():
                 self._read[name][field, layer] = total[:, columns].unflatten(1, shape)
 
-    def of(self, name: str, weighed: bool) -> dict[str, Tensor | None]:
-        """Fields of `Relevance`, [B, L, ...]; `weighed`: attention weights, hence queries and keys, have relevance."""
+    def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
+        """Each [B, L, ...]; without queries and keys where attention weights have no relevance."""
         relevance: dict[str, Tensor | None] = dict.fromkeys(_OF_WEIGHTS)
         for field in dict.fromkeys(field for field, _ in self._read[name]):
-            if weighed or field not in _OF_WEIGHTS:
-                relevance[field] = self._stacked(name, [(field, layer) for layer in range(self.n_layers)])
+            if composite.bilinear.serves_gate or field not in _OF_WEIGHTS:
+                relevance[field] = self._stacked(name, [(field, layer) for layer in range(self.view.n_layers)])
         return relevance

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.precision import wide, wide_dtype
+from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.rules.activation import activate, soft_cap
 from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
 from lrp_core.rules.switch import Ruled, Switch

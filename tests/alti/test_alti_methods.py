@@ -8,7 +8,7 @@ from alti import METHODS, alti_logit, explain_many
 from alti.planner import MemoryNeeds
 from lrp_core import Batch, Request, UnsupportedMethod, UserError
 from lrp_core import attribute as core_attribute
-from tests import oracles_alti
+from tests.oracles import alti as oracles_alti
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -7,7 +7,7 @@ from alti import METHODS, planner
 from alti.planner import MemoryNeeds, predict
 from alti.transformed import Chunk
 from lrp_core import Batch, UserError
-from lrp_core.memory import peak_memory
+from lrp_core.device.memory import peak_memory
 from tests.tiny import tiny_model
 
 SIZES = {

@@ -8,7 +8,7 @@ import torch
 import alti.decompx
 from alti import METHODS
 from lrp_core import Batch, UnsupportedMethod, UserError
-from tests import oracles_vectors as oracles
+from tests.oracles import vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric

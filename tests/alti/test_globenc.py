@@ -5,8 +5,8 @@ import torch
 
 from alti import METHODS
 from lrp_core import Batch, UnsupportedMethod
-from lrp_core.opening import view_of
-from tests import oracles_vectors as oracles
+from lrp_core.opening.model import view_of
+from tests.oracles import vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric

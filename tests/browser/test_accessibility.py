@@ -9,14 +9,14 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.evidence import agreement_table, evidence_figure, evidence_table
-from evaluation.report.explorer import Explorer
-from evaluation.report.faithfulness import areas_table, curve_figures, overview_table, pairs_table
-from evaluation.report.heatmap import EVERY_LABEL, Line, data
-from evaluation.report.neuron_explorer import NeuronExplorer
-from evaluation.report.neuron_explorer import entry as neuron
-from evaluation.report.neurons import Knockouts, knockout_figure, knockout_table
+from evaluation.report.explorers.neurons import NeuronExplorer
+from evaluation.report.explorers.neurons import entry as neuron
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
 from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
+from evaluation.report.sections.evidence import agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
+from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
 from tests.browser.axe import emulate, violations
 from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
@@ -45,7 +45,7 @@ def faithfulness():
     results, drawn = some_results(), [drawn_of(), drawn_of("next_word")]
     held = [held_of(drawn[0], results)]
     made = [overview_table(drawn, results), areas_table(drawn, results)]
-    title, tables = "Evidence against faithfulness", [evidence_table(held, results)]
+    title, tables = "Evidence beside faithfulness", [evidence_table(held, results)]
     tables += [agreement_table(held)]
     figures = evidence_figure(held, results)
     yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
@@ -55,10 +55,10 @@ def faithfulness():
 def knocked_out():
     rng = np.random.default_rng(0)
     told = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
-    lost = [Knockouts.of("gpt2", "sva", "target", (1, 5), told)]
+    lost = [Ablations.of("gpt2", "sva", "target", (1, 5), told)]
     methods = some_results().methods
-    figures = knockout_figure(lost, methods, 50, 0)
-    return Part("Neurons knocked out", "", figures, [knockout_table(lost, methods, [], 50, 0)])
+    figures = ablation_figure(lost, methods, 50, 0)
+    return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], 50, 0)])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def filled(tmp_path_factory):
     for figure in (figure for part in (*site.parts, knocked_out()) for figure in part.figures):
         for name, text in figure.files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
+            (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     (root / "explain.html").write_text(explain_page(samples("gpt2"), "Why are rather than is", FACTS), encoding="utf-8")
     names, both = ("one", "other"), Explorer.of(samples("gpt2 in one", "gpt2 in other"))
     page = comparison_page(names, ["seed: 0 -> 1"], site.parts[0].tables[0], both, FACTS)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.explorer import Explorer
-from evaluation.report.heatmap import Line, data
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.heatmaps.tokens import Line, data
 from evaluation.report.page import Provenance, Site
 from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
 from tests.evaluation.report.test_tables import some_results

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
+from evaluation.report.explorers.neurons import NeuronExplorer, entry, shown
 from evaluation.report.page import Provenance, Site
 from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
 from tests.evaluation.report.test_tables import some_results
@@ -110,9 +110,9 @@ def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folde
     tab.open((folder / "neurons.html").as_uri() + "#neuron=1.17&of=llama&by=sva+%C2%B7+LRP&order=against")
     until(tab, "1.17")
     heads = tab.script("return [...document.querySelectorAll('#neuron h3')].map((head) => head.textContent)")
-    assert heads[:3] == ["Writes", "Writes against", "Nearest to its key"]
-    assert heads[3:5] == ["Where it is most active in stories", "Its activations there"]
-    assert heads[5:] == ["Samples in which it matters", "Without it"]
+    assert heads[:3] == ["Logit lens: promotes", "Logit lens: suppresses", "Tokens nearest to its key"]
+    assert heads[3:5] == ["Max-activating examples in stories", "Activations in the corpus"]
+    assert heads[5:] == ["Samples in which it matters", "Ablation: without it"]
     text = tab.script("return document.getElementById('neuron').innerText")
     classes = tab.script("return [...document.querySelectorAll('#neuron .tok')].map((one) => one.className)")[:3]
     signs = [{"pos", "neg", "position"}.intersection(one.split()) for one in classes]
@@ -124,7 +124,7 @@ def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folde
         "−0.3",
         "a.txt:1",
         "+3.5",
-        "+1.25 of the explained number",
+        "+1.25 is the drop of the explained number",
         "2 samples",
         ATTACK,
     ):

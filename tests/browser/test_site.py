@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from evaluation.benchmark.pictures import Preprocessing
-from evaluation.report.heatmap import EVERY_LABEL, Line, data
-from evaluation.report.overlay import patch_names, with_picture
+from evaluation.report.heatmaps.overlay import patch_names, with_picture
+from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
 from evaluation.report.page import PAGES, Provenance, explain_page
-from evaluation.report.table import TOLD
+from evaluation.report.table import SMALLEST_ROW
 from tests.browser.driver import ATTACK, CHROMIUM, DRIVER, WIDTHS, wait
 
 pytestmark = [
@@ -78,9 +78,9 @@ def test_sorting_by_a_difference_leaves_what_has_no_number_below(page):
 def test_methods_and_metrics_can_be_filtered(page):
     tab = opened(page)
     methods = {"AttnLRP", "Gradient l2", "AttnRollout", "Random"}
-    assert set(column(tab, "table1_random", "method")) == methods | {TOLD}
+    assert set(column(tab, "table1_random", "method")) == methods | {SMALLEST_ROW}
     click(tab, "[data-filter=method] input[value=AttnLRP]")
-    assert set(column(tab, "table1_random", "method")) == methods - {"AttnLRP"} | {TOLD}, "it is of all methods"
+    assert set(column(tab, "table1_random", "method")) == methods - {"AttnLRP"} | {SMALLEST_ROW}, "it is of all methods"
     click(tab, "[data-filter=task] input[value=qa]")
     assert set(column(tab, "table1_random", "task")) == {"sva"}
     shown = "return [...document.querySelectorAll('#table1_random tr.groups th[data-group]')]"
@@ -231,14 +231,18 @@ def test_every_label_of_a_classifier_is_a_row(page, site):
     entry = data(["Not", " good"], lines, text="Not good", slot=8, target="bad", model="classes")
     tab = page(single(site, entry, "classes"))
     told = "return [...document.querySelectorAll('#sample .method')].map((one) => one.innerText)"
-    assert [words.split() for words in tab.script(told)] == [["LRP"], ["Rollout"]]
+    assert [words.split() for words in tab.script(told)] == [["LRP"], ["Rollout", "white", "is", "0.5"]]
     tab.script(
         "const field = document.getElementById('sample-filters').elements.explanation; field.value = arguments[0];"
         "field.dispatchEvent(new Event('input', {bubbles: true}))",
         EVERY_LABEL,
     )
     wait(tab, "return document.querySelectorAll('#sample .line').length === 3")
-    assert [words.split() for words in tab.script(told)] == [["Rollout"], ["LRP", "bad"], ["LRP", "<b>"]]
+    assert [words.split() for words in tab.script(told)] == [
+        ["Rollout", "white", "is", "0.5"],
+        ["LRP", "bad"],
+        ["LRP", "<b>"],
+    ]
 
 
 def test_a_picture_is_shown_under_its_relevance(site, page):

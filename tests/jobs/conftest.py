@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
-from jobs.cluster import scheduler
 from jobs.cluster.pools import connect
 from jobs.commands import terminal
 from jobs.config import RunConfig
@@ -75,15 +74,16 @@ def local_ray(one_start):
 
 
 @pytest.fixture
-def inline(monkeypatch):
-    """Stages without Ray; `before_unit(index)` of what it gives is called before each unit."""
-    return without_ray(monkeypatch.setattr)
+def inline():
+    """Stages without Ray; `before_unit(index)` of the executor is called before each unit."""
+    with without_ray() as executor:
+        yield executor
 
 
 @pytest.fixture
-def restarted(inline, monkeypatch):
+def restarted(inline):
     """Stages without Ray whose workers are processes, which are started again when they die."""
-    monkeypatch.setattr(scheduler, "pipeline", forked.pipeline)
+    inline.stream = forked.pipeline
 
 
 @pytest.fixture
@@ -116,7 +116,6 @@ def expected(request, tmp_path_factory, model):
     """The relevance of an undisturbed run on the test module's ROWS."""
     config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
     store = prepared(config, request.module.ROWS)
-    with pytest.MonkeyPatch.context() as patch:
-        without_ray(patch.setattr)
+    with without_ray():
         assert attribute(config, store).complete
     return relevance_of(config, store)

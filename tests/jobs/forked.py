@@ -19,7 +19,7 @@ from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["torch", "datasets", "lrp_core.loading", "transformers.models.gpt2.modeling_gpt2", "ray.cloudpickle"]
+    ["torch", "datasets", "lrp_core.opening.loading", "transformers.models.gpt2.modeling_gpt2", "ray.cloudpickle"]
 )
 
 
@@ -80,7 +80,7 @@ def _enter(space: str) -> None:
 
 
 def pipeline(config, store, stage, work, share, workers) -> Iterator[dict[str, Any]]:
-    """The units of a work, one by one, through a worker in a process of its own, for `scheduler.pipeline`.
+    """The units of a work, one by one, through a worker in a process of its own, for `Inline.stream`.
 
     As Ray does, it starts another process when one dies, which gets the unit again, and raises what a worker raises.
     """

@@ -6,34 +6,63 @@ to a folder, it stops before its third unit: it makes the file `holding` there a
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
-from jobs.cluster import scheduler
-from jobs.cluster.pools import Slots
+import pytest
+
+from jobs.cluster.executor import executed_by
+from jobs.cluster.slots import Slots
 
 HOLD = "CLOSELOOK_TEST_HOLD"
 
 
-def without_ray(patch=setattr) -> SimpleNamespace:
-    """Let the scheduler do without, one model at a time: transformers does not load two in one process at once.
+class Inline:
+    """An executor in this process, one model at a time: transformers does not load two in one process at once.
 
-    `before_unit(index)` of what it gives is called before each unit.
+    `before_unit(index)` is called before each unit. Tests put other `places` for workers, and another `stream`.
     """
-    hooks = SimpleNamespace(before_unit=lambda index: None)
 
-    def pipeline(config, store, stage, work, share, workers):
+    def __init__(self, before_unit=lambda index: None, places=lambda: Slots([({}, 1)]), stream=None):
+        self.before_unit, self.places, self.on_gpu = before_unit, places, False
+        self.stream = stream or self._stream
+
+    def connect(self, config):
+        """There is nothing to join."""
+
+    def uses_gpu(self, config):
+        return self.on_gpu
+
+    def slots(self, config, on_gpu):
+        return self.places()
+
+    @contextmanager
+    def streaming(self, works, on_gpu):
+        yield self.stream
+
+    def _stream(self, config, store, stage, work, share, workers):
+        if work.is_task:
+            yield from work.worker(*work.arguments, *work.blocks).to_pylist()
+            return
         worker = work.worker(*work.arguments)
         for index, table in enumerate(work.tables()):
-            hooks.before_unit(index)
+            self.before_unit(index)
             yield from worker(table).to_pylist()
 
-    patch(scheduler, "connect", lambda config: None)
-    patch(scheduler, "uses_gpu", lambda config: False)
-    patch(scheduler, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
-    patch(scheduler, "share_hosts", lambda works: False)
-    patch(scheduler, "pipeline", pipeline)
-    return hooks
+
+class Unused(Inline):
+    """An executor that nothing may need."""
+
+    def connect(self, config):
+        pytest.fail("it asks for workers")
+
+
+@contextmanager
+def without_ray():
+    """Stages inside run without Ray; gives their executor."""
+    executor = Inline()
+    with executed_by(executor):
+        yield executor
 
 
 def _hold(index: int) -> None:
@@ -47,5 +76,5 @@ def _hold(index: int) -> None:
 if __name__ == "__main__":
     from jobs.__main__ import main
 
-    without_ray().before_unit = _hold
-    main()
+    with executed_by(Inline(before_unit=_hold)):
+        main()

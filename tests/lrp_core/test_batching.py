@@ -1,28 +1,27 @@
 """Padding, precision and the shapes of results."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError, attribute
 from lrp_core.methods.gradients import explain_many
-from tests import oracles
+from tests.asked import in_turn
+from tests.oracles import rules as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
-DTYPES = ["float64", "float32", "bfloat16", "float16"]
+HALF = ["bfloat16", "float16"]
+DTYPES = ["float64", "float32", *HALF]
 
 
-@pytest.fixture(params=sorted(TINY | MORE))
-def any_family(request):
-    """All of them, not only the three of the other tests."""
-    return request.param
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_padded_batch_equals_single_samples(view, method, side):
+@pytest.mark.parametrize(("method", "padded"), in_turn(sorted(METHODS), [*product(TINY, ["left", "right"])], each=2))
+def test_padded_batch_equals_single_samples(method, padded):
+    """Every method, padded on either side, by family in turn; `verify` has every method of a family in its tests."""
+    family, side = padded
+    view = tiny_model(family)
     rows = ragged_rows(view)
     together = attribute(method, view, Batch.collate(rows, 0, side))
     for i, row in enumerate(rows):
@@ -48,7 +47,7 @@ def test_fully_padded_rows_give_no_nan(family, attn, dtype):
         assert not tokens[1].any()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize(
     "method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"]
 )
@@ -62,10 +61,11 @@ def test_half_precision_stays_near_double(family, method, dtype):
     assert (relevance - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("embedding", ["full", "partial"])
-def test_explicit_attnlrp_agrees_with_modified_gradients_in_half_precision(any_family, dtype, embedding):
-    view = tiny_model(any_family, dtype=dtype)
+@pytest.mark.parametrize(("kind", "asked"), in_turn(sorted(TINY | MORE), [*product(HALF, ["full", "partial"])]))
+def test_explicit_attnlrp_agrees_with_modified_gradients_in_half_precision(kind, asked):
+    """Every family, in either precision and with either embedding in turn."""
+    dtype, embedding = asked
+    view = tiny_model(kind, dtype=dtype)
     batch = Batch.collate(ragged_rows(view), 0)
     explicit, modified = (
         attribute(method, view, batch, embedding=embedding, heads=True) for method in ("attnlrp_explicit", "attnlrp")
@@ -92,7 +92,7 @@ def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
 def test_head_poolings_equal_the_naive_ones(view, batch, method):
     """Reads gradient and value of the head outputs at the output projection, where they are flat."""
     from lrp_core.methods.gradients import READINGS
-    from lrp_core.scope import rules_on
+    from lrp_core.rules.scope import rules_on
 
     reading = READINGS["attnlrp" if method == "attnlrp_explicit" else method]
     outputs = []

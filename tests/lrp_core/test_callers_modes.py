@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from jobs.methods import METHODS
+from jobs.methods import METHODS, applicable
 from lrp_core import Batch, UserError, load_model
-from lrp_core.opening import view_of
+from lrp_core.opening.model import view_of
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
 FEW = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 4}, "smoothgrad": {"samples": 3}}
@@ -28,10 +28,9 @@ ALSO = [
 def numbers(view, batch):
     """Everything that every method says, by method."""
     results = {}
-    for name, method in METHODS.items():
-        if not method.missing(view.family.capabilities):
-            relevance = method(view, batch, **FEW.get(name, {}))
-            results[name] = [one for one in vars(relevance).values() if isinstance(one, torch.Tensor)]
+    for method in applicable(view.family.capabilities):
+        relevance = method(view, batch, **FEW.get(method.name, {}))
+        results[method.name] = [value for value in vars(relevance).values() if isinstance(value, torch.Tensor)]
     return results
 
 
@@ -92,7 +91,7 @@ def test_tokens_behind_the_prediction_change_nothing(family):
     asked = [(name, FEW.get(name, {})) for name in METHODS if name not in drawn]
     for name, options in [*asked, *ALSO]:
         method = METHODS[name]
-        if method.missing(view.family.capabilities):
+        if not method.applies(view.family.capabilities):
             continue
         expected, relevance = method(view, batch, **options), method(view, behind, **options)
         torch.testing.assert_close(relevance.explained, expected.explained, msg=name)

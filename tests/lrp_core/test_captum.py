@@ -5,8 +5,8 @@ import torch
 
 from lrp_core import Batch, ModelView
 from lrp_core.methods.path_gradients import Noise
-from tests import oracles_methods as oracles
 from tests.asked import close, explain
+from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric

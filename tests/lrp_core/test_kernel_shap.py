@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch
-from tests import oracles_methods as oracles
 from tests.asked import EXPLANATIONS, close, explain, widths
+from tests.oracles import methods as oracles
 from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_model
 
 

@@ -29,6 +29,7 @@ from tests.recompute import (
     tables_removal,
     tables_scores,
     tables_shares,
+    tables_sources,
     tables_ways,
 )
 from tests.recompute.expected import FIGURE, TABLE, UNWRITTEN, Compared, Expected, Left, compare
@@ -47,6 +48,7 @@ TABLES: dict[str, Check] = {
     **tables_layers.TABLES,
     **copied.TABLES,
     **tables_ways.TABLES,
+    **tables_sources.TABLES,
 }
 SHOWN = 20
 

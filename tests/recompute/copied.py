@@ -162,15 +162,14 @@ def costs() -> dict[str, str]:
     return {cells[1].strip("`"): cells[5] for cells in rows if len(cells) == 9}
 
 
-def forwards(facts: Facts, method: str, cell: tuple[str, ...]) -> Expected | Left:
-    """Forwards of a sample: a pass, and a backward for each number that is explained."""
+def forwards(method: str, explained: int) -> Expected | Left:
+    """Forwards of a sample: a pass, and a backward for each of the numbers that are `explained`."""
     told = re.fullmatch(r"([\d.]+)( \+ b)?", costs().get(method.removesuffix("_vit"), ""))
     if told is None or float(told[1]) > 10:
         return Left(
             "forwards of methods whose cost depends on the text's length: the documentation has those of 30 tokens"
         )
-    explained = len(set(facts.cells[cell]["explanation"])) if told[2] else 0
-    return number(float(told[1]) + explained)
+    return number(float(told[1]) + (explained if told[2] else 0))
 
 
 def of_a_paper(row: Row, group: str) -> Expected | None:

@@ -32,6 +32,10 @@ LABELS = {
     "lrp_identity_softmax": "LRP, identity softmax",
     "lrp_distributed_bias": "LRP, distributed bias",
     "activation": "Activation",
+    "contextcite": "ContextCite",
+    "leave_one_out": "Leave-one-out",
+    "attention_share": "Attention",
+    "shap_units": "Kernel SHAP (units=true)",
 }
 NAMES = {label: name for name, label in LABELS.items()}
 METRICS = {

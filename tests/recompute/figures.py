@@ -16,6 +16,7 @@ from tests.recompute import (
     tables_faithfulness,
     tables_removal,
     tables_shares,
+    tables_sources,
 )
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts
@@ -182,5 +183,6 @@ def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
     begins, checks = (*begins, "controls", "runtime", "memory"), (*checks, tables_controls.by_depth, runtime, memory)
     begins, checks = (*begins, "agreement_tree"), (*checks, tables_agreement.branch)
+    begins, checks = (*begins, "sources_error"), (*checks, tables_sources.error)
     known = dict(zip(begins, checks, strict=True))
     return next((check for begin, check in known.items() if figure.startswith(begin)), None)

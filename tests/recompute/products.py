@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tests.recompute import metrics, statistics, tables_layers, tables_removal
+from tests.recompute import metrics, statistics, tables_layers, tables_removal, tables_sources
 from tests.recompute.expected import Expected, Left
 from tests.recompute.facts import Facts, Setting
 from tests.recompute.statistics import Range
@@ -126,4 +126,5 @@ PRODUCTS: dict[str, Callable[[Facts], Checked]] = {
     "layer_scores": layer_scores,
     "curves": curves,
     "pruning": pruning,
+    "sources": tables_sources.stored,
 }

@@ -22,6 +22,8 @@ SCHEMAS = {
     "layer_scores": schema.LAYER_SCORES,
     "layers": schema.LAYERS,
     "curves": schema.CURVES,
+    "ablations": schema.ABLATIONS,
+    "sources": schema.SOURCES,
     "pruning": schema.PRUNING,
     "knockouts": schema.KNOCKOUTS,
     "neurons": schema.NEURONS,
@@ -53,7 +55,7 @@ class Root:
     def config(self) -> dict[str, Any]:
         """The configuration that the report was made with."""
         [record] = self.records("report")
-        return record["config"]
+        return json.loads((self.path / "configs" / f"{record['config']}.json").read_text(encoding="utf-8"))
 
     def frame(self, product: str) -> pd.DataFrame:
         """All rows of a product of cells, with the names of the cell as columns."""

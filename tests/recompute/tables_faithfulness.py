@@ -154,13 +154,15 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
 
 @cache
 def first_way(facts: Facts, model: str, task: str) -> Place | None:
-    """The first way of the configuration in which tokens of a task go, and the target's logit where it is followed."""
+    """The first way of the configuration in which tokens of a task go, with the number that its scores explain."""
     settings = facts.root.config["perturb"] or {}
     known = {key[:3] for key in curves(facts) if key[:2] == (model, task)}
+    cells = (frame for cell, frame in facts.cells.items() if cell[:3] == (model, task, facts.dtype(model, task)))
+    contrastive = any("contrastive" in set(frame["explanation"]) for frame in cells)
     for way in settings.get("ways") or ["zero"]:
-        for name in (way, f"{way}_contrast"):
-            if (model, task, name) in known:
-                return model, task, name
+        place = (model, task, f"{way}_contrast" if contrastive else way)
+        if place in known:
+            return place
     return None
 
 
@@ -224,8 +226,12 @@ def evidence_faithfulness(facts: Facts, row: Row) -> Expected | Left:
     """PG and ΔA of a method: of one explanation and on the samples that all methods have."""
     place, method = place_of(row["model"], row["task"]), NAMES[row["method"]]
     if row["label"] == "forwards":
-        return copied.forwards(facts, method, cell_of(facts, place, method))
-    values = both(facts, place, method)[row["label"]]
+        explained = facts.cells[cell_of(facts, place, method)]["explanation"]
+        return copied.forwards(method, explained.nunique())
+    sides = both(facts, place, method)
+    if row["label"] == "samples":
+        return number(len(sides["PG"]))
+    values = sides[row["label"]]
     bounds = PERCENT if row["label"] == "PG" else None
     return number(values.mean(), len(values), facts.interval(values, bounds), scale=100 if bounds else 10)
 

@@ -24,15 +24,16 @@ import torch
 from torch import Tensor
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from lrp_core import ModelView, Relevance, transfer
+from lrp_core import ModelView, Relevance
+from lrp_core.device import transfer
 from lrp_core.families.generic import GENERIC
-from lrp_core.generic import GenericView
-from lrp_core.opening import view_of
+from lrp_core.opening.model import view_of
+from lrp_core.views.generic import GenericView
 
 NAME = "second"
 aten = torch.ops.aten
 
-_ROOT = str(Path(transfer.__file__).parents[1])
+_ROOT = str(Path(transfer.__file__).parents[2])
 _PRODUCT = tuple(f"{_ROOT}/{package}/" for package in ("alti", "evaluation", "jobs", "lrp_core"))
 _BACKWARD = f"{_ROOT}/backward"
 _TRANSPARENT = (str(Path(torch.__file__).parent), __file__, transfer.__file__)
@@ -209,7 +210,7 @@ def _count(what: str) -> None:
 
 
 def _line() -> str:
-    """The line that asks, without torch's own: `lrp_core/guard.py:145`, or the file of another library."""
+    """The line that asks, without torch's own: `lrp_core/views/guard.py:145`, or the file of another library."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_TRANSPARENT):
         frame = frame.f_back

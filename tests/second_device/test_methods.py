@@ -10,7 +10,7 @@ import pytest
 from jobs.methods import METHODS
 from lrp_core.families import FAMILIES
 from lrp_core.families.generic import GENERIC
-from lrp_core.method import FINER
+from lrp_core.records.finer import FINER
 from tests.second_device.kinds import KINDS, batch_of, check
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY
 
@@ -30,10 +30,19 @@ def check_method(kind, name, most=None, **options):
 
 def has(kind, name, *finer):
     known = FAMILIES[kind].capabilities
-    return not METHODS[name].missing(known) and all(known.issuperset(FINER[one][1]) for one in finer)
+    return METHODS[name].applies(known) and all(known.issuperset(FINER[one].needs) for one in finer)
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in METHODS for kind in KINDS if has(kind, name)])
+#: Every method with two of the kinds of models that it applies to, which take turns.
+_KINDS_OF = {name: [kind for kind in KINDS if has(kind, name)] for name in METHODS}
+OF_KINDS = [
+    (name, kind)
+    for at, (name, kinds) in enumerate(_KINDS_OF.items())
+    for kind in sorted({kinds[(2 * at + step) % len(kinds)] for step in range(2) if kinds})
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), OF_KINDS)
 def test_a_method_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)
 

@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.flips import AREAS, SHARES_OF_TOKENS, Flips
+from evaluation.scoring.faithfulness.flips import AREAS, SHARES_OF_TOKENS, Flips
+from evaluation.scoring.faithfulness.perturbing import PerturbedSample, compute_curves
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
-from evaluation.scoring.knockouts import Knockout
-from evaluation.scoring.perturbing import Asked, draw
+from evaluation.scoring.neuron_ablation import NeuronAblation
 from evaluation.scoring.pruning import Sweep
-from jobs.commands.steering import Steering, _overflowing
+from jobs.commands.questions.steering import Steering, _overflowing
 from jobs.methods import METHODS
 from jobs.products.explaining import Explainer, check_against_model
 from lrp_core import Batch, Relevance, Request
-from lrp_core.activity import Activity
-from lrp_core.contexts import best_contexts, explain_contexts
-from lrp_core.guard import check_rows
 from lrp_core.interventions.heads import branches, heads_removed
 from lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from lrp_core.interventions.pixels import pixels_replaced
 from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.neurons import keys_of, top_neurons, writings_of
-from lrp_core.readout import label_logits, with_predictions
+from lrp_core.neurons.activity import Activity
+from lrp_core.neurons.contexts import best_contexts, explain_contexts
+from lrp_core.neurons.logit_lens import keys_of, top_neurons, writings_of
+from lrp_core.readers.predictions import with_predictions
+from lrp_core.readers.readout import label_logits
+from lrp_core.views.guard import check_rows
 from tests.second_device.kinds import assert_same, batch_of, check, models, rows_of
 
 BUDGET = 10_000  # tokens: nothing is cut
@@ -109,8 +110,10 @@ def test_curves_are_waited_for_once_a_forward(kind, way, measure):
             relevance = np.random.default_rng(at).normal(size=(2, length))
             masks = {"special_mask": [False] * length, "scope_mask": None}
             instead = np.random.default_rng(at).integers(3, 40, (2, length))
-            asked.append(Asked.of({**row, **masks, "replacements": instead}, relevance, flips, view.kind.slot))
-        curves, _ = draw(view, asked, flips, BUDGET)
+            asked.append(
+                PerturbedSample.of({**row, **masks, "replacements": instead}, relevance, flips, view.kind.slot)
+            )
+        curves, _ = compute_curves(view, asked, flips, BUDGET)
         return [(one.logit, one.probability, one.correct) for one in curves]
 
     check(kind, compute, most=1)
@@ -128,7 +131,7 @@ def test_pruning_is_waited_for_once_whatever_the_samples(kind):
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "mixtral"])
 def test_ablated_neurons_are_waited_for_once_a_sample_and_once_to_rank_them(kind):
     def compute(view, rows):
-        knockout = Knockout(view, (1, 3), "target", 0, BUDGET)
+        knockout = NeuronAblation(view, (1, 3), "target", 0, BUDGET)
         given = {"given": [(0, 3), (1, 6), (0, 1)], ACTIVATION: None, RANDOM: None}
         return [knockout.sample(row, given) for row in rows_of(view, rows)]
 

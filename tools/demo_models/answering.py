@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, Pre
 
 from evaluation.benchmark.demo import ANSWERING, lexicon
 from evaluation.benchmark.demo.grammar import Draw, draws
-from lrp_core.opening import view_of
-from lrp_core.readout import predicted
-from lrp_core.types import Batch
-from lrp_core.view import ModelView
+from lrp_core.opening.model import view_of
+from lrp_core.readers.predictions import predicted
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 

@@ -14,9 +14,9 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from evaluation.benchmark.demo import generate
 from evaluation.benchmark.views import tokenise
-from lrp_core.readout import rows_for
-from lrp_core.types import Batch
-from lrp_core.view import ModelView
+from lrp_core.readers.readout import rows_for
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView
 
 HEADS = 4  # of attention, in every demo model
 TOGETHER = 250  # samples that are measured at once

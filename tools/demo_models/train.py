@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import ANSWERING, EVERY, HEADS, MODELS, SEEDS, TASKS, VISION, model_dir
+from evaluation.benchmark.demo import ANSWERING, EVERY, HEADS, MODELS, READING, SEEDS, TASKS, VISION, model_dir
 from evaluation.benchmark.demo.grammar import Draw, draws
-from lrp_core.opening import view_of
-from lrp_core.types import Batch
-from lrp_core.view import ModelView
-from tools.demo_models import answering, fitting, heads, vision
+from lrp_core.opening.model import view_of
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView
+from tools.demo_models import answering, fitting, heads, reading, vision
 from tools.demo_models.tokenizer import build
 
 _MAX_LENGTH = 128
@@ -129,6 +129,8 @@ def training_of(name: str) -> tuple[Callable[[str, Path, Any], dict[str, float]]
         return train, WordsRecipe(seed=SEEDS.get(name, WordsRecipe.seed))
     if name in ANSWERING:
         return answering.train, answering.AnswerRecipe()
+    if name in READING:
+        return reading.train, reading.ReadingRecipe()
     if name in VISION:
         return vision.train, vision.SHAPES
     return heads.train, heads.HeadRecipe(heads.STEPS[HEADS[name]])

@@ -65,7 +65,7 @@ def train(name: str, out: Path, recipe: VisionRecipe) -> dict[str, float]:
 
 
 def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, float]:
-    """The same of MNIST's digits in `folder`; every fifth is held out. Raises UserError where there are none."""
+    """Train the same model on MNIST's digits in `folder`, every fifth held out. Raises UserError if there are none."""
     files = fetch(str(folder), MNIST.suffixes)
     rows = [row for file in files for record in MNIST.records(file) for row in MNIST.rows(record)]
     pixels = np.stack([np.asarray(decoded(row["image"]))[..., None] for row in rows])

@@ -16,7 +16,7 @@ from evaluation.benchmark import number
 from evaluation.benchmark.annotate import coref
 from evaluation.benchmark.annotate.subject import binder, noun, subject, token_at
 from evaluation.benchmark.samples import Filled, Malformed, Row, meta_of, reject, with_evidence
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -36,9 +36,9 @@ def pipeline(candidates: Sequence[str]) -> str:
     for name in candidates:
         if spacy.util.is_package(name) or (Path(name) / "meta.json").is_file():
             return name
-    wanted = next((name for name in reversed(candidates) if "/" not in name), "en_core_web_sm")
+    suggestion = next((name for name in reversed(candidates) if "/" not in name), "en_core_web_sm")
     tried = f" (tried {', '.join(candidates)})" if candidates else ""
-    raise UserError(f"no spaCy pipeline to find evidence with{tried}; run `python -m spacy download {wanted}`")
+    raise UserError(f"no spaCy pipeline to find evidence with{tried}; run `python -m spacy download {suggestion}`")
 
 
 def identity(spacy_name: str, coref_id: str | None) -> str:
@@ -58,7 +58,7 @@ def identity(spacy_name: str, coref_id: str | None) -> str:
 
 
 class Annotator:
-    """A loaded pipeline, and a coreference model where one is wanted. Made once per worker."""
+    """A loaded spaCy pipeline, with a coreference model if it is needed. Made once for each worker."""
 
     def __init__(self, spacy_name: str, coref_id: str | None = None) -> None:
         """Raises UserError as :func:`identity` does."""

@@ -1,4 +1,4 @@
-"""Coreference clusters by fastcoref, which is imported only where a model is wanted: it brings its own logging."""
+"""Coreference clusters by fastcoref, imported only if a model is needed, since it configures logging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import datasets
 from transformers import AutoConfig
 
 from evaluation.benchmark.samples import Malformed
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token
@@ -32,7 +32,7 @@ def check(model_id: str) -> None:
 
 
 class Coreference:
-    """A fastcoref model. Documents are given in the parser's tokens, so mentions are spans of them."""
+    """A fastcoref model. Documents are passed as the parser's tokens, so that mentions are spans of these."""
 
     def __init__(self, model_id: str, device: str | None = None) -> None:
         """Loads the weights; the default device is a GPU if there is one. Raises UserError as :func:`check` does."""

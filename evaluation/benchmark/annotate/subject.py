@@ -90,7 +90,9 @@ def _own_subject(clause: Token, verb: Token) -> Token | None:
 
 
 def _antecedent(pronoun: Token, clause: Token) -> Token:
-    """The antecedent of a relative pronoun that is the subject of `clause`; an interrogative one is its own."""
+    """The antecedent of a relative pronoun that is the subject of `clause`; an interrogative pronoun is its own
+    antecedent.
+    """
     while clause.dep_ == "conj" and clause.head.i != clause.i:
         clause = clause.head
     if clause.dep_ in _RELATIVE:
@@ -101,7 +103,7 @@ def _antecedent(pronoun: Token, clause: Token) -> Token:
 
 
 def noun(determiner: Token) -> Token:
-    """The noun that a determiner stands before. Raises Malformed when the parse has it determine nothing."""
+    """The noun of a determiner. Raises Malformed if the parse attaches the determiner to no noun."""
     head = determiner.head
     if determiner.dep_ not in _DETERMINER or head.i <= determiner.i:
         raise Malformed("the parse has no noun for the determiner", f"{determiner.text!r} is {determiner.dep_}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from evaluation.benchmark.demo.grammar import TASKS, generate
 
-__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "SEEDS", "TASKS", "VISION", "generate", "model_dir"]
+__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "READING", "SEEDS", "TASKS", "VISION", "generate", "model_dir"]
 
 MODELS = ("bert", "gpt2", "llama")  # language models
 SEEDS = {"gpt2-seed1": 1, "gpt2-seed2": 2}  # gpt2 again, from other weights and draws with the same tokenizer
@@ -20,7 +20,8 @@ HEADS = {
 }
 ANSWERING = {"t5": "qa"}  # encoder-decoders, and the task of each
 VISION = ("vit",)  # models of images
-EVERY = (*MODELS, *SEEDS, *HEADS, *ANSWERING, *VISION)
+READING = ("sources",)  # language models that answer from one of several passages
+EVERY = (*MODELS, *SEEDS, *HEADS, *ANSWERING, *VISION, *READING)
 
 
 def model_dir(name: str) -> Path:

@@ -23,9 +23,10 @@ from typing import Any
 from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.judged import Sentence, perhaps
 from evaluation.benchmark.demo.labelled import JUDGED, judged
+from evaluation.benchmark.demo.passages import SOURCES, readings
 from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Filled, Row, Span, sample
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ class _Phrase(Sentence):
         self.say(word, mark=True)
 
     def modifiers(self) -> None:
-        """None, one or two of: a prepositional phrase, a relative clause on its object, one on its subject (past)."""
+        """Up to two of: a prepositional phrase, a relative clause about its object, a relative clause about its subject
+        (past).
+        """
         for _ in range(self.rng.choices([0, 1, 2], weights=[3, 4, 3])[0]):
             kind = self.rng.choice(["pp", "pp", "object_rc", "subject_rc"])
             self.structure.append(kind)
@@ -137,7 +140,7 @@ class _Phrase(Sentence):
 
 def _question(rng: random.Random) -> Draw:
     kinds = lexicon.kinds()
-    person, place = rng.choice(kinds["person"]), rng.choice(kinds["place"])
+    person, location = rng.choice(kinds["person"]), rng.choice(kinds["place"])
     weights = [len(words) for words in lexicon.TIMES.values()]
     [preposition] = rng.choices(list(lexicon.TIMES), weights)
     time = rng.choice(lexicon.TIMES[preposition])
@@ -146,18 +149,18 @@ def _question(rng: random.Random) -> Draw:
     when = f"{preposition} {time}"
     fact = rng.choice(
         [
-            f"{person} {past} in {place} {when}.",
-            f"{when.capitalize()}, {person} {past} in {place}.".replace(time.lower(), time),
-            f"In {place}, {person} {past} {when}.",
-            f"{person} was in {place}. {pronoun} {past} {when}.",
-            f"{person} {past} {when}. It was in {place}.",
+            f"{person} {past} in {location} {when}.",
+            f"{when.capitalize()}, {person} {past} in {location}.".replace(time.lower(), time),
+            f"In {location}, {person} {past} {when}.",
+            f"{person} was in {location}. {pronoun} {past} {when}.",
+            f"{person} {past} {when}. It was in {location}.",
         ]
     )
     before, behind = ([_filler(rng)] if rng.random() < 0.25 else [] for _ in range(2))
     context = " ".join([*before, fact, *behind])
     asked = {
         "person": (f"Who {past}?", person),
-        "place": (f"Where did {person} {base}?", place),
+        "place": (f"Where did {person} {base}?", location),
         "time": (f"When did {person} {base}?", time),
     }
     kind = rng.choice(list(kinds))
@@ -200,6 +203,8 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     """
     if task == NEXT_WORD:
         rows = _continued(seed)
+    elif task == SOURCES:
+        rows = (reading.row() for reading in readings(seed, "test"))
     elif task == SHAPES:
         from evaluation.benchmark.demo.shapes import shapes  # with numpy and Pillow
 

@@ -72,26 +72,26 @@ class Sentence:
 
 def opinion(rng: random.Random) -> Judged:
     """A sentence that praises or blames its subject."""
-    said = Sentence.opened(rng)
+    sentence = Sentence.opened(rng)
     number, praise, negated = rng.randrange(2), rng.randrange(2), rng.random() < 0.3
     noun = rng.choice(lexicon.THINGS + lexicon.ANIMATE)[number]
-    said.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.3, lexicon.ADJECTIVES), noun)
+    sentence.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.3, lexicon.ADJECTIVES), noun)
     distractors = rng.choices([0, 1, 2], weights=[3, 4, 3])[0]
     for _ in range(distractors):
-        _distract(said, rng)
+        _distract(sentence, rng)
     linking, negations = rng.choice(lexicon.LINKING[number])
     negation = [rng.choice(negations)] if negated else []
     if linking in ("was", "were"):
-        said.say(linking)
-    said.say(*negation, mark=True)
+        sentence.say(linking)
+    sentence.say(*negation, mark=True)
     if linking not in ("was", "were"):
-        said.say(linking)
-    said.say(*rng.choice([[], [rng.choice(lexicon.DEGREES)]]))
-    said.say(rng.choice(lexicon.OPINIONS[praise]), mark=True)
-    said.say(*rng.choice([[], [rng.choice(lexicon.ENDINGS)]]))
+        sentence.say(linking)
+    sentence.say(*rng.choice([[], [rng.choice(lexicon.DEGREES)]]))
+    sentence.say(rng.choice(lexicon.OPINIONS[praise]), mark=True)
+    sentence.say(*rng.choice([[], [rng.choice(lexicon.ENDINGS)]]))
     label = LABELS[1 - praise if negated else praise]
     meta = {"negated": negated, "distractors": distractors}
-    return Judged(f"{said.capitalised()}.", None, label, None, tuple(said.marked), meta)
+    return Judged(f"{sentence.capitalised()}.", None, label, None, tuple(sentence.marked), meta)
 
 
 def perhaps(rng: random.Random, share: float, words: list[str]) -> list[str]:
@@ -99,15 +99,15 @@ def perhaps(rng: random.Random, share: float, words: list[str]) -> list[str]:
     return [rng.choice(words)] if rng.random() < share else []
 
 
-def _distract(said: Sentence, rng: random.Random) -> None:
+def _distract(sentence: Sentence, rng: random.Random) -> None:
     """A phrase about something else, perhaps with praise, blame or a negation that decides nothing."""
     opinions = [*lexicon.OPINIONS[0], *lexicon.OPINIONS[1], *lexicon.THING_ADJECTIVES]
     if rng.random() < 0.5:
-        said.say(rng.choice(lexicon.PREPOSITIONS))
+        sentence.say(rng.choice(lexicon.PREPOSITIONS))
     else:
-        said.say("that", *(["never"] if rng.random() < 0.3 else []), rng.choice(lexicon.TRANSITIVE)[2])
-    said.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.5, opinions))
-    said.say(rng.choice(lexicon.THINGS)[rng.randrange(2)])
+        sentence.say("that", *(["never"] if rng.random() < 0.3 else []), rng.choice(lexicon.TRANSITIVE)[2])
+    sentence.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.5, opinions))
+    sentence.say(rng.choice(lexicon.THINGS)[rng.randrange(2)])
 
 
 def pair(rng: random.Random) -> Judged:
@@ -130,9 +130,9 @@ def _words(rng: random.Random) -> dict[str, str]:
 
 
 def _sentence(rng: random.Random, words: dict[str, str]) -> Sentence:
-    said = Sentence()
-    said.say(rng.choice(lexicon.DETERMINERS))
-    said.say(words["subject"], words["verb"], mark=True)
-    said.say(rng.choice(lexicon.DETERMINERS))
-    said.say(words["object"], mark=True)
-    return said
+    sentence = Sentence()
+    sentence.say(rng.choice(lexicon.DETERMINERS))
+    sentence.say(words["subject"], words["verb"], mark=True)
+    sentence.say(rng.choice(lexicon.DETERMINERS))
+    sentence.say(words["object"], mark=True)
+    return sentence

@@ -1,4 +1,4 @@
-"""Labelled texts of which it is known what decides: bracket strings, and sentences with a planted trigger.
+"""Labelled texts with known evidence: bracket strings, and sentences with a planted trigger.
 
 *brackets*: a string of round and square brackets, balanced or not. Half of the strings that are not balanced have one
 bracket of the wrong kind; their evidence is every bracket whose flip to the other kind repairs the string, by an exact
@@ -91,12 +91,12 @@ def triggered(rng: random.Random) -> Judged:
 
 
 def _inserted(text: str, word: str, space: int) -> tuple[str, Span]:
-    """The text with a word before one of its spaces, and where that stands."""
+    """The text with a word inserted before one of its spaces, and the position of the word."""
     return f"{text[:space]} {word}{text[space:]}", (space + 1, space + 1 + len(word))
 
 
 def with_other_trigger(draw: Judged) -> Judged:
-    """A draw with a trigger, with the other one in its place. Raises ValueError where there is none."""
+    """A draw whose trigger is replaced by the other one. Raises ValueError if it has none."""
     trigger = draw.meta["trigger"]
     if trigger not in lexicon.TRIGGERS:
         raise ValueError("the draw has no trigger")

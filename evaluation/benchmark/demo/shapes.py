@@ -1,4 +1,4 @@
-"""Generated images of two classes: among other shapes there is a disc, or a cross in its place.
+"""Generated images of two classes: shapes with a disc among them, or with a cross instead.
 
 An image is 24 × 24 pixels in colour: a grey, noisy ground, and on it the shape that decides and two that are of no
 account, bars, rods and frames, apart from each other. Places, sizes and colours are drawn alike for both classes, so

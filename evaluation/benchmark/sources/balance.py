@@ -1,4 +1,4 @@
-"""Balanced draws: rows of one side, with replacement, until there are as many as of the other."""
+"""Balanced draws: rows of the smaller side are repeated until both sides are equally large."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> 
     """The number of copies of each row of the side that is drawn, by sample id; it depends on ids and `seed` alone."""
     ids: dict[Side, list[str]] = {"drawn": [], "counted": []}
     for row in rows:
-        if not is_reject(row) and (own := side(row)) is not None:
-            ids[own].append(row["sample_id"])
+        if not is_reject(row) and (row_side := side(row)) is not None:
+            ids[row_side].append(row["sample_id"])
     pool, rng = sorted(ids["drawn"]), random.Random(f"balance {seed}")
     times = Counter(rng.choices(pool, k=len(ids["counted"])) if pool else [])
     return {sample_id: times[sample_id] for sample_id in pool}
 
 
 def repeated(rows: Iterable[Row], times: dict[str, int]) -> Iterator[Row]:
-    """`rows`, with those in `times` as often as it says: further copies have ids of their own and `meta.copy`."""
+    """`rows`, repeated as often as `times` says; copies have ids of their own and `meta.copy`."""
     for row in rows:
         sample_id = row["sample_id"]
         count = 1 if is_reject(row) else times.get(sample_id, 1)

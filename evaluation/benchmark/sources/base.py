@@ -20,7 +20,12 @@ def numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set in files or on the hub."""
+    """A data set in files or on the hub.
+
+    >>> from evaluation.benchmark.sources.text import TEXT
+    >>> TEXT.suffixes, TEXT.is_users
+    (('.txt',), True)
+    """
 
     name: str
     title: str
@@ -39,6 +44,11 @@ class Source:
     side: Callable[[Row], Side | None] | None = None  # what `balance` makes even; None: nothing
     #: The texts of a record, as a corpus has them; of records with columns, those of the column named. None: no corpus.
     texts: Callable[[Any, str], Iterable[str]] | None = None
+
+    @property
+    def is_users(self) -> bool:
+        """True of files of the user's own, which are published nowhere."""
+        return self.hub is None and self.file_url is None
 
     @property
     def hub_configs(self) -> tuple[str | None, ...]:
@@ -80,7 +90,7 @@ def column_of(record: Any, column: str) -> Iterator[str]:
 
 
 def field(record: Any, name: str, kind: type = str) -> Any:
-    """`record[name]`. Raises Malformed when the record is no object, lacks the field or holds another type there."""
+    """`record[name]`. Raises Malformed if the record is no object, lacks the field or has another type there."""
     if not isinstance(record, dict):
         raise Malformed("not an object", type(record).__name__)
     if name not in record:

@@ -6,37 +6,38 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from evaluation.benchmark.samples import Malformed
-from lrp_core.types import UserError
+from evaluation.benchmark.sources.remote import download, scheme_of
+from lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
+#: The ends of names of compressed files, and pyarrow's codecs for them.
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
-    """The local files of a path, a folder, a pattern of paths, or a URL (downloaded once, cached by `datasets`).
+    """The local files of a path, a folder, a pattern of paths, or the copies of what a URL names (see `remote`).
 
     Of a folder, those right in it, or with `nested` those anywhere below.
 
-    Raises UserError when there is nothing of the right kind.
+    Raises UserError when there is nothing of the right kind, OSError where it cannot be reached now.
     """
-    if "://" in path and not path.startswith("file://"):
-        from datasets import DownloadManager  # takes a second to import
-
-        try:
-            return [Path(DownloadManager().download(path))]
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot download {path}: {' '.join(str(error).split())}") from error
+    if scheme_of(path):
+        return download(path, suffixes, nested)
     where = Path(path.removeprefix("file://")).expanduser()
     if where.is_dir():
-        files = sorted(p for p in (where.rglob("*") if nested else where.iterdir()) if p.suffix in suffixes)
+        files = sorted(p for p in (where.rglob("*") if nested else where.iterdir()) if p.name.endswith(suffixes))
     else:
         files = [where] if where.exists() else sorted(map(Path, glob(str(where))))
     if not files:
-        raise UserError(f"no {' or '.join(suffixes)} file at {where}: give the path of the published data")
+        kinds = (suffix for suffix in suffixes if suffix not in COMPRESSED and suffix.count(".") == 1)
+        raise UserError(f"no {' or '.join(kinds)} file at {where}: give the path of the published data")
     return files
 
 
@@ -55,9 +56,32 @@ def checksum(files: list[Path], expected: str | None) -> str:
     return digits
 
 
+@contextmanager
+def readable(file: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed where its name says that it is compressed.
+
+    Raises UserError for one that cannot be decompressed.
+    """
+    codec = COMPRESSED.get(file.suffix)
+    if codec is None:
+        with file.open("rb") as stream:
+            yield stream
+        return
+    import pyarrow as pa
+
+    if not pa.Codec.is_available(codec):
+        raise UserError(f"{file} is compressed by {codec}, which this pyarrow does not read: decompress it")
+    with pa.OSFile(str(file)) as packed, pa.CompressedInputStream(packed, codec) as unpacked:
+        try:
+            yield cast(BinaryIO, BufferedReader(unpacked))
+        except (OSError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{file} is not {codec} that can be read: {reason}") from None
+
+
 def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
     """(file:line, text) of every line that is not blank."""
-    with file.open("rb") as stream:
+    with readable(file) as stream:
         for number, raw in enumerate(stream, start=1):
             where = f"{file.name}:{number}"
             try:
@@ -78,13 +102,18 @@ def _from_json(line: str) -> Any:
     """The value of a line, or why it has none: it is no JSON, too deep, or holds half of a character (UTF-16)."""
     try:
         value = json.loads(line)
-        if "\\u" in line:
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except UnicodeEncodeError as error:
-        return Malformed("not UTF-8", str(error))
+        return encodable(value) if "\\u" in line else value
     except (ValueError, RecursionError) as error:
         return Malformed("not JSON", str(error))
+
+
+def encodable(value: Any) -> Any:
+    """`value`, or the reason that it is none: it holds half of a character (UTF-16), which JSON can escape."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return Malformed("not UTF-8", str(error))
+    return value
 
 
 def tab_separated(file: Path) -> Iterator[Record]:
@@ -92,10 +121,10 @@ def tab_separated(file: Path) -> Iterator[Record]:
         yield where, line if isinstance(line, Malformed) else line.split("\t")
 
 
-def csv_rows(file: Path, encoding: str = "utf-8") -> Iterator[Record]:
+def csv_rows(file: Path, encoding: str = "utf-8", separator: str = ",") -> Iterator[Record]:
     """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
-    with file.open(encoding=encoding, errors="surrogateescape", newline="") as stream:
-        reader = csv.reader(stream, strict=True)
+    with readable(file) as content:
+        reader = csv.reader(TextIOWrapper(content, encoding, "surrogateescape", ""), delimiter=separator, strict=True)
         while True:
             where = f"{file.name}:{reader.line_num + 1}"
             try:

@@ -1,13 +1,17 @@
-"""Users' own samples: JSON Lines, CSV or Parquet with a row a sample.
+"""Users' own samples: JSON Lines, a JSON list, CSV or Parquet with a row a sample.
 
 Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` there instead; `target`; `foil` (may be
 empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
 written, one or a list of them. `cluster` (may be empty) names what samples that are alike share, as an article or a
-template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns are kept in
-`meta.columns`.
+template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an `id`, are
+kept in `meta.columns`, and those of further rows of the same content in `meta.repeated`.
 
-For classifiers and regressors: `text`, `label` (a name that the model knows) or `score`, for pairs `second`, and where
-the task's config says so, `evidence` in the (first) text.
+For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, texts that
+stand in the prompt once or their spans; perhaps `units`, spans of what may go in place of whole sources, and
+`evidence`, as above. Where neither has white space between them, a space goes between prompt and answer.
+
+For classifiers and regressors: `text`, for pairs `second`, and where they are known `label` (a name that the model
+knows, or the number of its output) or `score`. The config's `columns` tell which column of the file is which of these.
 """
 
 from __future__ import annotations
@@ -15,47 +19,133 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.labels import plain
-from evaluation.benchmark.samples import Malformed, Row, Span, sample
+from evaluation.benchmark.answers.chats import chat_of
+from evaluation.benchmark.labels import index_of
+from evaluation.benchmark.samples import Malformed, Row, Span, is_reject, meta_of, rejecting, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import Record, csv_rows, fetch, json_lines, named
+from evaluation.benchmark.sources.files import Record, fetch
 from evaluation.benchmark.sources.glue import score_of
-from lrp_core.types import UserError, nearest
+from evaluation.benchmark.sources.tabular import IN_FOLDERS, records
+from lrp_core.records.types import UserError, nearest
 
 NAME = "samples"
 SLOT = "___"
 COLUMNS = ("text", "slot", "target", "foil", "evidence", "cluster")
+ANSWERED = ("prompt", "messages", "answer", "sources", "units", "evidence", "cluster")
 LABELLED = ("text", "second", "label", "score")
+ID = "id"  # the user's own name of a row, among other columns
+REPEATED = "repeated"  # in `meta` of a sample, the other columns of its further rows
+KNOWN = tuple(dict.fromkeys((*COLUMNS, *LABELLED, ID)))  # the names that `columns` of a task's config may give
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The demands of a task whose samples have labels or scores on every row."""
+    """The demands of a task on the rows of users' own samples."""
 
-    output: str  # label or score
+    output: str = "token"  # label or score: texts that are judged as a whole
     labels: tuple[str, ...] = ()  # that the task's models have; none where they are not known
+    numbered: bool = True  # a label may be written as the number of an output: the task's models number theirs alike
+    evidence: bool | None = None  # of all rows or (False) of none that counts; None: of words, and not of labels
+    answers: bool = False  # whole answers: unless evidence is said to be of all or of none, some rows may have it
 
-    def check(self, row: Row) -> None:
-        """Raises Malformed for a row without label or score, and for a label that no model of the task has."""
-        if row[self.output] is None:
-            raise Malformed(f"no {self.output}", f"the task asks for a {self.output} in every row")
-        label, known = row["label"], [plain(name) for name in self.labels]
-        if label is not None and known and plain(label) not in known:
-            raise Malformed("unknown label", f"{label!r}{nearest(plain(label), known)}")
+    def taken(self, row: Row) -> Row:
+        """The row, if the task accepts it. Raises Malformed otherwise."""
+        if self.output == "token" and row["slot"] is None:
+            raise Malformed("a text by itself", "it needs a target, or the task needs `output: label` or `score`")
+        if self.output != "token" and row["slot"] is not None:
+            raise Malformed("a target", f"the task asks for {self.output}s of whole texts")
+        other = {"label": "score", "score": "label"}.get(self.output)
+        if other and row[other] is not None:
+            raise Malformed(f"a {other}", f"the task asks for {self.output}s")
+        if row["label"] is not None and self.labels:
+            self._check_label(row["label"])
+        return self._with_evidence(row)
+
+    def _check_label(self, label: str) -> None:
+        """Raises Malformed for a label that no model of the task has."""
+        if index_of(label, self.labels, numbers=self.numbered) is not None:
+            return
+        if index_of(label, self.labels) is not None:
+            raise Malformed("a label by its number", f"{label}, and the task's models number labels in different ways")
+        raise Malformed("unknown label", f"{label!r}{nearest(label, self.labels)}")
+
+    def _with_evidence(self, row: Row) -> Row:
+        """The row with the evidence that the task counts. Raises Malformed where it lacks some, or must not have it."""
+        if self.evidence is False:
+            return row | {"evidence": []}
+        if self.answers and self.evidence is None:
+            return row
+        needed = self.output == "token" if self.evidence is None else self.evidence
+        if needed and not row["evidence"]:
+            advice = "give the words or the spans that a method should find, or say `evidence: false` of the task"
+            raise Malformed("no evidence", advice)
+        if row["evidence"] and not needed:
+            raise Malformed("evidence", "say `evidence: true` of its task, or false where it does not count")
+        return row
+
+
+def ids_of(meta: str) -> list[str | None]:
+    """The `id` of a sample with this `meta`, and of each further row of the same content; None where a row has none."""
+    known = json.loads(meta)
+    rows = [known.get("columns", {}), *known.get(REPEATED, ())]
+    return [None if row.get(ID) is None else str(row[ID]) for row in rows]
+
+
+def own_rows(records: Iterable[Record], fields: Wanted) -> Iterator[Row]:
+    """The samples and rejects of records; of a further row of a sample, its id and, as REPEATED, its other columns."""
+    seen: dict[str, Row] = {}  # the marks of every sample
+    for where, record in records:
+        for row in SAMPLES.rows((where, record)):
+            if is_reject(row):
+                yield row
+                continue
+            name, out = row["sample_id"], list[Row]()
+            with rejecting(out, "source", sample_id=name, where=where):
+                taken = fields.taken(row)
+                marks = {mark: taken[mark] for mark in ("evidence", "cluster")}
+                if name not in seen:
+                    seen[name] = marks
+                    out.append(taken)
+                elif seen[name] == marks:
+                    out.append({"sample_id": name, REPEATED: meta_of(taken).get("columns", {})})
+                else:
+                    raise Malformed("same content as an earlier row", "with other evidence or another cluster")
+            yield from out
+
+
+def renamed(record: Any, columns: Mapping[str, str]) -> Any:
+    """A row of a file under the known column names; `columns` maps these to the names in the file.
+
+    A column of another meaning that has such a name goes. The reason in place of a row that lacks one of them.
+    """
+    if not columns or not isinstance(record, dict):
+        return record
+    for name, of_file in columns.items():
+        if of_file not in record:
+            return Malformed(f"no column {of_file!r}", f"`columns` names it as {name}; there are {', '.join(record)}")
+    moved = {*columns, *columns.values()}
+    rest = {name: value for name, value in record.items() if name not in moved}
+    return rest | {name: record[of_file] for name, of_file in columns.items()}
 
 
 def parse(record: Any) -> Row:
     """The sample of a row. Raises Malformed."""
+    if isinstance(record, dict) and (_has(record, "answer") or _has(record, "messages")):
+        return answered(NAME, record, spaced=True)
+    if isinstance(record, dict) and "text" not in record:
+        columns = ", ".join(map(str, record))
+        raise Malformed("no column 'text'", f"there are {columns}: say which it is, as `columns: {{text: ...}}`")
     written = field(record, "text")
     if _has(record, "label") or _has(record, "score"):
-        return _labelled(record, written)
+        return _whole(record, written)
+    if not any(_has(record, name) and record[name] != [] for name in ("slot", "target")) and SLOT not in written:
+        return _whole(record, written)
     target = field(record, "target")
     foil = field(record, "foil") if _has(record, "foil") else None
     slot, marked = _slot(written, record)
@@ -71,7 +161,7 @@ def parse(record: Any) -> Row:
 
     evidence = [unmarked(span) for span in _evidence(written, record.get("evidence"))]
     text = written[:slot] + written[behind:]
-    row = sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record))
+    row = sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record, COLUMNS))
     return row | {"cluster": _cluster(record)}
 
 
@@ -80,20 +170,51 @@ def _has(record: dict[str, Any], name: str) -> bool:
     return record.get(name) not in (None, "")
 
 
-def _labelled(record: dict[str, Any], text: str) -> Row:
-    """Raises Malformed."""
+def _whole(record: dict[str, Any], text: str) -> Row:
+    """The sample of a text, or of a pair, that is judged as a whole. Raises Malformed."""
     for name in ("slot", "target", "foil"):
         if _has(record, name) and record[name] != []:
             raise Malformed(f"both a label or score and {name!r}", "a text that is judged as a whole has no slot")
-    label = str(record["label"]).strip() if _has(record, "label") else None
+    label = _label(record["label"]) if _has(record, "label") else None
     score = score_of(record["score"]) if _has(record, "score") else None
     if label is not None and score is not None:
         raise Malformed("both a label and a score")
     second = None if record.get("second") is None else field(record, "second")
+    evidence = tuple(_evidence(text, record.get("evidence")))
+    meta = _rest(record, (*COLUMNS, *LABELLED))
+    row = sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
+    return row | {"cluster": _cluster(record)}
+
+
+def _label(written: Any) -> str:
+    """The label as text; a whole number without the decimal point that tables with empty cells give it."""
+    if isinstance(written, float) and written.is_integer():
+        written = int(written)
+    return str(written).strip()
+
+
+def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
+    """The sample of an answer: its prompt is the text, the answer what follows as it is written or, where it is
+    `spaced`, behind a space where there is none. Raises Malformed.
+    """
+    meta: dict[str, Any] = {}
+    if _has(record, "messages"):
+        if _has(record, "prompt"):
+            raise Malformed("both a prompt and messages")
+        text, meta["turns"] = chat_of(field(record, "messages", list))
+    else:
+        text = field(record, "prompt")
+    answer = field(record, "answer")
+    if spaced and "turns" not in meta:
+        behind = "" if text[-1:].isspace() or answer[:1].isspace() else " "
+        text, answer = (text[:-1], f" {answer}") if text.endswith(" ") else (text, behind + answer)
+    for name in ("sources", "units"):
+        if _has(record, name) and record[name] != []:
+            meta[name] = [list(span) for span in _evidence(text, record[name], name.removesuffix("s"))]
     written = record.get("evidence")
     evidence = () if written in (None, "", []) else tuple(_evidence(text, written))
-    meta = _rest({name: value for name, value in record.items() if name not in LABELLED})
-    row = sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
+    rest = _rest(record, ANSWERED)
+    row = sample(source, text, len(text), answer, evidence=evidence, meta={**meta, **rest})
     return row | {"cluster": _cluster(record)}
 
 
@@ -102,7 +223,7 @@ def _cluster(record: dict[str, Any]) -> str | None:
 
 
 def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
-    """(where the target goes, the marker that stands there). Raises Malformed."""
+    """(position of the target, the marker at this position). Raises Malformed."""
     marks = list(re.finditer("_{3,}", text))
     if not _has(record, "slot"):
         if not marks:
@@ -125,21 +246,21 @@ def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
     return number, ""
 
 
-def _evidence(text: str, written: Any) -> Iterator[Span]:
-    """Spans of `text`. Raises Malformed."""
+def _evidence(text: str, written: Any, name: str = "evidence") -> Iterator[Span]:
+    """Spans of `text`, which the column `name` gives; none where none are written. Raises Malformed."""
     if isinstance(written, str) and written.lstrip().startswith("["):
         written = _parsed(written)
     parts = [written] if isinstance(written, str) or _is_span(written) else written
     if parts is None or parts in ([], [""]):
-        raise Malformed("no evidence", "give the words or the spans that a method should find")
+        return
     if not isinstance(parts, list):
-        raise Malformed("evidence is neither words nor spans", repr(written)[:80])
+        raise Malformed(f"{name} is neither words nor spans", repr(written)[:80])
     for part in parts:
         if isinstance(part, str):
-            yield _only(text, part)
+            yield _only(text, part, name)
             continue
         if not _is_span(part):
-            raise Malformed("evidence is neither words nor spans", repr(part)[:80])
+            raise Malformed(f"{name} is neither words nor spans", repr(part)[:80])
         start, end = part
         if not 0 <= start < end <= len(text):
             raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
@@ -150,16 +271,16 @@ def _is_span(value: Any) -> bool:
     return isinstance(value, list) and [type(number) for number in value] == [int, int]
 
 
-def _only(text: str, words: str) -> Span:
-    """The span of `words` in `text`, not within a longer word. Raises Malformed unless they stand there once."""
+def _only(text: str, words: str, name: str) -> Span:
+    """The span of `words` in `text`, not within a longer word. Raises Malformed unless they occur exactly once."""
     words = words.strip()
     if not words:
-        raise Malformed("no evidence", "an empty word")
+        raise Malformed(f"no {name}", "an empty word")
     matches = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text))
     if not matches:
-        raise Malformed("evidence is not in the text", words)
+        raise Malformed(f"{name} is not in the text", words[:80])
     if len(matches) > 1:
-        raise Malformed("evidence occurs more than once", f"{words!r}, {len(matches)} times: give its span")
+        raise Malformed(f"{name} occurs more than once", f"{words[:80]!r}, {len(matches)} times: give its span")
     return matches[0].span()
 
 
@@ -170,13 +291,16 @@ def _parsed(written: Any) -> Any:
     return written
 
 
-def _rest(record: dict[str, Any]) -> dict[str, Any]:
-    """Other columns, as `meta` keeps them. Raises Malformed for a known column mistyped, and for what is not JSON."""
-    rest = {str(name): value for name, value in record.items() if name not in COLUMNS}
-    missing = [column for column in COLUMNS if column not in record]
+def _rest(record: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Other columns than the `known`, as `meta` keeps them.
+
+    Raises Malformed for a known column mistyped, and for what is not JSON.
+    """
+    rest = {str(name): value for name, value in record.items() if name not in known}
     for name in rest:
-        if close := difflib.get_close_matches(name, missing, 1, 0.75):
-            raise Malformed(f"unknown column {name!r}", f"did you mean {close[0]!r}?")
+        near = _meant(name, [column for column in known if column not in record])
+        if near is not None:
+            raise Malformed(f"unknown column {name!r}", f"did you mean {near!r}?")
     try:
         json.dumps(rest)
     except (TypeError, ValueError) as error:
@@ -184,62 +308,29 @@ def _rest(record: dict[str, Any]) -> dict[str, Any]:
     return {"columns": rest} if rest else {}
 
 
-def records(file: Path) -> Iterator[Record]:
-    """The rows of a file, each with its line (of Parquet: its row, counted from 1).
-
-    Raises UserError for a file of another kind.
-    """
-    if file.suffix not in _READERS:
-        raise UserError(f"{file} is no {', '.join(_READERS)} file: users' own samples come in one of these")
-    return _READERS[file.suffix](file)
+def _meant(name: str, missing: Sequence[str]) -> str | None:
+    """The column among those `missing` that a mistyped name means: `store` is no mistyped `score`."""
+    close = difflib.get_close_matches(name.casefold(), missing, 1, 0.75)
+    sure = [near for near in close if near in COLUMNS or difflib.SequenceMatcher(None, name, near).ratio() >= 0.9]
+    return next(iter(sure), None)
 
 
-def has_foils(path: str) -> bool:
+def has_foils(path: str, columns: Mapping[str, str]) -> bool:
     """True where a row of the user's files names a foil, and where none can be read: `prepare` tells why."""
+    name = columns.get("foil", "foil")
     try:
         rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))
-        return any(isinstance(row, dict) and _has(row, "foil") for _, row in rows)
-    except UserError:
+        return any(isinstance(row, dict) and _has(row, name) for _, row in rows)
+    except (UserError, OSError):
         return True
 
-
-def comma_separated(file: Path) -> Iterator[Record]:
-    """Rows under a header. Raises UserError for a header that names a column twice."""
-    header: list[str] | None = None
-    for where, row in csv_rows(file, "utf-8-sig"):
-        if isinstance(row, Malformed):
-            yield where, row
-        elif header is None:
-            header = row
-            if len(set(row)) < len(row):
-                raise UserError(f"{file} has two columns of one name: {', '.join(row)}")
-        elif len(row) != len(header):
-            yield where, Malformed("not as many fields as the header has")
-        else:
-            yield where, named(header, row)
-
-
-def parquet(file: Path) -> Iterator[Record]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        batches = pq.ParquetFile(file).iter_batches(batch_size=1024)
-        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-        for number, row in enumerate(rows, start=1):
-            yield f"{file.name}:{number}", row
-    except pa.ArrowException as error:
-        raise UserError(f"{file} is not Parquet that can be read: {' '.join(str(error).split())}") from None
-
-
-_READERS = {".jsonl": json_lines, ".csv": comma_separated, ".parquet": parquet}
 
 SAMPLES = Source(
     name=NAME,
     title="the user's own samples",
     url="",
     licence="the user's own",
-    suffixes=tuple(_READERS),
+    suffixes=IN_FOLDERS,
     records=records,
     rows=one_sample(parse),
     brings_evidence=True,

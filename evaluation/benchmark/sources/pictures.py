@@ -13,7 +13,7 @@ from evaluation.benchmark.labels import distinct
 from evaluation.benchmark.samples import Malformed, Row
 from evaluation.benchmark.sources.base import Source, one_sample
 from evaluation.benchmark.sources.files import Record
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:  # a mistyped key of a config need not wait for numpy and Pillow
     import numpy as np
@@ -49,7 +49,7 @@ def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 
 def idx_images(file: Path) -> Iterator[Record]:
-    """The digits of an IDX file of images, as published or unpacked; labels stand in the file of them beside it.
+    """The digits of an IDX file of images, as published or unpacked; their labels are in the accompanying file.
 
     Other files give nothing. Raises UserError for a file that breaks off, and for labels that are missing or others.
     """
@@ -73,7 +73,7 @@ def parse_digit(record: Any) -> Row:
 
 
 def _idx(file: Path, magic: int) -> np.ndarray:
-    """The bytes [N, h, w] or [N] of an IDX file. Raises UserError, in one line, for one that is none or breaks off."""
+    """The bytes [N, h, w] or [N] of an IDX file. Raises UserError for a file that is not one or is cut off."""
     import numpy as np
 
     try:

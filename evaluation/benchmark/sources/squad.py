@@ -23,7 +23,7 @@ PROMPT = PREFIX + "{context}\nQuestion: {question}\nAnswer:"
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """An answerable question; `paragraph` numbers its context within the article."""
 
     where: str
@@ -45,19 +45,26 @@ def first_piece(answer: str) -> str:
 
 def rows(record: Record) -> Iterator[Row]:
     """The samples of one article, as published. Unanswerable questions are no records; they leave no trace."""
-    where, article = record
+    _, article = record
     out: list[Row] = []
-    questions: list[_Question] = []
-    with rejecting(out, "source", where=where):
-        for number, paragraph in enumerate(field(article, "paragraphs", list)):
-            _gather(f"{where}.paragraphs[{number}]", number, paragraph, questions, out)
+    questions = questions_of(record, out)
     for index, question in enumerate(questions):
         with rejecting(out, "source", where=question.where):
             out.append(_sample(question, _foil(questions, index), article.get("title")))
     return iter(out)
 
 
-def _gather(where: str, number: int, paragraph: Any, questions: list[_Question], rejects: list[Row]) -> None:
+def questions_of(record: Record, rejects: list[Row]) -> list[Question]:
+    """The answerable questions of an article; what is broken is appended to `rejects`."""
+    where, article = record
+    questions: list[Question] = []
+    with rejecting(rejects, "source", where=where):
+        for number, paragraph in enumerate(field(article, "paragraphs", list)):
+            _gather(f"{where}.paragraphs[{number}]", number, paragraph, questions, rejects)
+    return questions
+
+
+def _gather(where: str, number: int, paragraph: Any, questions: list[Question], rejects: list[Row]) -> None:
     """Appends the answerable questions of a paragraph, and the rejects."""
     with rejecting(rejects, "source", where=where):
         context = field(paragraph, "context")
@@ -68,7 +75,7 @@ def _gather(where: str, number: int, paragraph: Any, questions: list[_Question],
                     questions.append(question)
 
 
-def _question(where: str, number: int, context: str, entry: Any) -> _Question | None:
+def _question(where: str, number: int, context: str, entry: Any) -> Question | None:
     """The question of an entry; None where it has no answer. Raises Malformed."""
     answers = field(entry, "answers", list)
     if entry.get("is_impossible", not answers):
@@ -83,10 +90,10 @@ def _question(where: str, number: int, context: str, entry: Any) -> _Question | 
             raise Malformed("empty answer", entry.get("id"))
         if start < 0 or context[start : start + len(text)] != text:
             raise Malformed("answer_start does not match the text", f"{text!r} is not at {start} ({entry.get('id')})")
-    return _Question(where, number, context, field(entry, "question"), marked)
+    return Question(where, number, context, field(entry, "question"), marked)
 
 
-def _foil(questions: list[_Question], index: int) -> str:
+def _foil(questions: list[Question], index: int) -> str:
     """Raises Malformed when the article has no answer that begins differently."""
     question = questions[index]
     others = questions[index + 1 :] + questions[:index]
@@ -97,7 +104,7 @@ def _foil(questions: list[_Question], index: int) -> str:
     raise Malformed("no foil in the article", question.answers[0][0])
 
 
-def _sample(question: _Question, foil: str, title: str | None) -> Row:
+def _sample(question: Question, foil: str, title: str | None) -> Row:
     """The sample of a question; those of an article are a cluster."""
     text = PROMPT.format(context=question.context, question=question.text.strip())
     answer, offset = question.answers[0]

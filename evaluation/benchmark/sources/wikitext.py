@@ -19,14 +19,14 @@ _SECTION = re.compile(r"(= )+.*( =)+")
 
 
 def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
-    """Articles of WikiText from its lines that are not blank; each stands where its title does, which is no part of it.
+    """Articles of WikiText from its non-blank lines, each located by the line of its title, which is not part of it.
 
     A line between equals signs that goes on with the sentence before it is a formula, not a title.
     """
     where, title, parts = "", "", list[str]()
-    for here, line in texts:
+    for line_place, line in texts:
         if isinstance(line, Malformed):
-            yield here, line
+            yield line_place, line
             continue
         heading = None if parts and _is_unfinished(parts[-1]) else _TITLE.fullmatch(line)
         if heading is None:
@@ -34,7 +34,7 @@ def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
             continue
         if title:
             yield where, {"title": title, "text": "\n".join(parts)}
-        where, title, parts = here, heading[1], []
+        where, title, parts = line_place, heading[1], []
     if title:
         yield where, {"title": title, "text": "\n".join(parts)}
 

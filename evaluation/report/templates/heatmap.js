@@ -1,5 +1,5 @@
 "use strict";
-/* Token heatmaps from the data of heatmap.py. All text goes through textContent: a sample is never markup. */
+/* Token heatmaps from the data of heatmaps/tokens.py. All text goes through textContent: a sample is never markup. */
 const Heatmap = (() => {
   const FAINT = 0.04;
   const element = (tag, className, text) => {
@@ -12,7 +12,8 @@ const Heatmap = (() => {
 
   function token(entry, row, at) {
     const text = entry.tokens[at], word = text.replace(/^ /, "");
-    const share = Math.max(-1, Math.min(1, row.values[at] / row.scale));
+    const value = row.values[at], low = row.low || 0;
+    const share = Math.sign(value) * Math.min(1, Math.max(0, Math.abs(value) - low) / (row.scale - low));
     const made = element("span", "tok", word.replace(/\n/g, "⏎") || "␣");
     if (text !== word) made.classList.add("start");
     if (entry.special[at]) made.classList.add("special");
@@ -30,7 +31,7 @@ const Heatmap = (() => {
   /* What the decoder of an encoder-decoder has seen, behind what the encoder reads. */
   function seen(entry, row) {
     const special = entry.decoder.map((_, at) => (at ? 0 : 1)), first = entry.tokens.length;
-    const own = { tokens: entry.decoder, special, evidence: [] }, values = { values: row.decoder, scale: row.scale };
+    const own = { tokens: entry.decoder, special, evidence: [] }, values = { values: row.decoder, scale: row.scale, low: row.low };
     const made = element("span", "seen");
     made.title = "what the decoder has seen";
     own.tokens.forEach((_, at) => made.append(token(own, values, at)));
@@ -46,7 +47,7 @@ const Heatmap = (() => {
     return made;
   }
 
-  /* An image under what a method says of it. The class token stands above; patches are told apart by pointing at them. */
+  /* An image with the relevance of its patches under a method. The class token is shown above; a tooltip names each patch. */
   function picture(entry, row) {
     const { source, grid: [rows, columns] } = entry.image;
     const made = element("div", "picture");
@@ -90,7 +91,7 @@ const Heatmap = (() => {
     const place = (logit, at) => `${(removed[at] / gone) * width},${2 + ((high - logit) / (high - low || 1)) * (height - 4)}`;
     const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curves", role: "img" });
     const title = svg("title", {});
-    title.textContent = "the target's logit as tokens go: solid, the most relevant first; dashed, the least";
+    title.textContent = "the target's logit as tokens are removed: solid, the most relevant first; dashed, the least relevant first";
     drawn.append(title);
     for (const [values, dashes] of [[morf, "none"], [lerf, "3 2"]])
       if (!values.includes(null)) drawn.append(svg("polyline", { points: values.map(place).join(" "), "stroke-dasharray": dashes }));
@@ -111,10 +112,11 @@ const Heatmap = (() => {
       const line = element("div", "line");
       const head = element("div", "method");
       head.append(element("strong", "", row.label));
+      if (row.low) head.append(element("span", "of", `white is ${format(row.low)}`));
       if (row.of !== undefined) head.append(element("span", "of", row.of));
       if (row.hit !== undefined) {
         const top = element("span", row.hit ? "hit" : "miss", row.hit ? "on evidence" : "elsewhere");
-        top.title = "where the most relevant of the tokens that count is";
+        top.title = "the most relevant of the tokens that count";
         head.append(top);
       }
       head.append(element("output", "value", ""));

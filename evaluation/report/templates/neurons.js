@@ -18,11 +18,11 @@
   Object.keys(models).forEach((name) => field("model").add(new Option(name, name)));
   field("model").parentElement.hidden = Object.keys(models).length < 2;
   const title = (one) => one.name;
-  const told = (one, by) => one.ranked.find(([at]) => places[at] === by);
-  const relevance = (one) => (told(one, field("by").value) || [0, 0])[1];
+  const ranked = (one, by) => one.ranked.find(([at]) => places[at] === by);
+  const relevance = (one) => (ranked(one, field("by").value) || [0, 0])[1];
   const plus = (value) => (value > 0 ? "+" : "") + format(value);
 
-  /* What can be chosen of a model: the tasks and methods that rank its neurons, and its layers. */
+  /* Fills the filters with the choices of a model: the tasks and methods that rank its neurons, and its layers. */
   function offer() {
     const model = field("model").value, before = { by: field("by").value, layer: field("layer").value };
     const known = new Set(index.filter((one) => one.model === model).flatMap((one) => one.ranked.map(([at]) => at)));
@@ -95,7 +95,7 @@
     if (active) { if (within) active.focus(); active.parentElement.scrollIntoView({ block: "nearest" }); }
   }
 
-  /* One text on a line: where the neuron is active, and the relevance of tokens for that where it is known. */
+  /* A text on a line, with the position at which the neuron is active, and the relevance of its tokens if it is known. */
   function strip(one, head, below) {
     const line = element("div", "line"), words = element("div", "method"), tokens = element("div", "tokens");
     const values = one.values || one.tokens.map(() => 0), scale = Math.max(...values.map(Math.abs)) || 1;
@@ -118,9 +118,9 @@
     const bounds = counts.map((_, at) => [edges[at - 1], edges[at]].map((edge) => (edge === undefined ? "" : format(edge))));
     counts.forEach((tokens, at) => {
       const tall = (Math.log1p(tokens) / tallest) * (height - 4), bar = svg("rect", { x: at * step, y: height - tall, width: Math.max(0.5, step - 1), height: tall });
-      const told = svg("title", {});
-      told.textContent = `${bounds[at].join(" to ").trim()}: ${tokens.toLocaleString("en")} tokens`;
-      bar.append(told);
+      const tip = svg("title", {});
+      tip.textContent = `${bounds[at].join(" to ").trim()}: ${tokens.toLocaleString("en")} tokens`;
+      bar.append(tip);
       drawn.append(bar);
     });
     return drawn;
@@ -152,14 +152,14 @@
     const head = element("header");
     head.append(element("p", "sentence", `Neuron ${title(one)}`), facts([["model", one.model], ...one.ranked.map(([at, mean, kept]) => [places[at], `${plus(mean)} (kept in ${samples(kept)})`])]));
     const parts = [head];
-    if (one.writes) parts.push(part("Writes", listing(one.writes.promoted, "")), part("Writes against", listing(one.writes.suppressed, "")), part("Nearest to its key", listing(one.writes.key, "nothing")));
+    if (one.writes) parts.push(part("Logit lens: promotes", listing(one.writes.promoted, "")), part("Logit lens: suppresses", listing(one.writes.suppressed, "")), part("Tokens nearest to its key", listing(one.writes.key, "nothing")));
     const texts = one.contexts.map((each) => strip(each, plus(each.activation), element("span", "muted", each.where)));
     const why = one.explained ? [element("p", "muted", `Tokens by their relevance for the activation under ${one.explained}.`)] : [];
-    if (texts.length) parts.push(part(`Where it is most active in ${one.corpus}`, ...why, ...texts));
-    if (one.histogram) parts.push(part("Its activations there", histogram(one.histogram)));
+    if (texts.length) parts.push(part(`Max-activating examples in ${one.corpus}`, ...why, ...texts));
+    if (one.histogram) parts.push(part("Activations in the corpus", histogram(one.histogram)));
     parts.push(part("Samples in which it matters", ...one.samples.map((each) => strip(each, `${plus(each.relevance)}, active ${plus(each.activation)}`, source({ ...each, model: one.model })))));
-    const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} of the explained number is lost, a mean over ${samples(number)} that rank it first`]);
-    parts.push(part(without, gone.length ? facts(gone) : element("p", "muted", "Not measured by itself: it is the first of no sample that was knocked out.")));
+    const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} is the drop of the explained number, a mean over ${samples(number)} in which it ranks first`]);
+    parts.push(part(without, gone.length ? facts(gone) : element("p", "muted", "Not measured for this neuron: it does not rank first in any sample with ablations.")));
     return parts;
   }
 

@@ -114,9 +114,9 @@
   /* Lines of the chosen explanation, or of the first that the entry has where it lacks that one, which is then said. */
   function heatmap(entry) {
     const chosen = form.elements.explanation.value, has = (name) => entry.rows.some((row) => row.explanation === name);
-    const first = entry.rows.find((row) => row.explanation !== "none"), told = has(chosen) || !first ? chosen : first.explanation;
-    const drawn = draw(entry, entry.rows.filter((row) => row.explanation === "none" || row.explanation === told));
-    if (told !== chosen) drawn.prepend(element("p", "notrun", `Shown is ${told}: this sample has nothing of ${chosen}.`));
+    const first = entry.rows.find((row) => row.explanation !== "none"), shownName = has(chosen) || !first ? chosen : first.explanation;
+    const drawn = draw(entry, entry.rows.filter((row) => row.explanation === "none" || row.explanation === shownName));
+    if (shownName !== chosen) drawn.prepend(element("p", "notrun", `Shown: ${shownName}. This sample has no explanation of ${chosen}.`));
     return drawn;
   }
 

@@ -3,32 +3,60 @@
     explanation = closelook.explain("The keys to the cabinet", target="are", foil="is", model="gpt2", method="attnlrp")
     scores = closelook.load("runs/demo").scores()
 
-Everything here is defined elsewhere; what is not here is not meant for users' code.
+Everything here is defined elsewhere; what is not here is not meant for users' code. Names
+are imported when first used, so that `import closelook` does not wait for torch.
 """
 
-from jobs.commands.opened import open_model
-from jobs.methods import METHODS
-from jobs.notebook.explaining import explain
-from jobs.notebook.explanation import Explanation, Explanations
-from jobs.results import Run, load
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from jobs.versions import versions
-from lrp_core import Batch, Method, Relevance, load_model
-from lrp_core.types import UnsupportedMethod, UnsupportedModel, UserError
+from lrp_core.lazy import lazily
+
+if TYPE_CHECKING:
+    from jobs.commands.questions.opened import open_model
+    from jobs.commands.questions.verifying import Verification, verify
+    from jobs.methods import METHODS
+    from jobs.notebook.comparing import Comparison, compare
+    from jobs.notebook.explaining import explain
+    from jobs.notebook.explanation import Explanation, Explanations, NotExplained
+    from jobs.results import Run, load
+    from lrp_core import Batch, Method, Relevance, UnsupportedMethod, UnsupportedModel, UserError, load_model
 
 __version__ = versions()["closelook"]
 __all__ = [
     "METHODS",
     "Batch",
+    "Comparison",
     "Explanation",
     "Explanations",
     "Method",
+    "NotExplained",
     "Relevance",
     "Run",
     "UnsupportedMethod",
     "UnsupportedModel",
     "UserError",
+    "Verification",
+    "compare",
     "explain",
     "load",
     "load_model",
     "open_model",
+    "verify",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "lrp_core"),
+        **dict.fromkeys(("Comparison", "compare"), "jobs.notebook.comparing"),
+        **dict.fromkeys(("Explanation", "Explanations", "NotExplained"), "jobs.notebook.explanation"),
+        **dict.fromkeys(("Run", "load"), "jobs.results"),
+        **dict.fromkeys(("Verification", "verify"), "jobs.commands.questions.verifying"),
+        "METHODS": "jobs.methods",
+        "explain": "jobs.notebook.explaining",
+        "open_model": "jobs.commands.questions.opened",
+    },
+)

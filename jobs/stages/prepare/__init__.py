@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.progress import track
 
 from evaluation.benchmark.audit import rejected, table
-from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.benchmark.sources.base import Source
 from evaluation.schema import REJECT
+from evaluation.tasks import SOURCES
 from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.stages.audit import audit_table
@@ -30,7 +31,7 @@ from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
 from jobs.stages.record import StageSummary
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
-from jobs.store.ledger import key_in
+from jobs.store.records import artifact_in, key_in
 from jobs.versions import versions
 
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
@@ -47,32 +48,46 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     readers, out_of_reach = readers_of(config)
     lines = [f"left out: {line}" for line in config.left_out] + out_of_reach
     ledger = Ledger(store)
-    plans = {task: work_of(config, ledger, task, readers, all_reached=not out_of_reach) for task in config.tasks}
+    look = partial(work_of, config, ledger, readers=readers, all_reached=not out_of_reach)
+    plans = {task: look(task=task) for task in config.tasks}
+    if _discard_damaged(ledger, config.tasks):
+        plans = {task: look(task=task) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
         _clear(ledger, plan)
     tallies = _run(config, store, work) if work else {}
     failures: list[str] = []
-    computed = 0
+    todo: list[Artifact] = []
     for task, plan in work.items():
         failures += _close(config, ledger, plan, tallies[task])
-        computed += (not plan.has_generic) + len(plan.views)
+        todo += [] if plan.has_generic else [plan.artifact]
+        todo += [view.artifact for view in plan.views]
+    made = tuple(filter(ledger.is_done, todo))
     for task in config.tasks:
         lines += _accounts(ledger, task, readers)
-        lines += _left_out(ledger, task) if config.tasks[task].source == SAMPLES.name else []
-    if computed and not failures:
+        source = SOURCES[config.tasks[task].source]
+        lines += _left_out(ledger, task) if isinstance(source, Source) and source.is_users else []
+    if made and not failures:
         lines += table(audit_table(config, store, list(config.tasks)))
     total = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
-    return StageSummary("prepare", computed - len(failures), total - computed, tuple(failures), tuple(lines))
+    return StageSummary("prepare", len(made), total - len(todo), tuple(failures), tuple(lines), made)
+
+
+def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
+    """Remove damaged samples and views of these tasks and the artifacts made of them; True if there are any."""
+    entered = [artifact_in(record) for product in ("benchmark", "views") for _, record in ledger.records(product)]
+    damaged = [artifact for artifact in entered if artifact and artifact.task in tasks and ledger.damage(artifact)]
+    for artifact in damaged:
+        ledger.discard_damaged(artifact)
+    return bool(damaged)
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
-    """Remove shards of other sources, annotators or tokenizers, and damaged ones; shards of these keys stay."""
+    """Remove shards of other sources, annotators or tokenizers; shards of these keys stay."""
     artifacts = [view.artifact for view in work.views]
     if not work.has_generic:
         artifacts.insert(0, work.artifact)
     for artifact in artifacts:
-        ledger.discard_damaged(artifact)
         ledger.forget(artifact)
 
 
@@ -152,7 +167,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         }
         if work.required is not None:
             record["wanted"] = listed(work.required)
-        ledger.commit(work.artifact, record, config=settings)
+        ledger.commit(work.artifact, record, config=settings, files=tally.files)
     problems = []
     for view in work.views:
         name = view.reader.key
@@ -162,7 +177,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         record = _committed(view.artifact, work.parts, tally, name)
         record |= {"tokenizer": name, "kind": view.reader.kind.name, "cut": tally.cut[name]}
         record["benchmark"] = work.artifact.key
-        ledger.commit(view.artifact, record, config=settings)
+        ledger.commit(view.artifact, record, config=settings, files=tally.files, made_of=(work.artifact,))
     return problems
 
 
@@ -173,7 +188,7 @@ def _committed(artifact: Artifact, parts: int, tally: Tally, name: str) -> dict[
 
 
 def _left_out(ledger: Ledger, task: str) -> list[str]:
-    """Rows of users' own samples that are left out: file and line, and why; the first of them."""
+    """The first rows of users' own samples that are left out, with file, line and reason."""
     samples = replace(samples_of(task), key=key_in(ledger.latest(samples_of(task)) or {}) or "")
     folder, store = samples.folders[1], ledger.store
     rejects: list[str] = []
@@ -192,7 +207,11 @@ def _accounts(ledger: Ledger, task: str, readers: list[Reader]) -> list[str]:
     if record is None:
         return []
     beyond = f" + {record['beyond_limit']} beyond the limit" if record["beyond_limit"] else ""
-    lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {rejected(record['rejects'])}{beyond}"]
+    survey = record["survey"]
+    repeated = f" + {survey['repeated']} of the same content" if survey.get("repeated") else ""
+    unlabelled = f" ({survey['unlabelled']} without a label or score)" if survey.get("unlabelled") else ""
+    samples = f"{record['rows']} samples{unlabelled} + {rejected(record['rejects'])}"
+    lines = [f"{task}: {record['read']} rows = {samples}{repeated}{beyond}"]
     for key in dict.fromkeys(reader.key for reader in readers):
         view = ledger.latest(views_of(key, task))
         if view is not None:

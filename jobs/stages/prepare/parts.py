@@ -9,26 +9,29 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from evaluation.benchmark import reading
+from evaluation.benchmark.forgotten import is_placeholder, sample_placeholder, view_placeholder
 from evaluation.benchmark.pictures import Preprocessing, look
-from evaluation.benchmark.samples import Row, is_reject, reject
+from evaluation.benchmark.samples import Row, is_reject
 from evaluation.benchmark.sources.own import Wanted
 from evaluation.benchmark.views import tokenise
-from evaluation.schema import GENERIC, REJECT, VIEW
+from evaluation.schema import ANSWER_VIEW, GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
-from jobs.store import Artifact, Store, StoreError
+from jobs.store import Artifact, Origin, Store, StoreError, Written
+from jobs.store.files import written
+from jobs.store.forgotten import Forgotten
 from jobs.store.retry import one_line
 from jobs.tasks import tasks
-from lrp_core.kinds import Kind
+from lrp_core.records.kinds import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +62,7 @@ class Reader:
     max_length: int
     tasks: frozenset[str]
     preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its models, by task
+    labels: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)  # of each of its models, by task
 
     def joined(self, other: Reader) -> Reader:
         """The reader of the models of both, which share a tokenizer."""
@@ -88,7 +91,7 @@ class TaskWork:
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards exist: the source is not read again
-    required: Wanted | None = None  # of every row of users' own with labels or scores
+    required: Wanted | None = None  # of every row of users' own
 
     @property
     def task(self) -> str:
@@ -119,13 +122,18 @@ def _rows(text: str) -> list[Row]:
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
     """The paths of a part's rows and of its rejects."""
-    rows, rejects = (f"{folder}/{artifact.shard(f'{part:05d}')}" for folder in artifact.folders)
+    rows, rejects = (f"{folder}/{artifact.shard(_name(part))}" for folder in artifact.folders)
     return rows, rejects
+
+
+def _name(part: int) -> str:
+    """The name of a part in the names of its shards."""
+    return f"{part:05d}"
 
 
 def shards_of(artifact: Artifact, parts: int) -> list[str]:
     """The file names of so many parts."""
-    return [artifact.shard(f"{part:05d}") for part in range(parts)]
+    return [artifact.shard(_name(part)) for part in range(parts)]
 
 
 @dataclass
@@ -136,9 +144,11 @@ class Tally:
     rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     cut: Counter[str] = field(default_factory=Counter)  # of the rows, those that lost tokens to fit a model
     error: str | None = None  # the first of a part that could not be committed
+    files: dict[str, Written] = field(default_factory=dict)  # by path
 
     def add(self, report: dict[str, Any]) -> None:
         self.error = self.error or report.get("error")
+        self.files |= {path: Written(**file) for path, file in report.get("files", {}).items()}
         for name, counts in report["counts"].items():
             self.rows[name] += counts["rows"]
             self.rejects[name].update(counts["rejects"])
@@ -175,30 +185,59 @@ class PartWorker:
         """Writes the missing shards of the part. Its report counts rows and rejects, of samples and by tokenizer."""
         work, number = self._work[part["task"]], part["part"]
         samples, refused = _paths(work.artifact, number)
-        if not self._store.exists(samples):
-            self._write(samples, GENERIC, refused, *self._annotated(work, _rows(part["rows"])))
+        files: dict[str, Written] = {}
+        if not work.has_generic:
+            files |= self._committed(work.artifact, number, GENERIC, lambda: self._annotated(work, _rows(part["rows"])))
         counts = {"generic": self._count(samples, GENERIC, refused)}
         for view in work.views:
             path, refused = _paths(view.artifact, number)
-            if not self._store.exists(path):
-                rows = self._store.read(samples, GENERIC).to_pylist()
-                self._write(path, VIEW, refused, *self._read(work.task, view.reader, rows))
+            schema = ANSWER_VIEW if self._config.task(work.task).explains_answers else VIEW
+
+            def look(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
+                return self._read(work.task, view.reader, self._store.read(samples, GENERIC).to_pylist())
+
+            files |= self._committed(view.artifact, number, schema, look)
             counts[view.reader.key] = self._count(path, VIEW, refused)
-        return {"task": work.task, "counts": counts}
+        return {"task": work.task, "counts": counts, "files": {path: asdict(file) for path, file in files.items()}}
+
+    def _committed(
+        self,
+        artifact: Artifact,
+        part: int,
+        schema: pa.Schema,
+        make: Callable[[], tuple[list[Row], list[Row]]],
+    ) -> dict[str, Written]:
+        """The files of a part by path, written unless a shard is there whose footer names it."""
+        (path, refused), origin = _paths(artifact, part), Origin(artifact.key, _name(part))
+        shard = self._store.read_committed(path, schema)
+        if shard is not None and shard.origin == origin:
+            (rejects,) = self._store.read_all([refused])
+            return {path: shard.written} if rejects is None else {path: shard.written, refused: written(rejects)}
+        rows, rejected = make()
+        files = {}
+        if rejected:
+            files[refused] = self._store.write_shard(refused, pa.Table.from_pylist(rejected, schema=REJECT), REJECT)
+        table = pa.Table.from_pylist(rows, schema=schema)
+        return files | {path: self._store.write_shard(path, table, schema, origin=origin)}
 
     def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """(generic rows with evidence, rejects)."""
+        """(generic rows with evidence, rejects). Forgotten samples are placeholders."""
+        forgotten = Forgotten.of(self._store)
+        order = {row["sample_id"]: at for at, row in enumerate(rows)}
+        placeholders = []
+        for row in list(rows):
+            name = forgotten.placeholder(row["sample_id"])
+            if name is not None:
+                rows.remove(row)
+                placeholders.append(sample_placeholder(name))
+                order[name] = order[row["sample_id"]]
         accepted, rejects = _parted(rows)
         if work.evidence is not None:
             annotator = self._annotator(work.evidence)
             accepted, refused = _parted(annotator.annotate(accepted, work.evidence.kind))
             rejects += refused
-        settings = self._config.tasks[work.task]
-        if settings.output is not None:
-            reason = "no evidence" if settings.evidence else "evidence: say `evidence: true` of its task"
-            wrong = [row for row in accepted if bool(row["evidence"]) != settings.evidence]
-            rejects += [reject("source", reason, sample_id=row["sample_id"]) for row in wrong]
-            accepted = [row for row in accepted if bool(row["evidence"]) == settings.evidence]
+        if placeholders:
+            accepted = sorted([*accepted, *placeholders], key=lambda row: order[row["sample_id"]])
         return accepted, rejects
 
     def _annotator(self, evidence: Evidence) -> Annotator:
@@ -224,6 +263,12 @@ class PartWorker:
 
     def _read(self, name: str, reader: Reader, rows: list[Row]) -> tuple[list[Row], list[Row]]:
         """(view rows, reject rows) of generic rows of the task `name`."""
+        places = [at for at, row in enumerate(rows) if is_placeholder(row["sample_id"])]
+        if places:
+            order = {row["sample_id"]: at for at, row in enumerate(rows)}
+            views, rejects = self._read(name, reader, [row for row in rows if not is_placeholder(row["sample_id"])])
+            views += [view_placeholder(rows[at]["sample_id"]) for at in places]
+            return sorted(views, key=lambda row: order[row["sample_id"]]), rejects
         if reader.preprocessing is not None:
             return look(rows, reader.preprocessing)
         tokenizer, writer = self._tokenizer(reader)
@@ -239,12 +284,8 @@ class PartWorker:
             beginning=task.beginning,
             first_piece=settings.first_piece,
             decoder_tokenizer=writer,
+            units=settings.units,
         )
-
-    def _write(self, path: str, schema: pa.Schema, refused: str, rows: list[Row], rejects: list[Row]) -> None:
-        if rejects:
-            self._store.write_shard(refused, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
-        self._store.write_shard(path, pa.Table.from_pylist(rows, schema=schema), schema)
 
     def _count(self, path: str, schema: pa.Schema, refused: str) -> dict[str, Any]:
         """Counts of the committed rows, read back: all, those cut to fit a model, and rejects by reason."""

@@ -8,12 +8,13 @@ from typing import Any
 
 from evaluation.benchmark import reading
 from evaluation.benchmark.labelled import separates
+from evaluation.benchmark.labels import plain
 from evaluation.benchmark.reading import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
-from evaluation.schema import GENERIC, VIEW, titled
+from evaluation.schema import ANSWERS_VERSION, GENERIC, VIEW, titled
 from evaluation.tasks import SOURCES
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
@@ -22,7 +23,7 @@ from jobs.plan.taken import tasks_of
 from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
 from jobs.store import Artifact, Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 VERSION = 3  # raised when other samples or evidence come out: artifacts of older versions are stale
 
@@ -63,7 +64,7 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
                 f"task {task} has pairs of texts, and the tokenizer of model {model.name} puts nothing "
                 "between two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
             )
-    labels, key = dict.fromkeys(tasks, resolved.labels), tokenizers_key(tokenizer, writer)
+    labels, key = dict.fromkeys(tasks, (resolved.labels,)), tokenizers_key(tokenizer, writer)
     return Reader(key, model, kind, max_length, tasks, labels=labels)
 
 
@@ -76,7 +77,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
     entered = None if all_reached or record is None else record.get("wanted")
-    required = required_of(config, task, readers, () if entered is None else entered[1:])
+    required = required_of(config, task, readers, _labels_in(entered))
     survey = _survey(origin_of(config, task), record, known.parts, required)
     parts = -(-(survey.drawn + survey.rejected) // config.shard_rows)
     numbers = {
@@ -87,14 +88,16 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
         "annotator": evidence and evidence.name,
         "part_rows": config.shard_rows,
     }
-    if settings.evidence:
-        numbers["marked"] = True
+    if settings.evidence is not None:
+        numbers["marked"] = settings.evidence
     samples = replace(samples_of(task), key=key_of(**numbers))
     views = []
     for reader in readers:
         options = [reader.kind.name, reader.max_length, settings.truncate, known.answer, known.words, known.beginning]
         if settings.first_piece:
             options.append("first_piece")
+        if known.explains_answers:
+            options += ["answers", ANSWERS_VERSION, settings.units]
         key = key_of(
             version=VIEWS_VERSION, schema=titled(VIEW), samples=samples.key, tokenizer=reader.key, options=options
         )
@@ -106,14 +109,24 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
 
 
 def required_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
-    """The output and labels that every row of users' own samples must have; None of other tasks."""
-    output = config.task(task).output
-    if config.tasks[task].source != SAMPLES.name or output == "token":
+    """The demands on rows of users' own samples; None of other tasks."""
+    settings, known = config.tasks[task], config.task(task)
+    if settings.source != SAMPLES.name:
         return None
+    output = known.output
     if output != "label":
-        return Wanted(output, ())
-    labels = [label for reader in readers for label in reader.labels.get(task, ())]
-    return Wanted(output, tuple(dict.fromkeys([*labels, *labels_before])))
+        return Wanted(output, evidence=settings.evidence, answers=known.explains_answers)
+    of_models = dict.fromkeys(labels for reader in readers for labels in reader.labels.get(task, ()))
+    numbered = len({tuple(map(plain, labels)) for labels in of_models}) <= 1
+    names = [name for labels in of_models for name in labels]
+    return Wanted(output, tuple(dict.fromkeys([*names, *labels_before])), numbered, settings.evidence)
+
+
+def _labels_in(entered: dict[str, Any] | list[str] | None) -> Sequence[str]:
+    """The labels of the demands in a manifest, also of an older version."""
+    if entered is None:
+        return ()
+    return entered["labels"] if isinstance(entered, dict) else entered[1:]
 
 
 def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
@@ -126,24 +139,24 @@ def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
 
 def origin_of(config: RunConfig, task: str) -> Origin:
     """The origin of the samples of a task, as the config says."""
-    shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance"}
+    shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance", "columns"}
     return Origin(task=task, seed=config.seed, **config.tasks[task].model_dump(include=shared))
 
 
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
     """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
-    asked = (asdict(origin), listed(required))
     generated = isinstance(SOURCES[origin.source], Generated)
-    if record is not None and (record["configured"], record.get("wanted")) == asked and not generated:
+    asked = (origin, listed(required))
+    if record is not None and (Origin(**record["configured"]), record.get("wanted")) == asked and not generated:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or reading.pinned(origin) == known.origin:
             return known
     return reading.survey(origin, part, required)
 
 
-def listed(required: Wanted | None) -> list[str] | None:
-    """The output and labels of `required`, as a manifest holds them."""
-    return None if required is None else [required.output, *required.labels]
+def listed(required: Wanted | None) -> dict[str, Any] | None:
+    """The demands as a manifest holds them."""
+    return None if required is None else asdict(required) | {"labels": list(required.labels)}
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:

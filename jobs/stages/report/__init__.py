@@ -1,4 +1,4 @@
-"""Report: tables, figures and the static site from whatever the store holds, without Ray and without models."""
+"""The report stage: tables, figures and the static site from the store, without Ray and without models."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from collections.abc import Iterator
 
 import yaml
 
-from evaluation.report.costs import explicit_against_modified
-from evaluation.report.explorer import Explorer
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers.sources import SourcesExplorer
+from evaluation.report.overview.leaderboard import boards
 from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results
+from evaluation.report.sections.costs import explicit_against_modified
+from evaluation.report.sections.tables import score_tables
 from evaluation.report.table import DONE, Table
-from evaluation.report.tables import score_tables
 from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
 from jobs.config import RunConfig
 from jobs.config.lacking import told
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
+from jobs.plan.checkpoints import DEMO_MODELS
 from jobs.plan.choices import undecided
 from jobs.plan.node import Plan, Run
 from jobs.products.pages import VERSION, report_of
 from jobs.products.scores import metrics_lacking
 from jobs.products.table import of_packages
 from jobs.stages.record import StageSummary
+from jobs.stages.report.answers import answer_entries
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.reported import Reported
@@ -63,22 +67,27 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         parts=(*(part(reported) for part in PARTS), *added),
         samples=samples,
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
-        summary=_summary(plan, results),
+        sources=SourcesExplorer.of(answer_entries(run, results.methods)),
+        summary=_summary(config, plan, results),
         notes=(*lacking, *notes(plan, ledger, results)),
         beyond=reported.beyond,
     )
-    files = {f"{artifact.folder}/{name}": text for name, text in site.files(config.report.close_look).items()}
-    for path, text in files.items():
-        store.write_bytes(path, text.encode())
+    files = {f"{artifact.folder}/{name}": content for name, content in site.files(config.report.close_look).items()}
+    written = {}
+    for path, content in files.items():
+        written[path] = store.write_bytes(path, content.encode() if isinstance(content, str) else content)
     for old in store.files(artifact.folder, ".html", recursive=True):  # leaves of a report of more samples
         if old not in files:
             store.delete(old)
-    ledger.commit(artifact, {"version": VERSION}, config=config.model_dump(mode="json"))
-    return StageSummary("report", 1, 0, (), (where,))
+    groups = [[board.model, board.task, board.groups] for board in boards(results, reported.beyond)]
+    pages = [path.removeprefix(f"{artifact.folder}/") for path in files]
+    record = {"version": VERSION, "groups": groups, "shards": pages}
+    ledger.commit(artifact, record, config=config.model_dump(mode="json"), files=written)
+    return StageSummary("report", 1, 0, (), (where,), (artifact,))
 
 
 def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
-    """The configuration, and what the manifests say was used: several versions of a package stand side by side."""
+    """The configuration, and the versions in manifests; different versions of a package are listed together."""
     used: dict[str, list[str]] = {name: [] for name in versions()}
     for planned in plan.cells():
         for name, number in (ledger.record(planned.artifact) or {}).get("versions", {}).items():
@@ -104,24 +113,31 @@ def all_tables(store: Store, results: Results) -> list[Table]:
     return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
 
 
-def _summary(plan: Plan, results: Results) -> str:
+def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
     def count(number: int, name: str) -> str:
         return f"{number} {name}" + "s" * (number != 1)
 
-    samples = dict.fromkeys(results.tasks, 0)
+    samples = dict.fromkeys(config.tasks, 0)
     for model in plan.models:
         for task, inputs in model.inputs.items():
-            samples[task] = max(samples[task], inputs.table.num_rows)
-    tasks = ", ".join(f"{name} ({results.tasks[name].title}, {rows:,} samples)" for name, rows in samples.items())
+            samples[task] = max(samples[task], inputs.rows)
+    tasks = ", ".join(f"{name} ({config.task(name).title}, {rows:,} samples)" for name, rows in samples.items())
+    methods = count(len(results.methods) - len(results.baselines), "method")
+    beside = " and random relevance" if results.baselines else ""
     return (
-        f"{count(len(results.methods), 'method')} explain {count(len(results.models), 'model')} on {tasks}. "
-        "An explanation gives every token a relevance for the model's choice of one word over another; "
-        "it is scored by how well it finds the words that decide that choice."
+        f"{methods}{beside} explain {count(len(results.models), 'model')} on {tasks}. "
+        "An explanation gives every token, or patch of an image, a relevance for the model's answer. It is scored by "
+        "how well it finds the parts that decide the answer, and by what the model does without the parts it names."
     )
 
 
 def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
-    """Sentences on parts that the run lacks, and on defects of its samples."""
+    """Sentences on models, on parts that the run lacks, and on defects of its samples."""
+    if any(model.resolved.config.id.startswith(DEMO_MODELS) for model in plan.models):
+        yield (
+            "Models of the demo are small and trained on a generated language: which method to use for them says "
+            "nothing of published models of the same architecture."
+        )
     lost = [state for state in results.states.values() if state != DONE]
     if lost:
         yield (
@@ -133,7 +149,7 @@ def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
         yield f"{task} is not prepared for {model}: run `closelook prepare`."
     for choice in plan.undecided:
         yield f"{undecided(choice)}."
-    for place, state in results.states.items():
-        record = ledger.latest(Artifact("scores", *place)) or {} if state == DONE else {}
+    for cell_key, state in results.states.items():
+        record = ledger.latest(Artifact("scores", *cell_key)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():
-            yield f"{' · '.join(place)}: {times} times {name}, counted as wrong."
+            yield f"{' · '.join(cell_key)}: {times} times {name}, counted as wrong."

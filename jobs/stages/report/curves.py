@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from evaluation.report.faithfulness import Drawn
-from evaluation.report.results import Place, Results
+from evaluation.report.results import CellKey, Results
+from evaluation.report.sections.faithfulness import CurveSet
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import (
+from evaluation.scoring.faithfulness.areas import (
     AREA_COLUMNS,
     CURVE_COLUMNS,
-    Beside,
+    JointScores,
     areas_of,
-    beside,
+    joint_scores,
     mean_curves,
     of_score,
     scores_of,
-    told,
+    shown_variant,
 )
-from evaluation.scoring.faithfulness import Summary, summarise
-from evaluation.scoring.flips import TARGET_LOGIT
+from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from evaluation.scoring.faithfulness.scores import Summary, summarise
 from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
 from jobs.plan.node import ModelPlan, Run
 from jobs.products.curves import CurvesNode, curves_of
-from jobs.stages.report.results import place_of, samples_of_variant
+from jobs.stages.report.results import cell_key_of, samples_of_variant
 
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
@@ -36,7 +36,7 @@ class Perturbed:
     """The complete curves of a model on a task, by method; those that follow nothing but rounding apart."""
 
     model: ModelPlan
-    place: Place  # without a method
+    cell_key: CellKey  # without a method
     cells: Sequence[CurvesNode]  # that are wanted
     tables: Mapping[str, pa.Table]
     noise: Sequence[str]
@@ -49,92 +49,109 @@ def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Pe
     config, ledger = run.config, run.ledger
     for task in results.tasks:
         for model in run.plan.models:
-            wanted = [] if config.perturb is None else curves_of(config, config.perturb, model)
-            cells = [cell for cell in wanted if cell.artifact.task == task]
+            planned = [] if config.perturb is None else curves_of(config, config.perturb, model)
+            cells = [cell for cell in planned if cell.artifact.task == task]
             if not cells:
                 continue
-            place = place_of(cells[0].artifact)._replace(method="")
+            cell_key = cell_key_of(cells[0].artifact)._replace(method="")
             done = [cell.artifact for cell in cells if ledger.is_done(cell.artifact)]
             every = {}
             for artifact in done:
                 table = ledger.read(artifact, CURVES, [*columns])
-                every[artifact.method] = results.without_tuning(place_of(artifact), table)
+                every[artifact.method] = results.without_tuning(cell_key_of(artifact), table)
             lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
             for score in scores_of(every.values()):
                 of_one = {method: of_score(table, score) for method, table in every.items()}
-                tables, noise = _without_noise(results, place, of_one)
-                yield Perturbed(model, place, cells, tables, noise, lacking, score)
+                tables, noise = _without_noise(results, cell_key, of_one)
+                yield Perturbed(model, cell_key, cells, tables, noise, lacking, score)
 
 
 def _without_noise(
-    results: Results, place: Place, every: Mapping[str, pa.Table]
+    results: Results, cell_key: CellKey, every: Mapping[str, pa.Table]
 ) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables by method, and the methods whose relevance is nothing but rounding, which are left out."""
     tables, noise = {}, []
     for method, table in every.items():
-        variant = told(table)
+        variant = shown_variant(table)
         changes = {} if variant is None else {"explanation": variant[0], "embedding": variant[1]}
-        if changes and results.is_noise(place._replace(method=method), **changes):
+        if changes and results.is_noise(cell_key._replace(method=method), **changes):
             noise.append(method)
         else:
             tables[method] = table
     return tables, noise
 
 
-def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
+def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
     """Areas and mean curves by task, model and perturbation."""
     config = run.config
     drawn_with = config.report.resamples, config.seed
-    for one in perturbed(run, results, _COLUMNS):
-        model, task, dtype, _ = one.place
-        lacking, clusters = list(one.lacking), results.clusters.get(task, {})
-        for artifact in (choice.artifact for choice in one.model.choices if choice.chosen is None):
-            wanted = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
-            if wanted and (artifact.task, artifact.dtype) == (task, dtype):
+    for curves_of_task in perturbed(run, results, _COLUMNS):
+        model, task, dtype, _ = curves_of_task.cell_key
+        lacking, clusters = list(curves_of_task.lacking), results.clusters.get(task, {})
+        for artifact in (choice.artifact for choice in curves_of_task.model.choices if choice.chosen is None):
+            is_drawn = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
+            if is_drawn and (artifact.task, artifact.dtype) == (task, dtype):
                 lacking.append(artifact.method)
-        ways = one.cells[0].ways
-        overlaps = _overlaps(run, results, one) if ways else {}
+        ways = curves_of_task.cells[0].ways
+        overlaps = _overlaps(run, results, curves_of_task) if ways else {}
         for way in ways:
-            areas, curves = areas_of(one.tables, way, *drawn_with, clusters, results.baselines), {}
+            areas, curves = areas_of(curves_of_task.tables, way, *drawn_with, clusters, results.baselines), {}
             for method, variant in areas.variants.items():
-                means = mean_curves(one.tables[method], way, variant, *drawn_with, clusters)
+                means = mean_curves(curves_of_task.tables[method], way, variant, *drawn_with, clusters)
                 if means:
                     curves[method] = means
-            aside = _beside(run, results, one, way)
-            published = one.model.resolved.config.id.rpartition("/")[2]
+            aside = _beside(run, results, curves_of_task, way)
+            published = curves_of_task.model.resolved.config.id.rpartition("/")[2]
             bases = {name: record.base for name, record in results.methods.items()}
             told_beside = (overlaps, aside, published, bases)
-            yield Drawn(model, task, dtype, way, areas, curves, lacking, one.noise, *told_beside, one.score)
+            yield CurveSet(
+                model,
+                task,
+                dtype,
+                way,
+                areas,
+                curves,
+                lacking,
+                curves_of_task.noise,
+                *told_beside,
+                curves_of_task.score,
+            )
 
 
-def _beside(run: Run, results: Results, one: Perturbed, way: str) -> Beside | None:
+def _beside(run: Run, results: Results, perturbed_cells: Perturbed, way: str) -> JointScores | None:
     """Evidence and areas of the variants that the curves follow; None where the task has no evidence."""
     record = METRICS[lead()]
-    if record.name not in applicable(results.tasks[one.place.task]):
+    if record.name not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return None
     evidence = {}
-    for method, samples in _followed(run, results, one):
+    for method, samples in _followed(run, results, perturbed_cells):
         values = record.scale * samples[record.name].to_numpy()
         evidence[method] = dict(zip(samples["sample_id"].to_pylist(), values.tolist(), strict=True))
-    return beside(evidence, one.tables, way, results.clusters.get(one.place.task, {}), results.baselines)
+    return joint_scores(
+        evidence,
+        perturbed_cells.tables,
+        way,
+        results.clusters.get(perturbed_cells.cell_key.task, {}),
+        results.baselines,
+    )
 
 
-def _followed(run: Run, results: Results, one: Perturbed) -> Iterator[tuple[str, pa.Table]]:
+def _followed(run: Run, results: Results, perturbed_cells: Perturbed) -> Iterator[tuple[str, pa.Table]]:
     """Methods with the scores, of correctly predicted samples, of the variant that their curves follow."""
-    for method, table in one.tables.items():
-        place, followed = one.place._replace(method=method), told(table)
-        if place in results.defaults and followed is not None:
-            variant = results.defaults[place]._replace(explanation=followed[0], embedding=followed[1])
-            samples = samples_of_variant(run.store, results, place, variant)
+    for method, table in perturbed_cells.tables.items():
+        cell_key, followed = perturbed_cells.cell_key._replace(method=method), shown_variant(table)
+        if cell_key in results.defaults and followed is not None:
+            variant = results.defaults[cell_key]._replace(explanation=followed[0], embedding=followed[1])
+            samples = samples_of_variant(run.store, results, cell_key, variant)
             yield method, samples.filter(samples["correct"])
 
 
-def _overlaps(run: Run, results: Results, one: Perturbed) -> dict[str, Summary]:
+def _overlaps(run: Run, results: Results, perturbed_cells: Perturbed) -> dict[str, Summary]:
     """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
     metric, overlaps, drawing = overlap(), {}, (run.config.report.resamples, run.config.seed)
-    if metric not in applicable(results.tasks[one.place.task]):
+    if metric not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return {}
-    for method, samples in _followed(run, results, one):
-        of = results.clusters_of(one.place.task, samples["sample_id"].to_pylist())
+    for method, samples in _followed(run, results, perturbed_cells):
+        of = results.clusters_of(perturbed_cells.cell_key.task, samples["sample_id"].to_pylist())
         overlaps[method] = summarise(samples[metric].to_numpy(), *drawing, (0, 1), of)
     return overlaps

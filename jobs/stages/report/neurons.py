@@ -12,29 +12,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.heatmap import pieces
-from evaluation.report.neuron_explorer import NeuronExplorer, entry, short, shown
-from evaluation.report.overlay import patch_names
+from evaluation.benchmark.pieces import pieces
+from evaluation.report.explorers.neurons import NeuronExplorer, entry, short, shown
+from evaluation.report.heatmaps.overlay import patch_names
 from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Cell, ModelPlan, Plan, Run
-from jobs.products import contexts
-from jobs.products.heatmaps import FIRST, heatmaps_of
-from jobs.products.knockouts import knockouts_of
-from jobs.products.writings import writings_of
+from jobs.products.neurons import contexts
+from jobs.products.neurons.heatmaps import FIRST, heatmaps_of
+from jobs.products.neurons.knockouts import knockouts_of
+from jobs.products.neurons.writings import writings_of
 from jobs.stages.report.samples import rows_by_id
 from jobs.store import Artifact, Ledger, Store
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 SAMPLES = 5  # of a neuron that are shown
 AROUND = 12  # tokens on either side of where it is active
 
 COLUMNS = ["sample_id", "explanation", "layer", "neuron", "name", "relevance", "position", "activation"]
 
-Place = tuple[int, int]  # layer and neuron
+NeuronKey = tuple[int, int]  # layer and neuron
 TaskMethod = tuple[str, str]  # task and method
 Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sample_id, position, activation
 
@@ -58,11 +58,11 @@ def neuron_explorer(
     corpora = _corpora(config, plan, ledger)
     cells: dict[str, list[Cell]] = {}
     for model in plan.models:
-        kept = [one for one in model.cells if one.artifact.product == "neurons"]
-        cells[model.name] = [one for one in kept if ledger.is_done(one.artifact)]
-    every = {(one.artifact.task, one.artifact.method) for own in cells.values() for one in own}
+        kept = [cell for cell in model.cells if cell.artifact.product == "neurons"]
+        cells[model.name] = [cell for cell in kept if ledger.is_done(cell.artifact)]
+    every = {(cell.artifact.task, cell.artifact.method) for model_cells in cells.values() for cell in model_cells}
     tasks = list(results.tasks)
-    order = sorted(every, key=lambda place: (tasks.index(place[0]), rank(results.methods, place[1])))
+    order = sorted(every, key=lambda task_method: (tasks.index(task_method[0]), rank(results.methods, task_method[1])))
 
     def entries() -> Iterator[dict[str, Any]]:
         for model in plan.models:
@@ -87,9 +87,9 @@ class _Model:
         self, cells: list[Cell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
     ) -> Iterator[dict[str, Any]]:
         """Neurons by layer and number."""
-        neurons: dict[Place, _Neuron] = defaultdict(_Neuron)
+        neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
         samples: dict[TaskMethod, int] = {}
-        firsts: dict[tuple[Artifact, str], dict[str, Place]] = {}
+        firsts: dict[tuple[Artifact, str], dict[str, NeuronKey]] = {}
         for planned in cells:
             task_method = (planned.artifact.task, planned.artifact.method)
             for row in self.ledger.read(planned.artifact, NEURONS, COLUMNS).to_pylist():
@@ -101,19 +101,19 @@ class _Model:
         self.add_drops(neurons, firsts)
         texts, words = self.texts(neurons), self.words()
         answers = self.answers(corpus, set(neurons)) if corpus else {}
-        for place, own in sorted(neurons.items()):
+        for neuron_key, neuron in sorted(neurons.items()):
             ranked, removed = [], []
             for at, key in enumerate(order):
-                if key in own.kept:
-                    ranked.append((at, own.total[key] / samples[key], own.kept[key]))
-                if key in own.drops:
-                    removed.append([at, short(float(np.mean(own.drops[key]))), len(own.drops[key])])
-            shown_samples = list(_samples(own, texts, self.results, linked))
-            facts: dict[str, Any] = {"name": own.name, "removed": removed, "writes": words.get(place)}
-            facts |= {"samples": shown_samples} | answers.get(place, {})
-            yield entry(self.model.name, *place, ranked, **facts)
+                if key in neuron.kept:
+                    ranked.append((at, neuron.total[key] / samples[key], neuron.kept[key]))
+                if key in neuron.drops:
+                    removed.append([at, short(float(np.mean(neuron.drops[key]))), len(neuron.drops[key])])
+            shown_samples = list(_samples(neuron, texts, self.results, linked))
+            facts: dict[str, Any] = {"name": neuron.name, "removed": removed, "writes": words.get(neuron_key)}
+            facts |= {"samples": shown_samples} | answers.get(neuron_key, {})
+            yield entry(self.model.name, *neuron_key, ranked, **facts)
 
-    def words(self) -> dict[Place, dict[str, Any]]:
+    def words(self) -> dict[NeuronKey, dict[str, Any]]:
         """The words that neurons write and answer to, for `entry`."""
         numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
         words = {}
@@ -126,33 +126,33 @@ class _Model:
             words[row["layer"], row["neuron"]] = lists
         return words
 
-    def answers(self, corpus: Artifact, wanted: set[Place]) -> dict[Place, dict[str, Any]]:
+    def answers(self, corpus: Artifact, asked: set[NeuronKey]) -> dict[NeuronKey, dict[str, Any]]:
         """The contexts and histograms of these neurons over a corpus, for `entry`; a layer at a time is in memory."""
         try:
             tokenizer = load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
             return {}
-        answers: dict[Place, dict[str, Any]] = {}
+        answers: dict[NeuronKey, dict[str, Any]] = {}
         method, relevance = self.relevance()
         record = self.ledger.record(corpus) or {}
         for shard in record["shards"]:
             contexts, activations = (f"{folder}/{shard}" for folder in corpus.folders)
             for row in self.ledger.store.read(activations, ACTIVATIONS).to_pylist():
-                place = (row["layer"], row["neuron"])
-                if place in wanted:
+                neuron_key = (row["layer"], row["neuron"])
+                if neuron_key in asked:
                     bars = None
                     if row["mean"] is not None:
                         bars = _inhabited(record["boundaries"], row["histogram"]) | {"mean": short(row["mean"])}
-                    explained = method if (*place, 1) in relevance else ""
-                    answers[place] = {"corpus": corpus.task, "explained": explained}
-                    answers[place] |= {"histogram": bars, "contexts": []}
+                    explained = method if (*neuron_key, 1) in relevance else ""
+                    answers[neuron_key] = {"corpus": corpus.task, "explained": explained}
+                    answers[neuron_key] |= {"histogram": bars, "contexts": []}
             for row in self.ledger.store.read(contexts, CONTEXTS).filter(pc.field("rank") <= FIRST).to_pylist():
-                place = (row["layer"], row["neuron"])
-                if place in wanted:
-                    activation, values = short(row["activation"]), relevance.get((*place, row["rank"]))
+                neuron_key = (row["layer"], row["neuron"])
+                if neuron_key in asked:
+                    activation, values = short(row["activation"]), relevance.get((*neuron_key, row["rank"]))
                     tokens, where = pieces(tokenizer, row["input_ids"]), row["place"]
                     text = shown(tokens, row["position"], values, AROUND, activation=activation, where=where)
-                    answers[place]["contexts"].append(text)
+                    answers[neuron_key]["contexts"].append(text)
         return answers
 
     def relevance(self) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
@@ -167,7 +167,7 @@ class _Model:
         return self.results.label(node.artifact.method), maps
 
     def add_drops(
-        self, neurons: dict[Place, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, Place]]
+        self, neurons: dict[NeuronKey, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, NeuronKey]]
     ) -> None:
         """Add what the explained number lost where a single neuron went, the first of its sample's ranking."""
         for cell in knockouts_of(self.config, self.model, self.ledger):
@@ -178,19 +178,19 @@ class _Model:
                     if np.isfinite(drop):
                         neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
 
-    def texts(self, neurons: Mapping[Place, _Neuron]) -> dict[str, list[str]]:
+    def texts(self, neurons: Mapping[NeuronKey, _Neuron]) -> dict[str, list[str]]:
         """The tokens of every sample that is shown, by its id; none where the model's tokenizer is not."""
-        wanted: dict[str, set[str]] = defaultdict(set)
-        for own in neurons.values():
-            for (_, task, _, name, _, _), _ in own.best:
-                wanted[task].add(name)
+        names_of_task: dict[str, set[str]] = defaultdict(set)
+        for neuron in neurons.values():
+            for (_, task, _, name, _, _), _ in neuron.best:
+                names_of_task[task].add(name)
         images = self.model.resolved.preprocessing
         try:
             tokenizer = None if images else load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
             return {}
         texts = {}
-        for task, names in wanted.items():
+        for task, names in names_of_task.items():
             rows = rows_by_id(self.ledger.store, self.model.inputs[task].paths, VIEW, sorted(names))
             for name, row in rows.items():
                 texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
@@ -218,22 +218,22 @@ def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
     return {"edges": edges[first:last], "counts": counts[first : last + 1]}
 
 
-def _add(neurons: dict[Place, _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
+def _add(neurons: dict[NeuronKey, _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
     columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
     for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
-        own = neurons[layer, number]
-        own.name = name
-        own.total[task_method] += relevance
-        own.kept[task_method] += 1
+        neuron = neurons[layer, number]
+        neuron.name = name
+        neuron.total[task_method] += relevance
+        neuron.kept[task_method] += 1
         seen = (abs(relevance), *task_method, row["sample_id"], position, activation)
-        (heapq.heappush if len(own.best) < SAMPLES else heapq.heappushpop)(own.best, (seen, relevance))
+        (heapq.heappush if len(neuron.best) < SAMPLES else heapq.heappushpop)(neuron.best, (seen, relevance))
 
 
 def _samples(
-    own: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
+    neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
 ) -> Iterator[dict[str, Any]]:
     """Entries of the samples in which a neuron is most relevant, the most relevant first."""
-    for (_, task, method, name, position, activation), relevance in sorted(own.best, reverse=True):
+    for (_, task, method, name, position, activation), relevance in sorted(neuron.best, reverse=True):
         if name in texts:
             facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method)}
             facts["linked"] = name in linked

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
-from evaluation.report.results import Place, Results, Score, Size, Variant
+from evaluation.report.results import CellKey, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
-from evaluation.scoring.chance import Floor
+from evaluation.scoring.chance import ChanceLevel
 from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
@@ -28,7 +28,7 @@ from jobs.plan.node import Cell, Plan, Run
 from jobs.products.scores import SCORES as SCORED
 from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
-from lrp_core.method import Method
+from lrp_core.methods.record import Method
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
@@ -40,14 +40,14 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     Raises SchemaMismatch for scores of another schema version.
     """
     states = _states(config, plan, Ledger(store))
-    scores: dict[tuple[Place, Variant, str], Score] = {}
-    for place, cell in ((place_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
-        if states[place] == DONE:
-            scores |= dict(_scores(store, place, cell))
+    scores: dict[tuple[CellKey, Variant, str], Score] = {}
+    for cell_key, cell in ((cell_key_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
+        if states[cell_key] == DONE:
+            scores |= dict(_scores(store, cell_key, cell))
     tuned_on = dict(_tuned_on(plan))
     results = Results(
         models=tuple(model.name for model in config.models),
-        tasks={name: config.task(name) for name in config.tasks},
+        tasks={name: config.task(name) for name in of_tokens(config)},
         methods=_methods(config, plan),
         dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
@@ -56,18 +56,18 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
-        clusters={task: clusters_of(Ledger(store), task) for task in config.tasks},
+        clusters={task: clusters_of(Ledger(store), task) for task in of_tokens(config)},
         seeds=_seeds(config),
         undefined=frozenset(plan.undefined),
     )
-    for place in tuned_on:
-        if states.get(place) == DONE:
-            scores |= _scores_but_for_tuning(store, results, place)
+    for cell_key in tuned_on:
+        if states.get(cell_key) == DONE:
+            scores |= _scores_but_for_tuning(store, results, cell_key)
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
-    groups: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
-    for place in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
-        if place.dtype == results.dtypes[place.model, place.task][0] and not results.is_noise(place):
-            groups[place[:3]].append(place)
+    groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
+    for cell_key in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
+        if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0] and not results.is_noise(cell_key):
+            groups[cell_key[:3]].append(cell_key)
     comparisons = {}
     for key, places in groups.items():
         comparison = _compare(config, store, results, places)
@@ -76,12 +76,12 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     return replace(results, comparisons=comparisons)
 
 
-def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], Floor]]:
+def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], ChanceLevel]]:
     for model in plan.models:
         for task, inputs in model.inputs.items():
-            if config.task(task).evidence is not None:
+            if config.task(task).evidence is not None and not inputs.of_answers:
                 masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
-                yield (model.name, task), Floor(masks, config.seed)
+                yield (model.name, task), ChanceLevel(masks, config.seed)
 
 
 def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
@@ -92,95 +92,106 @@ def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
     return seeds
 
 
-def _tuned_on(plan: Plan) -> Iterator[tuple[Place, frozenset[str]]]:
+def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
     """The samples by which options were chosen, of every choice that is made."""
     for model in plan.models:
         for choice in model.choices:
             if choice.chosen is not None:
                 ids = model.inputs[choice.artifact.task].ids.take(pa.array(choice.rows))
-                yield place_of(choice.artifact), frozenset(ids.to_pylist())
+                yield cell_key_of(choice.artifact), frozenset(ids.to_pylist())
 
 
-def _scores_but_for_tuning(store: Store, results: Results, place: Place) -> dict[tuple[Place, Variant, str], Score]:
+def _scores_but_for_tuning(
+    store: Store, results: Results, cell_key: CellKey
+) -> dict[tuple[CellKey, Variant, str], Score]:
     """The means of metrics over the samples that did not choose the method's options."""
-    metrics = applicable(results.tasks[place.task])
-    samples = store.read(_samples_path(place), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    means = summarise(results.without_tuning(place, samples), metrics).to_pylist()
+    metrics = applicable(results.tasks[cell_key.task])
+    samples = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
+    means = summarise(results.without_tuning(cell_key, samples), metrics).to_pylist()
     return {
-        (place, Variant(*(row[name] for name in VARIANT)), row["metric"]): Score(row["value"], row["n"])
+        (cell_key, Variant(*(row[name] for name in VARIANT)), row["metric"]): Score(row["value"], row["n"])
         for row in means
     }
 
 
-def _samples_path(place: Place) -> str:
+def _samples_path(cell_key: CellKey) -> str:
     """The file of the scores of every sample of a cell."""
-    scores = Artifact("scores", *place)
+    scores = Artifact("scores", *cell_key)
     return f"{scores.folders[1]}/{scores.shard()}"
 
 
-def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
     """The means of chance, over the samples and in the settings of which random relevance has scores."""
     drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
-    for place, variant in {(place, variant): None for place, variant, metric in drawn if metric in METRICS}:
-        samples = samples_of_variant(store, results, place, variant)
+    for cell_key, variant in {(cell_key, variant): None for cell_key, variant, metric in drawn if metric in METRICS}:
+        samples = samples_of_variant(store, results, cell_key, variant)
         samples = samples.filter(samples["correct"])
-        for name, metric in applicable(results.tasks[place.task]).items():
+        for name, metric in applicable(results.tasks[cell_key.task]).items():
             if len(samples):
                 mean = metric.scale * float(samples[name].to_numpy().mean())
-                yield (place, variant, name), Score(mean, len(samples))
+                yield (cell_key, variant, name), Score(mean, len(samples))
+
+
+def of_tokens(config: RunConfig) -> list[str]:
+    """The tasks whose tokens are scored: of whole answers it is the units of their prompts (see `parts.sources`)."""
+    return [name for name in config.tasks if not config.task(name).explains_answers]
 
 
 def relevance_cells(plan: Plan) -> Iterator[Cell]:
-    return (planned for planned in plan.cells() if planned.artifact.product == "relevance")
+    """The cells of relevance whose tokens are scored."""
+    for model in plan.models:
+        for cell in model.cells:
+            if cell.artifact.product == "relevance" and not model.inputs[cell.artifact.task].of_answers:
+                yield cell
 
 
-def place_of(cell: Artifact) -> Place:
-    return Place(cell.model, cell.task, cell.dtype, cell.method)
+def cell_key_of(cell: Artifact) -> CellKey:
+    return CellKey(cell.model, cell.task, cell.dtype, cell.method)
 
 
-def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[Place, str]:
-    """Done only when complete and scored by today's metrics: what is complete but not evaluated is missing here."""
-    names = {"done": DONE, "partial": PARTIAL, "missing": MISSING}
-    states = {place_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
-    for one in SCORED.nodes(Run(config, plan, ledger)):
-        if one.state(ledger) != "done" and states[place_of(one.artifact)] == DONE:
-            states[place_of(one.artifact)] = MISSING
+def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]:
+    """The state of each cell: done only if it is complete and scored by the present metrics, else missing."""
+    names = {"done": DONE, "partial": PARTIAL, "damaged": PARTIAL, "missing": MISSING}
+    states = {cell_key_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
+    for node in SCORED.nodes(Run(config, plan, ledger)):
+        if node.state(ledger) != "done" and states[cell_key_of(node.artifact)] == DONE:
+            states[cell_key_of(node.artifact)] = MISSING
     return states
 
 
-def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
+def default_samples(store: Store, results: Results, cell_key: CellKey) -> pa.Table:
     """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
-    return samples_of_variant(store, results, place, results.defaults[place])
+    return samples_of_variant(store, results, cell_key, results.defaults[cell_key])
 
 
-def samples_of_variant(store: Store, results: Results, place: Place, variant: Variant) -> pa.Table:
+def samples_of_variant(store: Store, results: Results, cell_key: CellKey, variant: Variant) -> pa.Table:
     """The columns of `default_samples`, of another variant, but for samples that chose the method's options.
 
     Random relevance has its chance in place of one draw.
     """
-    metrics, floor = applicable(results.tasks[place.task]), results.floors.get((place.model, place.task))
-    table = store.read(_samples_path(place), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    table = results.without_tuning(place, table)
+    metrics, floor = applicable(results.tasks[cell_key.task]), results.floors.get((cell_key.model, cell_key.task))
+    table = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
+    table = results.without_tuning(cell_key, table)
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
     table = table.drop_columns(VARIANT)
-    if floor is not None and place.method == results.baseline:
-        return floor.in_place_of(table, variant.tokens, variant.scope, metrics)
+    if floor is not None and cell_key.method == results.baseline:
+        return floor.replace_scores(table, variant.tokens, variant.scope, metrics)
     return table
 
 
-def _scores(store: Store, place: Place, cell: Artifact) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
     scores = scores_of(cell)
     for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
-        yield (place, variant, row["metric"]), Score(row["value"], row["n"])
+        yield (cell_key, variant, row["metric"]), Score(row["value"], row["n"])
 
 
-def _compare(config: RunConfig, store: Store, results: Results, places: list[Place]) -> Comparison | None:
+def _compare(config: RunConfig, store: Store, results: Results, places: list[CellKey]) -> Comparison | None:
     """Methods on the correctly predicted samples that all of them have."""
     tables = []
-    for place in places:
-        table = default_samples(store, results, place)
+    for cell_key in places:
+        table = default_samples(store, results, cell_key)
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
@@ -192,7 +203,7 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
     for table in tables:
         rows = table.take(pc.index_in(ids, value_set=pa.concat_arrays(table["sample_id"].chunks)))
         values.append(np.stack([rows[name].to_numpy() for name in measured], axis=1))  # [N, K]
-    methods = tuple(place.method for place in places)
+    methods = tuple(cell_key.method for cell_key in places)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     drawing = (config.report.resamples, config.seed)
@@ -218,18 +229,20 @@ def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
 
 
 def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, ...]]:
-    pairs = [(model, task) for model in config.models for task in plan.tasks_of(config, model)]
+    scored = of_tokens(config)
+    taken = ((model, task) for model in config.models for task in plan.tasks_of(config, model))
+    pairs = [(model, task) for model, task in taken if task in scored]
     return {(model.name, task): model.dtypes_for(task) for model, task in pairs}
 
 
-def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
+def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
     """Missing cells of models that are out of reach, of tasks that are not prepared, of options not chosen."""
-    lost = {(name, task) for name in plan.failures for task in config.tasks} | set(plan.unprepared)
-    undefined, places = set(plan.undefined), [place_of(choice.artifact) for choice in plan.undecided]
+    lost = {(name, task) for name in plan.failures for task in of_tokens(config)} | set(plan.unprepared)
+    undefined, places = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
     for (model, task), dtypes in _dtypes(config, plan).items():
         for entry in config.every_method() if (model, task) in lost else ():
             if (model, entry.name) not in undefined:
-                places += [Place(model, task, dtype, entry.name) for dtype in dtypes]
+                places += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
     return dict.fromkeys(places, MISSING)
 
 

@@ -13,22 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.heatmap import EVERY_LABEL, Line, LogitCurve, beyond_noise, data, pieces, seen
-from evaluation.report.overlay import patch_names, with_picture
-from evaluation.report.results import Place, Results, rank
+from evaluation.benchmark.pieces import pieces, seen
+from evaluation.report.heatmaps.overlay import patch_names, with_picture
+from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
+from evaluation.report.results import CellKey, Results, rank
 from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
-from evaluation.scoring.flips import TARGET_LOGIT
+from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from jobs.plan.node import ModelPlan, Plan
 from jobs.products.curves import curves_of
-from jobs.stages.report.results import default_samples, place_of, relevance_cells
+from jobs.stages.report.results import cell_key_of, default_samples, relevance_cells
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of
-from lrp_core.explained import NONE
-from lrp_core.types import UserError
+from lrp_core.records.explained import NONE
+from lrp_core.records.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
 CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
@@ -37,40 +38,40 @@ AT_ONCE = 500  # samples that are made ready to show at a time
 
 
 def explorer(
-    config: RunConfig, plan: Plan, store: Store, results: Results, wanted: Mapping[str, list[str]] | None = None
+    config: RunConfig, plan: Plan, store: Store, results: Results, ids_of_task: Mapping[str, list[str]] | None = None
 ) -> Iterator[dict[str, Any]]:
     """One entry for each sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it.
 
-    The samples are those that are `wanted` of each task, or else chosen by :func:`choose`.
+    The samples are those that are `ids_of_task` of each task, or else chosen by :func:`choose`.
     """
     ledger, cells = Ledger(store), _cells(plan)
     by_label = label_cells(plan, ledger)
     for task in results.tasks:
-        shown = [place for place in _shown_places(results) if place.task == task]
-        if wanted is None:
-            first = _first_labelled(ledger, [cell for place, cell in by_label.items() if place.task == task])
-            scored = (default_samples(store, results, place) for place in shown)
+        shown = [cell_key for cell_key in _shown_cell_keys(results) if cell_key.task == task]
+        if ids_of_task is None:
+            first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
+            scored = (default_samples(store, results, cell_key) for cell_key in shown)
             chosen = choose(scored, config.report.samples, first)
         else:
-            chosen = wanted.get(task, [])
+            chosen = ids_of_task.get(task, [])
         explained = []
         for model in plan.models if chosen else ():
-            own = [place for place in shown if place.model == model.name]
-            if own:
-                maps = {place.method: cells[place] for place in own}
-                labels = {place.method: by_label[place] for place in own if place in by_label}
+            model_cells = [cell_key for cell_key in shown if cell_key.model == model.name]
+            if model_cells:
+                maps = {cell_key.method: cells[cell_key] for cell_key in model_cells}
+                labels = {cell_key.method: by_label[cell_key] for cell_key in model_cells if cell_key in by_label}
                 curves = _curves(config, ledger, model, task, chosen)
                 explained.append(_Explained(store, results, model, task, chosen, maps, labels, curves))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             generic = rows_by_id(store, ledger.whole(samples_of(task)), GENERIC, some)
-            entries = [entry for one in explained for entry in one.entries(some, generic)]
+            entries = [entry for explained_model in explained for entry in explained_model.entries(some, generic)]
             order = {name: at for at, name in enumerate(some)}
             yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
 
 
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
-    """One sample with every method of one model, chosen by rule so that nobody picks it; None where nothing is scored.
+    """A sample with every method of a model, chosen by a rule and not by hand; None if nothing is scored.
 
     The task is the first that has a scope, as AttnLRP's, else the first with evidence, else the first, and one of texts
     where there is one. The model is the one with the most methods. Of the samples that every method explains, it is the
@@ -78,8 +79,8 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     """
     cells = _cells(plan)
     shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
-    for place in _shown_places(results):
-        shown[place.task, place.model][place.method] = cells[place]
+    for cell_key in _shown_cell_keys(results):
+        shown[cell_key.task, cell_key.model][cell_key.method] = cells[cell_key]
     scored = [name for name in results.tasks if any(task == name for task, _ in shown)]
     if not scored:
         return None
@@ -90,7 +91,7 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     maps = shown[task, model.name]
     right = []
     for cell in maps.values():
-        samples = default_samples(store, results, place_of(cell))
+        samples = default_samples(store, results, cell_key_of(cell))
         right.append(dict(zip(samples["sample_id"].to_pylist(), samples["correct"].to_pylist(), strict=True)))
     common = set.intersection(*map(set, right))
     chosen = sorted(common, key=lambda name: (not right[0][name], name))[:1]
@@ -99,23 +100,25 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     return entries[0] if entries else None
 
 
-def _cells(plan: Plan) -> dict[Place, Artifact]:
-    return {place_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
+def _cells(plan: Plan) -> dict[CellKey, Artifact]:
+    return {cell_key_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
 
 
-def _shown_places(results: Results) -> Iterator[Place]:
+def _shown_cell_keys(results: Results) -> Iterator[CellKey]:
     """Scored places in the precision that is shown."""
-    return (place for place in results.defaults if place.dtype == results.dtypes[place.model, place.task][0])
+    return (
+        cell_key for cell_key in results.defaults if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0]
+    )
 
 
-def label_cells(plan: Plan, ledger: Ledger) -> dict[Place, Artifact]:
+def label_cells(plan: Plan, ledger: Ledger) -> dict[CellKey, Artifact]:
     """Relevance for every label of classifiers, as far as it is done."""
     cells = (planned.artifact for planned in plan.cells() if planned.artifact.product == "labels")
-    return {place_of(cell): cell for cell in cells if ledger.is_done(cell)}
+    return {cell_key_of(cell): cell for cell in cells if ledger.is_done(cell)}
 
 
 def _first_labelled(ledger: Ledger, cells: Sequence[Artifact]) -> frozenset[str]:
-    """Samples of which a model keeps relevance for every label; all or none of what `labels:` draws has it."""
+    """Samples with relevance for every label, which the explorer shows first."""
     kept = (ledger.read(cell, LABELS, ["sample_id"])["sample_id"].to_pylist() for cell in cells)
     return frozenset(name for names in kept for name in names)
 
@@ -129,8 +132,10 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
     points: dict[str, list[float]] = {}
     wrong: dict[str, int] = {}
     for table in scored:
-        told = lead() if lead() in table.column_names else "correct"  # where the metric does not apply to the task
-        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", told)), strict=True):
+        hit_column = (
+            lead() if lead() in table.column_names else "correct"
+        )  # where the metric does not apply to the task
+        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", hit_column)), strict=True):
             points.setdefault(name, []).append(hit)
             wrong[name] = wrong.get(name, 0) + (not right)
     other = {name: name not in first for name in points}
@@ -227,7 +232,7 @@ class _Explained:
 
 
 def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """The text with what goes in its slot; of a text without one, what was read, and what is known of what follows."""
+    """The text with the target in its slot; a text without a slot as it was read, with the text that follows it."""
     known = {key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")}
     if sample["slot"] is not None:
         return known
@@ -238,9 +243,12 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
 
 
 def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedModel) -> dict[str, Any]:
-    """The text, or both texts, with what the model says of it behind them, and what is true beside that."""
+    """The text or pair, followed by the predicted label or score, and the gold one."""
     text = " | ".join(filter(None, (sample["text"], sample["second"])))
-    gold = sample["label"] if sample["score"] is None else f"{sample['score']:g}"
+    gold = None if sample["score"] is None else f"{sample['score']:g}"
+    if sample["label"] is not None:
+        number = resolved.label_id(sample["label"])
+        gold = sample["label"] if number is None else resolved.labels[number]
     target = f"{row['logit_target']:.2f}" if row["predicted_id"] is None else resolved.labels[row["predicted_id"]]
     if gold is not None:
         target += f" (gold: {gold})"
@@ -260,8 +268,8 @@ def _curves(
                 curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
                 rows[curve][row["order"]] = row
     curves = {}
-    for curve, own in rows.items():
-        morf, lerf = own["morf"], own["lerf"]
+    for curve, orders in rows.items():
+        morf, lerf = orders["morf"], orders["lerf"]
         curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
 

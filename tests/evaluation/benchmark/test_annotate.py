@@ -6,7 +6,7 @@ import spacy
 from evaluation.benchmark import reading
 from evaluation.benchmark.annotate import Annotator, identity, pipeline
 from evaluation.benchmark.samples import Filled, is_reject, sample
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from evaluation.benchmark import audit
 from evaluation.benchmark.export import card, export
 from evaluation.benchmark.samples import sample, with_evidence
 from evaluation.schema import GENERIC, VIEW
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 def view(evidence, special, scope=None):

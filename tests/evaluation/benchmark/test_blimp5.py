@@ -15,8 +15,8 @@ from evaluation.benchmark.samples import is_reject, meta_of, sample, with_eviden
 from evaluation.benchmark.sources.blimp import PARADIGMS, parse_inside, written_out
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW
-from lrp_core import kinds
-from lrp_core.types import UserError
+from lrp_core.records import kinds
+from lrp_core.records.types import UserError
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 SENTENCES = {

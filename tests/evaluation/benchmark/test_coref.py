@@ -6,7 +6,7 @@ from spacy.tokens import Doc
 
 from evaluation.benchmark.annotate import coref
 from evaluation.benchmark.samples import Malformed
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 VOCAB = spacy.blank("en").vocab
 SENTENCE = Doc(

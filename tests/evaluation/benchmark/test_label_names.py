@@ -7,7 +7,7 @@ import pytest
 from evaluation.benchmark.labels import distinct, sharing
 from jobs.config import ModelConfig
 from jobs.plan.models import resolve
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 NAMES = ("crane", "tench", "Crane", "drake")
 

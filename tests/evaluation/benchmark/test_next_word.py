@@ -8,7 +8,7 @@ from evaluation.benchmark.demo import generate, model_dir
 from evaluation.benchmark.reading import Origin, read, survey
 from evaluation.benchmark.samples import Beginning, sample
 from evaluation.benchmark.views import tokenise
-from lrp_core import kinds
+from lrp_core.records import kinds
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 TEXT = "The keys to the cabinet are on the table ."

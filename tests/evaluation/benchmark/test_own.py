@@ -1,5 +1,7 @@
 """Users' own samples: what is read, and every kind of row and file that is not."""
 
+import bz2
+import gzip
 import json
 
 import pyarrow as pa
@@ -7,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluation.benchmark import reading
+from evaluation.benchmark.labels import index_of
 from evaluation.benchmark.reading import Origin
-from evaluation.benchmark.samples import is_reject
-from lrp_core.types import UserError
+from evaluation.benchmark.samples import is_reject, meta_of
+from evaluation.benchmark.sources.own import Wanted
+from lrp_core.records.types import UserError
 
 GOOD = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is", "evidence": "keys"}
 
@@ -18,10 +22,17 @@ def lines(*rows):
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
 
 
-def read(tmp_path, content, name="mine.jsonl"):
+def read(tmp_path, content, name="mine.jsonl", columns=None, **wanted):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return list(reading.read(reading.survey(Origin("mine", "samples", path=str(file)))))
+    demands = Wanted(**wanted)
+    survey = reading.survey(Origin("mine", "samples", path=str(file), columns=columns or {}), fields=demands)
+    rows = list(reading.read(survey, demands))
+    accepted = [row for row in rows if not is_reject(row)]
+    assert (len(accepted), len(rows) - len(accepted)) == (survey.drawn, survey.rejected)
+    assert survey.read == len(rows) + survey.repeated
+    assert survey.left == 0
+    return rows
 
 
 def evidence(row):
@@ -40,7 +51,7 @@ def test_a_cluster_is_what_alike_samples_share(tmp_path):
     labelled = {"text": "Good.", "label": "positive"}
     rows = read(tmp_path, lines(GOOD | {"cluster": 3}))
     rows += read(tmp_path, lines(GOOD | {"cluster": ""}))
-    rows += read(tmp_path, lines(labelled | {"cluster": "a review"}))
+    rows += read(tmp_path, lines(labelled | {"cluster": "a review"}), output="label")
     assert [row["cluster"] for row in rows] == ["3", None, "a review"]
     assert {row["meta"] for row in rows} == {"{}"}, "it is not kept a second time"
 
@@ -115,7 +126,11 @@ BAD_ROWS = [
     ({"evidence": "___"}, "evidence across the slot"),
     ({"foill": "is", "foil": ...}, "unknown column 'foill'"),
     ({"target": ...}, "no column 'target'"),
-    (GOOD, "same content as an earlier row"),
+    ({"evidence": "The keys"}, "same content as an earlier row"),
+    ({"cluster": "a"}, "same content as an earlier row"),
+    ({"text": "The keys", "target": ..., "foil": ...}, "a text by itself"),
+    ({"text": "The keys", "target": ..., "foil": ..., "label": "x"}, "a text by itself"),
+    ({"text": ..., "review": "x"}, "no column 'text'"),
 ]
 
 
@@ -163,7 +178,13 @@ BAD_FILES = [
     ("mine.csv", "text,text\n1,2\n", "two columns of one name: text, text"),
     ("mine.jsonl", "text,target\n", "no usable row .* mine.jsonl:1: not JSON"),
     ("mine.parquet", "text", "mine.parquet is not Parquet that can be read: "),
-    ("mine.txt", "text", r"mine.txt is no \.jsonl, \.csv, \.parquet file"),
+    ("mine.txt", "text", r"mine.txt is no \.jsonl, \.json, \.csv, \.tsv, \.parquet file"),
+    ("mine.json", "[1, 2", r"mine.json is not JSON: "),
+    ("mine.json", "[1, 2]", r"no usable row .* mine.json\[0\]: not an object: int"),
+    ("mine.csv", "texte,étiquette\nBon,1\n", r"no column 'text': there are texte, étiquette: say which it is, as `col"),
+    ("mine.csv.gz", "text", "mine.csv.gz is not gzip that can be read: "),
+    ("mine.csv.gz", gzip.compress(b"text,target\n" * 9999)[:-40], "mine.csv.gz is not gzip that can be read: "),
+    ("mine.jsonl.zst", "text", "mine.jsonl.zst is not zstd that can be read: "),
 ]
 
 
@@ -175,5 +196,147 @@ def test_an_empty_or_wrong_file_is_one_line(tmp_path, name, content, message):
 
 
 def test_a_folder_without_samples_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"no \.jsonl or \.csv or \.parquet file at"):
+    with pytest.raises(UserError, match=r"no \.jsonl or \.csv or \.tsv or \.parquet file at"):
         reading.survey(Origin("mine", "samples", path=str(tmp_path)))
+
+
+def test_json_in_a_folder_is_read_where_a_pattern_names_it(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "mine.jsonl").write_text(lines(GOOD))
+    survey = reading.survey(Origin("mine", "samples", path=str(tmp_path)))
+    assert (survey.drawn, survey.rejected) == (1, 0)
+    (tmp_path / "list.json").write_text(json.dumps([GOOD]))
+    survey = reading.survey(Origin("mine", "samples", path=f"{tmp_path}/l*.json"))
+    assert (survey.drawn, survey.rejected) == (1, 0)
+
+
+TEXTS = [
+    {"review": 'Good; really, "good"', "case": 7, "stars": "Positive"},
+    {"review": "Bad", "case": 8, "stars": "0"},
+    {"review": "Neither", "case": 9, "stars": ""},
+]
+NAMES = {"text": "review", "id": "case", "label": "stars"}
+JUDGED = {"output": "label", "labels": ("negative", "positive")}
+
+
+def separated(separator):
+    quoted = ['"' + str(row[name]).replace('"', '""') + '"' for row in TEXTS for name in row]
+    rows = [quoted[start : start + 3] for start in range(0, len(quoted), 3)]
+    return "".join(separator.join(row) + "\n" for row in [list(TEXTS[0]), *rows]).encode()
+
+
+def parquet_of(rows):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue().to_pybytes()
+
+
+FILES = {
+    "mine.jsonl": lines(*TEXTS).encode(),
+    "mine.json": json.dumps(TEXTS, indent=1).encode(),
+    "lines.json": lines(*TEXTS).encode(),
+    "mine.csv": separated(","),
+    "semicolons.csv": separated(";"),
+    "tabs.csv": separated("\t"),
+    "mine.tsv": separated("\t"),
+    "mine.csv.gz": gzip.compress(separated(";")),
+    "mine.jsonl.gz": gzip.compress(lines(*TEXTS).encode()),
+    "mine.jsonl.bz2": bz2.compress(lines(*TEXTS).encode()),
+    "mine.json.zst": pa.Codec("zstd").compress(json.dumps(TEXTS).encode(), asbytes=True),
+    "mine.parquet": parquet_of(TEXTS),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_gives_the_same_texts_by_the_names_of_its_columns(tmp_path, name):
+    rows = read(tmp_path, FILES[name], name, NAMES, **JUDGED)
+    assert [row["text"] for row in rows] == [row["review"] for row in TEXTS]
+    assert [row["label"] for row in rows] == ["Positive", "0", None]
+    assert [str(meta_of(row)["columns"]["id"]) for row in rows] == ["7", "8", "9"]
+    assert all(row["slot"] is None and row["evidence"] == [] for row in rows)
+
+
+def test_a_row_without_a_column_that_the_config_names_is_a_reject(tmp_path):
+    _, bad = read(tmp_path, lines(TEXTS[0], {"review": "Bad"}), columns=NAMES, **JUDGED)
+    assert (bad["reason"], bad["where"]) == ("no column 'case'", "mine.jsonl:2")
+    assert bad["detail"] == "`columns` names it as id; there are review"
+
+
+def test_a_column_of_another_meaning_gives_its_name_to_the_one_that_the_config_names(tmp_path):
+    [row] = read(tmp_path, lines({"text": "A title", "review": "Good", "id": 1}), columns={"text": "review"}, **JUDGED)
+    assert row["text"] == "Good"
+    assert meta_of(row) == {"columns": {"id": 1}}
+
+
+def test_further_rows_of_a_text_are_no_rejects_and_keep_their_columns(tmp_path):
+    again = [{"review": "Bad", "case": at, "stars": "0"} for at in (20, 21)]
+    rows = read(tmp_path, lines(*TEXTS, *again), columns=NAMES, **JUDGED)
+    assert len(rows) == 3
+    assert [meta_of(row).get("repeated") for row in rows] == [None, [{"id": 20}, {"id": 21}], None]
+
+
+def test_a_survey_tells_repeated_rows_and_those_without_labels_and_its_digest_covers_them(tmp_path):
+    file = tmp_path / "mine.jsonl"
+
+    def survey(*rows):
+        file.write_text(lines(*rows))
+        return reading.survey(Origin("mine", "samples", path=str(file), columns=NAMES), fields=Wanted(**JUDGED))
+
+    once, twice = survey(*TEXTS), survey(*TEXTS, TEXTS[2])
+    assert (once.repeated, once.unlabelled) == (0, 1)
+    assert (twice.repeated, twice.unlabelled, twice.read, twice.left) == (1, 1, 4, 0)
+    assert once.digest != twice.digest
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted", "reason"),
+    [
+        ({"label": "postive"}, JUDGED, "unknown label"),
+        ({"label": "2"}, JUDGED, "unknown label"),
+        ({"label": 1}, JUDGED | {"numbered": False}, "a label by its number"),
+        ({"label": "1"}, JUDGED | {"labels": ("0", "1", "2"), "numbered": False}, None),
+        ({"label": 1.0}, JUDGED, None),
+        ({"label": "LABEL_1"}, JUDGED, None),
+        ({"labels": "positive"}, JUDGED, "unknown column 'labels'"),
+        ({"store": "ours", "core": 1}, JUDGED, None),
+        ({"score": 1}, JUDGED, "a score"),
+        ({"label": "positive"}, {"output": "score"}, "a label"),
+        ({}, {"output": "score"}, None),
+        ({"target": "x", "slot": 1}, JUDGED, "a target"),
+        ({"evidence": "Good"}, JUDGED, "evidence"),
+        ({"evidence": "Good"}, JUDGED | {"evidence": True}, None),
+        ({"evidence": "Good"}, JUDGED | {"evidence": False}, None),
+        ({}, JUDGED | {"evidence": True}, "no evidence"),
+    ],
+)
+def test_labels_and_evidence_are_as_the_task_wants_them(tmp_path, row, wanted, reason):
+    first = {"text": "Good", "evidence": "Good"} if wanted.get("evidence") else {"text": "Good"}
+    second = read(tmp_path, lines(first, {"text": "Good text", **row}), **wanted)[1]
+    assert second.get("reason") == reason
+    if reason is None:
+        assert bool(second["evidence"]) == bool(row.get("evidence") and wanted["evidence"])
+
+
+def test_words_without_evidence_are_samples_where_the_task_says_so(tmp_path):
+    bare = {name: GOOD[name] for name in ("text", "target", "foil")}
+    rows = read(tmp_path, lines(bare, GOOD | {"target": "were"}), evidence=False)
+    assert [(row["target"], row["evidence"]) for row in rows] == [("are", []), ("were", [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("Positive ", ("NEGATIVE", "positive"), 1),
+        ("1", ("negative", "positive"), 1),
+        ("label_1", ("negative", "positive"), 1),
+        ("1", ("LABEL_0", "LABEL_1"), 1),
+        ("2", ("negative", "positive"), None),
+        ("1", ("1", "2", "3"), 0),
+        ("0", ("1", "2", "3"), None),  # not the first output: these numbers are names
+        ("0", ("0", "1"), 0),
+        ("-1", ("negative", "positive"), None),
+        ("not entailment", ("ENTAILMENT", "not-entailment"), 1),
+    ],
+)
+def test_a_label_is_known_by_its_name_in_any_case_or_by_its_number(name, labels, expected):
+    assert index_of(name, labels) == expected

@@ -19,7 +19,7 @@ from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
 from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import Malformed, is_reject
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 MNIST = Path(os.environ.get("CLOSELOOK_SHARED", "../shared")) / "data" / "mnist"
 SMALL = {"image_size": 24, "patch_size": 4, "num_channels": 3}

@@ -11,7 +11,7 @@ from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.samples import Prompt, sample, with_evidence
 from evaluation.benchmark.views import tokenise
 from jobs.tasks import tasks
-from lrp_core import kinds
+from lrp_core.records import kinds
 
 TEXT = "The keys to the cabinet"
 #: What stands before the slot, what is read of it, and what the target brings along.

@@ -9,7 +9,7 @@ from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject
 from evaluation.benchmark.sources.squad import first_piece
 from evaluation.tasks import SOURCES
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 BLIMP = {
     "sentence_good": "Many teenagers were helping themselves.",

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from evaluation.benchmark.samples import sample
 from evaluation.benchmark.views import tokenise
-from lrp_core import kinds
-from lrp_core.types import UserError
+from lrp_core.records import kinds
+from lrp_core.records.types import UserError
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 KEYS = sample("t", "The keys to the cabinet  on the table .", 24, "are", "the", evidence=[(4, 8)])
@@ -275,8 +275,8 @@ def test_evidence_after_the_slot_is_rejected_for_causal_models_only(tokenizers):
     assert evidence_of(one(tokenizers, "wordpiece", row), tokenizers["wordpiece"]) == "keys"
 
 
-def test_a_sample_without_evidence_or_text_is_rejected(tokenizers):
-    assert reason(tokenizers, "bpe", KEYS | {"evidence": []}) == "the evidence has no token"
+def test_a_sample_without_evidence_has_no_mask_of_it_and_one_without_text_is_rejected(tokenizers):
+    assert one(tokenizers, "bpe", KEYS | {"evidence": []})["evidence_mask"] is None
     row = sample("t", " are the keys", 0, "the", "are", evidence=[(9, 13)])
     assert reason(tokenizers, "bpe", row | {"evidence": []}) == "no text before the slot"
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from evaluation.report.controls import controls_figure, controls_table, summary, verdicts
-from evaluation.report.leaderboard import Beyond, boards, leaderboard
+from evaluation.report.overview.leaderboard import boards, leaderboard
+from evaluation.report.overview.standings import Beyond
+from evaluation.report.sections.controls import controls_figure, controls_table, summary, verdicts
 from evaluation.scoring.controls import ARCHITECTURE, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
 from jobs.methods import METHODS
-from jobs.products.control_rows import broken
+from jobs.products.controls.rows import broken
 from tests.evaluation.report.test_leaderboard import some_results
 
 
@@ -38,8 +39,8 @@ def test_the_last_depth_decides_and_planted_methods_stand_last():
         "Constant, planted": (1.0, "caught"),
     }
     assert list(verdicts)[-1] == "Constant, planted"
-    assert table.caption.endswith("AttnLRP fails on gpt2 · sva. The other 2 verdicts are passed.")
-    assert summary(ROWS[6:], METHODS) == "No method of the run fails, in 2 verdicts."
+    assert table.caption.endswith("AttnLRP fails on gpt2 · sva; methods of the run pass in 1 of 2 verdicts.")
+    assert summary(ROWS[6:], METHODS) == "No method of the run fails; methods of the run pass in 1 of 1 verdicts."
     [too_few] = controls_table(rows_of("lrp", 0.1, None), METHODS).rows
     assert too_few.cells[-1].state == "too few samples"
 
@@ -66,6 +67,6 @@ def test_the_first_screen_names_a_failed_control_beside_the_method():
     beyond = Beyond(verdicts=verdicts(ROWS))
     [board] = boards(some_results(), beyond)
     assert {one.method: one.failed for one in board.standings if one.failed} == {"attnlrp": "randomisation"}
-    assert board.conclusion.endswith("Beware: AttnLRP hardly depends on what the model has learnt.")
+    assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
     rows = leaderboard(some_results(), beyond).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

@@ -1,7 +1,7 @@
 """Table 8 shows what was measured, the newest of each model and device, beside the published numbers."""
 
-from evaluation.report.costs import explicit_against_modified
 from evaluation.report.render import cell_text
+from evaluation.report.sections.costs import explicit_against_modified
 from jobs.methods import METHODS
 
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.evidence import Held, agreement_table, evidence_figure, evidence_table
-from evaluation.report.faithfulness import (
-    Drawn,
+from evaluation.report.papers import attnlrp
+from evaluation.report.render import markdown
+from evaluation.report.results import Results
+from evaluation.report.sections.evidence import EvidencePoints, agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.faithfulness import (
+    CurveSet,
     against_zero,
     areas_table,
     curve_figures,
     overview_table,
     pairs_table,
 )
-from evaluation.report.papers import attnlrp
-from evaluation.report.render import markdown
-from evaluation.report.results import Results
-from evaluation.report.table import MISSING, NOISE, TOLD, UNDEFINED, UNSEEN
-from evaluation.scoring.areas import Beside, areas_of, beside, mean_curves
-from evaluation.scoring.faithfulness import summarise
+from evaluation.report.table import MISSING, NOISE, SMALLEST_ROW, UNDEFINED, UNSEEN
+from evaluation.scoring.faithfulness.areas import JointScores, areas_of, joint_scores, mean_curves
+from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.metrics import lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -34,7 +34,7 @@ NAMES = ("lrp", "gradient_x_input", "random")
 def drawn_of(task="sva", model="gpt2", tables=TABLES, **changes):
     areas = areas_of(tables, "zero", 300, 0)
     curves = {method: mean_curves(tables[method], "zero", v, 300, 0) for method, v in areas.variants.items()}
-    return Drawn(model, task, "float32", "zero", areas, curves, **changes)
+    return CurveSet(model, task, "float32", "zero", areas, curves, **changes)
 
 
 def hits_of(samples):
@@ -44,8 +44,8 @@ def hits_of(samples):
 
 
 def held_of(one, results, samples=tuple(f"s{at}" for at in range(N)), tables=TABLES):
-    both = beside(hits_of(samples), tables, "zero")
-    return Held.of(replace(one, beside=both), results, dict.fromkeys(NAMES, 1.0), 300, 0)
+    both = joint_scores(hits_of(samples), tables, "zero")
+    return EvidencePoints.of(replace(one, joint=both), results, dict.fromkeys(NAMES, 1.0), 300, 0)
 
 
 def some_results():
@@ -76,10 +76,10 @@ def test_areas_stand_with_their_intervals(results):
     one = drawn_of()
     table = areas_table([one], results)
     *methods, told = (row.labels[1] for row in table.rows)
-    assert (methods, told) == (["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"], TOLD)
+    assert (methods, told) == (["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"], SMALLEST_ROW)
     cells = by_method(table, "ΔA")
     known = one.areas.comparison
-    assert cells[TOLD].value == known.smallest[known.metrics.index("delta_area")] > 0
+    assert cells[SMALLEST_ROW].value == known.smallest[known.metrics.index("delta_area")] > 0
     assert UNSEEN in table.caption
     for label, method in (("LRP", "lrp"), ("Random", "random")):
         summary = one.areas.summaries[method, "delta_area"]
@@ -163,7 +163,7 @@ def test_evidence_and_faithfulness_are_of_the_same_samples_and_random_is_not_ran
 def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resampled_samples(results):
     rng = np.random.default_rng(1)
     evidence, delta = rng.normal(size=(2, 40, 5)) + np.arange(5) * [[[0.2]], [[0.1]]]
-    told = Beside(tuple("abcde"), evidence, delta).agreement((), 400, 0)
+    told = JointScores(tuple("abcde"), evidence, delta).agreement((), 400, 0)
     assert told.value == pytest.approx(spearmanr(evidence.mean(0), delta.mean(0)).statistic)
     drawn = [rng.integers(0, 40, 40) for _ in range(400)]
     again = [spearmanr(evidence[at].mean(0), delta[at].mean(0)).statistic for at in drawn]
@@ -171,7 +171,7 @@ def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resam
 
 
 def test_without_evidence_nothing_is_held_against_it(results):
-    assert Held.of(drawn_of("next_word"), results, {}, 300, 0) is None
+    assert EvidencePoints.of(drawn_of("next_word"), results, {}, 300, 0) is None
     assert held_of(drawn_of(), results, samples=("other",)) is None
 
 
@@ -220,7 +220,7 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
     best = drawn_of(tables={**TABLES, "gradient_x_input": table_of(-9.0, 2)})
     table = areas_table([best], results)
     labels = [row.labels[1] for row in table.rows]
-    assert labels == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random", TOLD]
+    assert labels == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random", SMALLEST_ROW]
     plain, inverted = (
         {column.label: cell for column, cell in zip(table.columns, row.cells, strict=True)} for row in table.rows[1:3]
     )
@@ -244,7 +244,7 @@ def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     table = areas_table([one], results)
     assert by_method(table, "ΔA")["Gradient×Input"].state == NOISE
     assert "Gradient×Input, inverted" not in by_method(table, "ΔA")
-    assert "noise: on most samples no token has more than 0.001 % of the logit" in table.caption
+    assert "noise: on most samples, no token has more than 0.001 % of the logit" in table.caption
     [cells] = [row.cells for row in overview_table([one], results).rows if row.labels == ("Gradient×Input",)]
     assert [cell.state for cell in cells[:2]] == [NOISE, NOISE]
     assert "noise" in markdown(pairs_table([one], results))

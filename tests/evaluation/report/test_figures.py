@@ -1,17 +1,19 @@
 """Curves are read as drawn, and equal data give equal pictures."""
 
 import csv
+import re
 import xml.etree.ElementTree as ElementTree
+import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.report.costs import cost_table, runtime_figures
 from evaluation.report.drawing import Line, Panel, Plot
-from evaluation.report.pruning import areas_of, areas_table, curves_of, pruning_figures
 from evaluation.report.results import Results
+from evaluation.report.sections.costs import cost_table, runtime_figures
+from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
 from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
 from jobs.methods import METHODS
@@ -66,7 +68,7 @@ def test_figures_2_to_5_by_task_and_pooling():
     figures = pruning_figures(curves_of(rows), METHODS, TASKS)
     titles = [figure.title.split(".")[0] for figure in figures]
     assert titles == ["Figure 2", "Figure 3", "Figure 4", "Figure 5", "Ours"]
-    assert "Random is the mean over 2 orders" in figures[2].caption
+    assert "Random is the mean over 2 random orders" in figures[2].caption
     assert "on 10 samples" in figures[2].caption
     figure4 = figures[2].svg
     for text in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU", "AttnLRP", "Random"):
@@ -78,6 +80,19 @@ def test_pictures_are_well_formed_and_the_same_each_time():
     assert [figure.svg for figure in first] == [figure.svg for figure in again]
     ElementTree.fromstring(first[0].svg)
     ElementTree.fromstring(first[0].narrow)
+
+
+def test_a_figure_as_pdf_has_the_size_and_the_text_of_the_svg_and_the_same_bytes_each_time():
+    first, again = (pruning_figures(curves_of([*points(), *random_points()]), METHODS, TASKS)[0] for _ in range(2))
+    assert first.pdf == again.pdf
+    _, _, width, _ = map(float, re.search(rb"/MediaBox \[ ([^]]*) \]", first.pdf)[1].split())  # points, 72 an inch
+    assert width == pytest.approx(first.width * 72 / 96, abs=1)
+    streams = re.findall(rb"stream\n(.*?)\nendstream", first.pdf, re.DOTALL)
+    drawn = b"".join(zlib.decompressobj().decompress(stream) for stream in streams if stream[:1] == b"x")
+    letters = b"".join(re.findall(rb"\x00(.)", drawn))  # of two bytes each, with the distances between them
+    for text in (b"AttnLRP", b"Random", b"accuracy, %"):
+        assert text in letters
+    assert list(first.downloads) == [f"{first.name}.{kind}" for kind in ("svg", "pdf", "csv")]
 
 
 def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_own_scale():

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from evaluation.report import heatmap
-from evaluation.report.heatmap import Line, colour, data, disagreement, pieces, scale, terminal
+from evaluation.report.heatmaps import tokens as heatmap
+from evaluation.report.heatmaps.tokens import Line, colour, data, disagreement, scale, terminal
 
 
 def ansi(text):
@@ -69,28 +69,3 @@ def test_disagreement_is_the_share_of_pairs_that_point_elsewhere():
     lines = [Line("a", [1, 0]), Line("b", [1, 0]), Line("c", [0, 1]), Line("a", [0, 1], "target")]
     assert disagreement(lines, [True, True]) == pytest.approx(2 / 3)
     assert disagreement(lines[:1], [True, True]) == 0
-
-
-class WordPieces:
-    """Joins like BERT's: pieces that go on a word start with ##."""
-
-    words = ("[CLS]", "key", "##s", "are")
-
-    def decode(self, ids):
-        return " ".join(self.words[at] for at in ids).replace(" ##", "")
-
-
-class Bytes:
-    """Joins like GPT-2's, whose tokens may be parts of a character."""
-
-    parts = (b"The", b" caf", b"\xc3", b"\xa9")
-
-    def decode(self, ids):
-        return b"".join(self.parts[at] for at in ids).decode(errors="replace")
-
-
-def test_pieces_show_where_words_start_whatever_the_tokenizer():
-    assert pieces(WordPieces(), [0, 1, 2, 3]) == ["[CLS]", " key", "s", " are"]
-    assert pieces(Bytes(), [0, 1]) == ["The", " caf"]
-    assert pieces(Bytes(), [1, 2, 3]) == [" caf", "�", "�"]
-    assert pieces(Bytes(), []) == []

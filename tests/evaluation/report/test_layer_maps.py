@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.report.papers import normxlogit_layers
+from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
 from evaluation.scoring.statistics import compare
 from jobs.methods import METHODS
@@ -22,7 +22,7 @@ SCORES = [
 
 def test_every_layer_and_method_has_a_cell_in_every_map_and_the_highest_is_the_darkest():
     (figure,) = layer_figures(SCORES, METHODS)
-    assert "over 7 samples" in figure.caption
+    assert "over 7 correctly predicted samples" in figure.caption
     for picture in (figure.svg, figure.narrow):
         assert [picture.count(f">{value:.1f}<") for value in (10, 11, 20, 21)] == [3] * 4
         fills = re.findall("fill: (#[0-9a-f]{6}); stroke: #ffffff", picture)

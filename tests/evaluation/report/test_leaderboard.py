@@ -1,12 +1,16 @@
 """The first screen: methods in groups by tests, with sentences that say what the tests say."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, left_out, method_seconds, weak_points
-from evaluation.report.results import Place, Results, Score, Variant
+from evaluation.report.overview.glossary import TERMS
+from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, method_seconds, weak_points
+from evaluation.report.overview.omissions import left_out
+from evaluation.report.overview.standings import Beyond
+from evaluation.report.results import CellKey, Results, Score, Variant
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -48,37 +52,49 @@ def test_a_group_of_several_is_no_winner():
     [board] = boards(some_results(), Beyond())
     said = board.conclusion
     assert said.startswith(
-        "No test tells them apart; each of the 2 others finds the evidence less often than at least one of them."
+        "No test tells these 2 apart by how often they find the evidence; Gradient×Input and random relevance found it "
+        "less often than at least one of them."
     )
-    assert f" With {N} samples, a difference of " in said
-    assert "fastest" not in said, "nothing was timed"
+    assert f" With {N} samples, differences of PG below " in said
+    assert "First choice" not in said, "nothing was timed"
 
 
 def test_a_winner_is_named_with_its_interval_and_faithfulness():
     results = some_results((0.95, 0.5, 0.5, 0.1))
     faithful = {("gpt2", "sva"): compared((0.9, 0.3, 0.2, 0.1), "delta_area", 1.0)}
     [board] = boards(results, Beyond(faithful))
-    assert board.conclusion.startswith("It finds the evidence more often than each of the 3 others (PG ")
-    assert "and no method is more faithful" in board.conclusion
+    assert board.conclusion.startswith(
+        "LRP finds the evidence more often than AttnLRP, Gradient×Input and random relevance (PG "
+    )
+    assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
     faithful = {("gpt2", "sva"): compared((0.1, 0.9, 0.2, 0.1), "delta_area", 1.0)}
     [board] = boards(results, Beyond(faithful))
-    assert "others are more faithful" in board.conclusion
+    assert "First choice: LRP, though other methods are more faithful (ΔA)." in board.conclusion
 
 
 def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
     [board] = boards(some_results(), Beyond(seconds=seconds))
-    assert "The fastest of them is AttnLRP (100 ms a sample)." in board.conclusion
+    assert "First choice: AttnLRP (100 ms a sample): it is the fastest of them." in board.conclusion
     both = {("gpt2", "sva"): compared((0.9, 0.9, 0.2, 0.1), "delta_area", 1.0)}
     [board] = boards(some_results(), Beyond(both, seconds))
-    assert "The fastest of them that no method beats in faithfulness is AttnLRP (100 ms a sample)." in board.conclusion
+    faithful = "no method is shown to be more faithful (ΔA)."
+    fastest = "First choice: AttnLRP (100 ms a sample): it is the fastest of them"
+    assert f"{fastest}, and {faithful}" in board.conclusion
+    some = {("gpt2", "sva"): compared((0.9, 0.2, 0.1), "delta_area", 1.0, ("lrp", "gradient_x_input", "random"))}
+    [board] = boards(some_results(), Beyond(some, seconds))
+    measured = "faithfulness is measured for LRP only"
+    assert f"{measured}, and {faithful} The fastest is AttnLRP (100 ms)." in board.conclusion
 
 
 def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
     [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), Beyond())
-    assert board.conclusion.startswith("No method finds the evidence more often than another (every pair tested).")
-    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), Beyond())
-    assert "Random relevance is among them" in board.conclusion
+    assert board.conclusion.startswith("No method is shown to find the evidence more often than another.")
+    assert board.used == []
+    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
+    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), Beyond(seconds=seconds))
+    assert board.conclusion.startswith("LRP, AttnLRP: not shown to find the evidence more often than random relevance")
+    assert "First choice" not in board.conclusion
 
 
 def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
@@ -100,10 +116,13 @@ def test_differences_that_other_seeds_do_not_show_are_named():
     )
     [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), Beyond())
     assert board.conclusion.endswith(
-        " Of 3 differences among LRP, AttnLRP, Random all are found with 1 other seed too."
+        " Of the 3 differences that tests find among LRP, AttnLRP, Random, all are found again in a model trained from "
+        "another seed."
     )
     [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1", "seed2")}), Beyond())
-    assert board.conclusion.endswith("2 are found with 2 other seeds too; not with each: LRP over AttnLRP.")
+    assert board.conclusion.endswith(
+        "2 are found again in each of 2 models trained from other seeds; not found again in all: LRP above AttnLRP."
+    )
     [board] = boards(replace(results, models=("gpt2",)), Beyond())
     assert "seed" not in board.conclusion
 
@@ -111,17 +130,21 @@ def test_differences_that_other_seeds_do_not_show_are_named():
 def test_of_a_group_the_only_one_that_no_method_beats_in_faithfulness_is_named():
     faithful = {("gpt2", "sva"): compared((0.9, 0.1, 0.1, 0.1), "delta_area", 1.0)}
     [board] = boards(some_results(), Beyond(faithful))
-    assert "The one of them that no method beats in faithfulness is LRP." in board.conclusion
+    assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
 
 
 def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_elsewhere():
     verdicts = {("gpt2", "sva", "lrp"): "", ("llama", "sva", "attnlrp"): "randomisation"}
     [board] = boards(some_results(), Beyond(verdicts=verdicts))
-    assert board.controls == "1 tried: passed"
-    assert "Beware: AttnLRP fails a control on llama · sva." in board.conclusion
+    assert board.controls == "passed"
+    assert [standing.method for standing in board.used] == ["lrp"]
+    assert board.conclusion.startswith("No test tells LRP and AttnLRP apart by ")
+    assert "AttnLRP is not to be used: it fails a control on llama · sva." in board.conclusion
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
     [board] = boards(some_results(), Beyond(seconds=seconds, verdicts=verdicts))
-    assert "fastest" not in board.conclusion, "what fails a control is not preferred"
+    assert "First choice: LRP (200 ms a sample)." in board.conclusion, "what fails a control is not preferred"
+    [some] = boards(some_results(), Beyond(verdicts={("gpt2", "sva", "lrp"): ""}))
+    assert some.controls == "1 passed, 1 untried"
     [untried] = boards(some_results(), Beyond())
     assert untried.controls == "–"
 
@@ -131,14 +154,15 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
         some_results(),
         tasks={"sva": TASKS["sva"], "next_word": TASKS["next_word"]},
         methods={name: METHODS[name] for name in (*NAMES, "alti", "alti_logit")},
-        scores={(Place("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
+        scores={(CellKey("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
         undefined=frozenset({("gpt2", "alti")}),
     )
-    told = dict(left_out(results, Beyond()))
-    assert told["Task next_word"].startswith("nobody marked what a method should find")
+    told = dict(left_out(results, Beyond(), boards(results, Beyond())))
+    assert told["Task next_word"].startswith("no evidence is marked in their samples")
     assert told["ALTI"] == "not defined for gpt2"
-    assert told["ALTI-Logit"] == "not in this run"
-    assert told["ΔA"] == told["Controls"] == "not in this run"
+    assert told["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
+    assert told["ΔA"].startswith("not measured: the config's `perturb`")
+    assert told["Controls"].startswith("not measured: the config's `controls`")
     assert told["gpt2 · sva"] == "3 samples that some of the methods do not explain"
     assert "LRP" not in told
 
@@ -172,3 +196,9 @@ def test_every_word_of_the_first_screen_is_explained():
     assert {metric.label for metric in METRICS.values()} <= set(words)
     assert words["sva"] == "subject-verb agreement"
     assert "PG" in words
+
+
+def test_the_glossary_of_the_documentation_is_that_of_the_report():
+    page = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    documented = page.split("|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert documented == [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from evaluation.report.explorer import FIELDS, Explorer
-from evaluation.report.heatmap import Line, data
-from evaluation.report.leaves import Leaves, escaped_json, script_hash
+from evaluation.report.explorers.leaves import Leaves, escaped_json, script_hash
+from evaluation.report.explorers.samples import FIELDS, Explorer
+from evaluation.report.heatmaps.tokens import Line, data
 from evaluation.report.page import Provenance, explain_page
 from tests.leaves import first_leaf, island
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.report.neurons import Knockouts, knockout_table
+from evaluation.report.sections.neurons import Ablations, ablation_table
 
 
 def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
@@ -13,7 +13,7 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     told["random"]["s07"][2] = np.nan
     told["void"] = {}
     told["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = knockout_table([Knockouts.of("gpt2", "sva", "target", (1, 5), told)], {}, [], 50, 0)
+    table = ablation_table([Ablations.of("gpt2", "sva", "target", (1, 5), told)], {}, [], 50, 0)
     used = [name for name in told["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):

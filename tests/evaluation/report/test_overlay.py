@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from evaluation.benchmark.pictures import Preprocessing
-from evaluation.report.heatmap import Line, data
-from evaluation.report.overlay import LEVELS, colour_map, css_ramp, overlay, patch_names, with_picture
-from evaluation.report.picture_rows import picture_rows
+from evaluation.report.heatmaps.overlay import LEVELS, colour_map, css_ramp, overlay, patch_names, with_picture
+from evaluation.report.heatmaps.picture_rows import picture_rows
+from evaluation.report.heatmaps.tokens import Line, data
 
 #: Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 BLINDNESS = {

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from evaluation.report import heatmap
-from evaluation.report.explorer import Explorer
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.heatmaps import tokens as heatmap
 from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
+from evaluation.report.sections.tables import score_tables
 from evaluation.report.table import Cell, Column, Row, Table
-from evaluation.report.tables import score_tables
 from tests.evaluation.report.test_tables import some_results
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \u2028 \"'"
@@ -40,7 +40,7 @@ def scripts(page):
 def test_pages_refer_to_nothing_outside_the_site(name):
     page = site().files()[name]
     targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
-    own = r"data:|#|tables/|(index|tables|faithfulness|controls|curves|neurons|samples)\.html$"
+    own = r"data:|#|tables/|(index|tables|faithfulness|sources|controls|curves|neurons|samples)\.html$"
     assert all(re.match(own, target) for target in targets)
     assert not re.search(r"https?://|@import|url\(", page)
 

@@ -12,9 +12,9 @@ import pytest
 
 from evaluation.report.papers import close_look
 from evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
-from evaluation.report.results import Place, Results, Score, Size, Variant
-from evaluation.report.table import Cell, Column, Row, Table, of_group
-from evaluation.report.tables import score_tables
+from evaluation.report.results import CellKey, Results, Score, Size, Variant
+from evaluation.report.sections.tables import score_tables
+from evaluation.report.table import Cell, Column, Row, Table, marked_if_best
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS, Task
@@ -31,7 +31,7 @@ def some_results(models=("gpt2",), dtypes=("float32",), missing=(), methods=("at
         for task in ("sva", "qa"):
             for dtype in dtypes:
                 for method in methods:
-                    place = Place(model, task, dtype, method)
+                    place = CellKey(model, task, dtype, method)
                     states[place] = "missing" if place in missing else "done"
                     if place not in missing:
                         scores |= dict(scores_of(place, VALUES[method]))
@@ -57,12 +57,12 @@ def records(*names):
 
 def test_scores_of_rounding_noise_are_not_printed():
     results = some_results(methods=("lrp", "gradient_l2", "random"))
-    place = Place("gpt2", "sva", "float32", "lrp")
+    place = CellKey("gpt2", "sva", "float32", "lrp")
     noisy = {(place, Variant("contrastive", "full", "all", "full"), "noise"): Score(90.0, 10)}
     quiet = {(place._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "noise"): Score(40.0, 10)}
     results = replace(results, scores={**results.scores, **noisy, **quiet})
     shown = {name: markdown(table(results, name)) for name in ("table1", "table2", "table1_random", "table6")}
-    assert "noise: on most samples no token has more than 0.001 % of the logit" in shown["table1"]
+    assert "noise: on most samples, no token has more than 0.001 % of the logit" in shown["table1"]
     sva, qa = (line for line in shown["table1"].splitlines() if line.startswith("| gpt2 |"))
     assert sva.count("| noise ") == 4
     assert "noise" not in qa
@@ -105,10 +105,10 @@ def test_alti_stands_in_the_column_of_alti_logit():
 
 
 def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
-    place = Place("gpt2", "sva", "float32", "lrp")
+    place = CellKey("gpt2", "sva", "float32", "lrp")
     results = some_results(missing=(place,))
     states = dict(results.states) | {place: "partial"}
-    states.pop(Place("gpt2", "qa", "float32", "lrp"))
+    states.pop(CellKey("gpt2", "qa", "float32", "lrp"))
     shown = table(Results(**(vars(results) | {"states": states})), "table1")
     assert [cell_text(row.cells[4], shown.columns[4]) for row in shown.rows] == ["partial", "–"]
     assert "| partial |" in markdown(shown)
@@ -242,12 +242,12 @@ def test_the_group_that_no_method_beats_is_marked_whatever_is_largest(higher):
     shares = np.array([0.9, 0.88, 0.2]) if higher else np.array([0.1, 0.12, 0.8])
     drawn = np.random.default_rng(0).random((60, 3, 1)) < shares[None, :, None]
     compared = compare(drawn.astype(float), ("a", "b", "c"), ("x",), 500, 0, shares=True)
-    marks = [of_group(Cell(50.0), compared, name, "x", higher).mark for name in "abc"]
+    marks = [marked_if_best(Cell(50.0), compared, name, "x", higher).mark for name in "abc"]
     assert marks == ["best", "best", ""]
-    assert of_group(Cell(None, "missing"), compared, "a", "x", higher).mark == ""
+    assert marked_if_best(Cell(None, "missing"), compared, "a", "x", higher).mark == ""
     equal = compare(np.ones((60, 2, 1)), ("a", "b"), ("x",), 500, 0, shares=True)
-    assert of_group(Cell(50.0), equal, "a", "x", higher).mark == "", "nothing is told apart"
-    assert of_group(Cell(50.0), None, "a", "x", higher).mark == ""
+    assert marked_if_best(Cell(50.0), equal, "a", "x", higher).mark == "", "nothing is told apart"
+    assert marked_if_best(Cell(50.0), None, "a", "x", higher).mark == ""
 
 
 HOSTILE = Table(

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from evaluation.report.heatmap import Line, colour, data
+from evaluation.report.heatmaps.token_rows import LABEL, NARROW, WIDE, token_rows, token_table
+from evaluation.report.heatmaps.tokens import Line, colour, data
 from evaluation.report.render import comma_separated
-from evaluation.report.token_rows import LABEL, NARROW, WIDE, token_rows, token_table
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOKENS = ["[CLS]", "The", " keys", " <b>&", "\x07", " 鍵", " to", " are"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.faithfulness import Drawn, areas_table, curve_figures
+from evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
+from evaluation.report.sections.ways import ways_table
 from evaluation.report.table import UNDEFINED
-from evaluation.report.ways import ways_table
-from evaluation.scoring.areas import areas_of, mean_curves
+from evaluation.scoring.faithfulness.areas import areas_of, mean_curves
 from jobs.methods import METHODS
 from tests.evaluation.report.test_faithfulness import some_results
 from tests.evaluation.scoring.test_areas import N, table_of
@@ -26,7 +26,7 @@ def tables_of(way, seed, lost=(), names=tuple(MEANS)):
 
 def drawn_of(way, seed, model="gpt2", score="target", **changes):
     areas = areas_of(tables_of(way, seed, **changes), way, 50, 0)
-    return Drawn(model, "sva", "float32", way, areas, {}, score=score)
+    return CurveSet(model, "sva", "float32", way, areas, {}, score=score)
 
 
 def means_of(one, methods, samples):

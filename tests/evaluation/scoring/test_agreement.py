@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.agreement import agreement_figures, agreement_table
+from evaluation.report.sections.agreement import agreement_figures, agreement_table
 from evaluation.scoring.agreement import agreement_of
 from jobs.methods import METHODS
 

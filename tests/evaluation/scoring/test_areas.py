@@ -6,7 +6,15 @@ import pytest
 from scipy.stats import spearmanr
 
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import GRID, areas_of, mean_curves, of_score, rank_correlation, scores_of, told
+from evaluation.scoring.faithfulness.areas import (
+    GRID,
+    areas_of,
+    mean_curves,
+    of_score,
+    rank_correlation,
+    scores_of,
+    shown_variant,
+)
 
 N = 40
 
@@ -97,20 +105,20 @@ def test_methods_are_compared_on_the_samples_that_all_have():
 
 def test_what_explains_the_target_is_told_before_a_contrast():
     table = pa.concat_tables([table_of(2.0, 0, "contrastive"), table_of(1.0, 1, "target", "partial")])
-    assert told(table) == ("target", "partial")
-    assert told(CURVES.empty_table()) is None
+    assert shown_variant(table) == ("target", "partial")
+    assert shown_variant(CURVES.empty_table()) is None
 
 
 def test_token_embeddings_are_told_before_their_sum_with_positions():
     table = pa.concat_tables([table_of(2.0, 0), table_of(1.0, 1, embedding="partial")])
-    assert told(table) == ("target", "partial")
+    assert shown_variant(table) == ("target", "partial")
 
 
 def test_curves_of_one_score_stand_alone():
     contrast, target = table_of(2.0, 0, "contrastive", score="contrast"), table_of(1.0, 1)
     both = pa.concat_tables([contrast, target])
     assert scores_of([both]) == ["target", "contrast"]
-    assert told(of_score(both, "contrast")) == ("contrastive", "full")
+    assert shown_variant(of_score(both, "contrast")) == ("contrastive", "full")
     measured = areas_of({"lrp": of_score(both, "contrast")}, "zero", 100, 0)
     assert measured.summaries == areas_of({"lrp": contrast}, "zero", 100, 0).summaries
     nothing_explained = table_of(2.0, 0, "none", "none", score="contrast")

@@ -7,7 +7,7 @@ import pytest
 
 from evaluation.scoring.chance import DRAWS, EXACT, chance
 from evaluation.scoring.metrics import METRICS
-from tests import oracles_metrics
+from tests.oracles import metrics as oracles_metrics
 
 BY_ORDER = ("pg", "pg2", "tied_tops", "mrr", "mrr_strict", "pta", "iou", "iou_positive", "rra", "ap")
 SIZES = [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 1), (5, 3)]

@@ -8,7 +8,7 @@ from evaluation.scoring.controls import (
     BAR,
     agreement,
     chance_verdict,
-    described,
+    mean_verdict,
     randomisation_verdict,
 )
 
@@ -50,7 +50,7 @@ def verdict_on(correlations, flat=False):
 def test_a_method_fails_only_where_its_interval_lies_above_the_bar():
     spread = np.random.default_rng(1).normal(scale=0.3, size=40)
     spread -= spread.mean()
-    half = described(spread).high
+    half = mean_verdict(spread).high
     assert verdict_on(spread + BAR + 2 * half).passed is False
     assert verdict_on(spread + BAR + half / 2).passed is True
     assert verdict_on(spread - 0.6).passed is True
@@ -86,20 +86,20 @@ def test_the_interval_of_chance_is_that_of_spearmans_variance():
 
 
 def test_a_description_asks_nothing():
-    assert described([0.1, None, 0.3]).passed is None
-    assert described([0.1, None, 0.3]).value == pytest.approx(0.2)
-    assert np.isnan(described([]).value)
+    assert mean_verdict([0.1, None, 0.3]).passed is None
+    assert mean_verdict([0.1, None, 0.3]).value == pytest.approx(0.2)
+    assert np.isnan(mean_verdict([]).value)
 
 
 def test_intervals_count_clusters_and_few_of_them_say_nothing():
     spread = [0.05, 0.9, 0.4, 0.6] * 10
     clusters = np.repeat(np.arange(20), 2)
     twice = [value for value in spread for _ in range(2)]
-    alone, together = described(spread), described(twice, clusters=np.repeat(np.arange(40), 2))
+    alone, together = mean_verdict(spread), mean_verdict(twice, clusters=np.repeat(np.arange(40), 2))
     assert (together.low, together.high) == pytest.approx((alone.low, alone.high), abs=0.01)
-    assert described(twice).high < together.high
+    assert mean_verdict(twice).high < together.high
     assert randomisation_verdict(spread, [False] * 40, clusters=clusters).passed is False
-    alike = described([0.05, 0.9] * 20, clusters=clusters)
+    alike = mean_verdict([0.05, 0.9] * 20, clusters=clusters)
     assert (alike.low, alike.high) == pytest.approx((alike.value, alike.value))
     few = randomisation_verdict(spread, [False] * 40, clusters=clusters % 9)
     assert few.passed is None

@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from evaluation.scoring.correlations import paired_correlations, pearson
-from tests import oracles_faithfulness as oracle
+from evaluation.scoring.faithfulness.correlations import paired_correlations, pearson
+from tests.oracles import faithfulness as oracle
 
 
 def test_pearson_is_the_mean_correlation_over_shares():

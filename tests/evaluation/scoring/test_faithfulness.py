@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from evaluation.scoring.faithfulness import (
+from evaluation.scoring.faithfulness.flips import SHARES, Ranking, States, flip_counts, share_counts
+from evaluation.scoring.faithfulness.scores import (
     MEASURES,
     areas,
     paired,
@@ -11,8 +12,7 @@ from evaluation.scoring.faithfulness import (
     summarise,
     with_gaps,
 )
-from evaluation.scoring.flips import SHARES, Ranking, States, flip_counts, share_counts
-from tests import oracles_faithfulness as oracle
+from tests.oracles import faithfulness as oracle
 
 pytestmark = pytest.mark.numeric
 RELEVANCE = np.array([[1.0, 1.0, -2.0, 0.5, 1.0, 0.0, -2.0, 0.0], [0.0] * 8, [3.0, 2.0, 1.0, 9.0, 8.0, 7.0, 6.0, 5.0]])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
+from evaluation.scoring.faithfulness.flipping import Flipper
+from evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
 from lrp_core import Batch, ModelView
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.types import UserError
-from tests import oracles_faithfulness as oracle
-from tests.oracles_methods import stock
+from lrp_core.records.types import UserError
+from tests.oracles import faithfulness as oracle
+from tests.oracles.methods import stock
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

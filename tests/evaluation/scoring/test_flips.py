@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.scoring.flips import ORDERS, Flips, Ranking, States, candidates, flip_counts, share_counts, tie_order
-from lrp_core.types import UserError
-from tests import oracles_faithfulness as oracle
+from evaluation.scoring.faithfulness.flips import (
+    ORDERS,
+    Flips,
+    Ranking,
+    States,
+    candidates,
+    flip_counts,
+    share_counts,
+    tie_order,
+)
+from lrp_core.records.types import UserError
+from tests.oracles import faithfulness as oracle
 
 NONE = np.zeros(6, bool)
 

@@ -1,5 +1,8 @@
 """Every metric against its definition, by hand and against a loop over samples."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +12,8 @@ from evaluation.schema import scores_samples_schema
 from evaluation.scoring import blocks, metrics
 from evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
 from evaluation.tasks import Task
-from lrp_core.types import UserError
-from tests import oracles_metrics
+from lrp_core.records.types import UserError
+from tests.oracles import metrics as oracles_metrics
 
 pytestmark = pytest.mark.numeric
 
@@ -196,3 +199,21 @@ def test_a_metric_that_needs_no_evidence_is_told_of_samples_without():
     np.testing.assert_array_equal(scores.values["spread"], [2, 2, 0])
     np.testing.assert_array_equal(scores.values["pg"], [1, 0, 0])
     assert (spread.scale, METRICS["pg"].scale) == (1.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (0.5, "metric pg gave float for 2 samples: it must give an array of shape (2,)"),
+        (np.zeros((2, 1)), "metric pg gave an array of shape (2, 1) for 2 samples"),
+        (np.zeros(3), "metric pg gave an array of shape (3,) for 2 samples"),
+        (np.zeros(2, complex), "metric pg gave values of type complex128, which are no real numbers"),
+        (np.array(["a", "b"]), "which are no real numbers"),
+        (np.array([0.5, np.nan]), "metric pg gave a value that is not finite of sample 1"),
+    ],
+)
+def test_a_metric_that_gives_anything_but_a_finite_number_a_sample_is_refused(values, says):
+    broken = replace(METRICS["pg"], function=lambda block: values)
+    evidence = np.array([True, False, True, False])
+    with pytest.raises(UserError, match=re.escape(says)):
+        score(np.ones(4), evidence, np.ones(4, bool), np.array([0, 2, 4]), {"pg": broken})

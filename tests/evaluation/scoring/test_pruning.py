@@ -5,8 +5,8 @@ import torch
 from evaluation.scoring.head_orders import RemovalOrder, area, random_curves, ranked_curves
 from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
-from lrp_core.types import UserError
-from tests.oracles import pruned_alone
+from lrp_core.records.types import UserError
+from tests.oracles.rules import pruned_alone
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 BUDGET = 64  # tokens: several passes a sample

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import VIEW
-from evaluation.scoring.resampling import START, TEXT_COLUMNS, Proposal
-from lrp_core.types import UserError
-from tests import oracles_faithfulness as oracle
+from evaluation.scoring.faithfulness.resampling import START, TEXT_COLUMNS, Proposal
+from lrp_core.records.types import UserError
+from tests.oracles import faithfulness as oracle
 
 KEPT = (2, 3)
 SCHEMA = pa.schema([VIEW.field(name) for name in TEXT_COLUMNS])

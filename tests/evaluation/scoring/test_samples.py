@@ -11,7 +11,7 @@ from evaluation.scoring import means
 from evaluation.scoring.means import Means, summarise
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VARIANT, Masks, Mismatch, negligible, score_relevance
-from tests import oracles_metrics
+from tests.oracles import metrics as oracles_metrics
 
 
 def views(rows):

@@ -6,7 +6,7 @@ from evaluation.benchmark.demo import TASKS as DEMO_TASKS
 from evaluation.benchmark.demo.labelled import JUDGED
 from evaluation.benchmark.sources.base import Generated, Source
 from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
-from lrp_core.types import UserError
+from lrp_core.records.types import UserError
 
 
 def source(name, **changes):
@@ -30,7 +30,7 @@ def test_every_task_tells_its_figure_its_size_and_its_evidence(name):
 
 def test_the_demo_language_feeds_the_tasks_it_has_sentences_for():
     fed = [task.name for task in TASKS.values() if any(isinstance(own, Generated) for own in task.sources)]
-    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED, "shapes"])
+    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED, "shapes", "sources"])
 
 
 def test_a_task_under_another_name_is_what_its_source_makes_it():
@@ -46,7 +46,7 @@ def test_the_users_own_file_makes_a_plain_task_or_feeds_a_known_one():
 
 
 def test_a_source_of_several_tasks_does_not_make_another():
-    fed = "ra, sva, qa, next_word, sentiment, similarity, brackets, triggers, shapes"
+    fed = "ra, sva, qa, next_word, sentiment, similarity, brackets, triggers, shapes, sources"
     with pytest.raises(UserError, match=f"'demo' feeds the tasks {fed}, not 'mine'"):
         task_of("mine", "demo")
 

@@ -11,7 +11,7 @@ from jobs.plan.units import cut_units
 from jobs.products.record import Made, Product, Shown, Unit
 from jobs.store import Artifact
 from lrp_core import Batch
-from lrp_core.readout import label_logits
+from lrp_core.readers.readout import label_logits
 
 VERSION = 1  # raised when the numbers change
 

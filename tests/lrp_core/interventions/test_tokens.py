@@ -6,9 +6,9 @@ import torch
 from lrp_core import Batch
 from lrp_core.families import FAMILIES
 from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.readout import over_vocabulary
-from lrp_core.types import UserError
-from tests import oracles_methods as oracles
+from lrp_core.readers.readout import over_vocabulary
+from lrp_core.records.types import UserError
+from tests.oracles import methods as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -145,7 +145,7 @@ def test_nothing_is_resampled_without_tokens_to_put_in_place():
     view = tiny_model("bert")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
-    with pytest.raises(UserError, match="needs tokens to put in place"):
+    with pytest.raises(UserError, match="needs replacements for the removed tokens"):
         tokens_removed(view, batch, removed, "resample").__enter__()
 
 
@@ -176,8 +176,8 @@ def test_a_deletion_of_everything_is_refused():
 
 @pytest.mark.parametrize("family", [*TINY, "roberta", "gemma"])
 def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monkeypatch):
-    monkeypatch.setattr("lrp_core.readout._ROWS", 2)
-    monkeypatch.setattr("lrp_core.readout._TOKENS", 7)
+    monkeypatch.setattr("lrp_core.readers.readout._ROWS", 2)
+    monkeypatch.setattr("lrp_core.readers.readout.TOKENS", 7)
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))

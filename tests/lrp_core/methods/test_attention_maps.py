@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from tests import oracles_methods as oracles
+from lrp_core import Batch, attribute
+from lrp_core.records.types import span_row
 from tests.asked import EXPLANATIONS, close, explain
+from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -61,3 +63,32 @@ def test_gradcam_weighs_the_last_map_with_its_mean_gradient(view, rows, explanat
         wanted = oracles.gradcam(maps[-1], gradients[-1], row["position"])
         torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-9)
     assert any(ours.any() for ours in relevance)
+
+
+def test_attention_share_is_the_mean_row_of_all_layers_and_heads(view, rows):
+    relevance = explain("attention_share", view, rows)
+    for ours, row in zip(relevance, rows, strict=True):
+        maps, _, _ = oracles.attention_maps(view, row, "target")
+        close([ours], [torch.stack(list(maps)).flatten(0, -3).mean(0)[row["position"]]])
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_attention_share_of_an_answer_is_the_weighted_mean_over_its_tokens(family):
+    view = tiny_model(family, attn="eager")
+    prompt, answer, weights = [5, 9, 12, 7, 20], [11, 3, 30], [1.0, 0.0, 3.0]
+    if view.kind.decoder:
+        said = [view.config.decoder_start_token_id, *answer[:-1]]
+        row = span_row({"input_ids": prompt, "decoder_input_ids": said}, 0, answer, weights)
+        inputs = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": torch.tensor([said])}
+        read = view.model(**inputs, output_attentions=True)
+        wanted = [torch.cat(maps).mean((0, 1)) for maps in (read.cross_attentions, read.decoder_attentions)]
+        first = 0
+    else:
+        row = span_row({"input_ids": [*prompt, *answer[:-1]]}, len(prompt) - 1, answer, weights)
+        read = view.model(torch.tensor([row["input_ids"]]), output_attentions=True)
+        wanted, first = [torch.cat(read.attentions).mean((0, 1))], len(prompt) - 1
+    result = attribute("attention_share", view, Batch.collate([row], 0))
+    shares = [(map_[first] + 3 * map_[first + 2]) / 4 for map_ in wanted]
+    torch.testing.assert_close(result.tokens[0], shares[0])
+    if view.kind.decoder:
+        torch.testing.assert_close(result.decoder_tokens[0], shares[1])

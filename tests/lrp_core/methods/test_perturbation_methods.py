@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
-from tests import oracles_methods as oracles
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
+from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -11,16 +11,25 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod
-from lrp_core.types import UserError
-from tests import oracles_states as oracles
-from tests.asked import CLOSE, close, explain
+from lrp_core.records.types import UserError
+from tests.asked import CLOSE, close, explain, in_turn
+from tests.oracles import states as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric
 STATES = ("embedding_norm", "logat", "normxlogit")
 
 
-@pytest.fixture(params=[*((family, "sdpa") for family in sorted(TINY | MORE)), ("bert", "eager"), ("gpt2", "eager")])
+#: Families with an implementation of attention.
+EVERY = [*((family, "sdpa") for family in sorted(TINY | MORE)), ("bert", "eager"), ("gpt2", "eager")]
+
+
+def each_view_in_turn(name, values):
+    """Parametrises a test by every view and every value of an argument that acts behind the model, in turn."""
+    return pytest.mark.parametrize(("view", name), in_turn(EVERY, values), indirect=["view"])
+
+
+@pytest.fixture(params=EVERY)
 def view(request) -> ModelView:
     family, attn = request.param
     return tiny_model(family, attn=attn, num_hidden_layers=3)
@@ -31,7 +40,7 @@ def rows(view) -> list[dict]:
     return ragged_rows(view)
 
 
-@pytest.mark.parametrize("explanation", ["contrastive", "target"])
+@each_view_in_turn("explanation", ["contrastive", "target"])
 def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
     batch = Batch.collate(rows, 0, "left")
     relevance = METHODS["logat"](view, batch, explanation=explanation, layers=True)
@@ -52,19 +61,20 @@ def words() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=own, unk_token="w0")
 
 
-def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows):
+@each_view_in_turn("asked", [*product(("w7", "foil"), ("contrastive", "target"))])
+def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows, asked):
     view, batch = replace(view, read_tokenizer=words), Batch.collate(rows, 0)
-    for word, explanation in product(("w7", "foil"), ("contrastive", "target")):
-        relevance = METHODS["logat"](view, batch, explanation=explanation, layers=True, word=word)
-        for i, row in enumerate(rows):
-            turned = {"target_id": row["foil_id"], "foil_id": row["target_id"]} if word == "foil" else {"target_id": 7}
-            for layer, state in enumerate(oracles.hidden_states(view, row)[1:]):
-                pair = oracles.logat(view, row | turned, state)
-                wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
-                torch.testing.assert_close(relevance.layers[i, layer, : len(wanted)], wanted, **CLOSE)
-            torch.testing.assert_close(relevance.tokens[i, row["position"]], relevance.explained[i])
-        plain = METHODS["logat"](view, batch, explanation=explanation)
-        assert torch.equal(relevance.logit_target, plain.logit_target), "what tells whether a prediction is right"
+    word, explanation = asked
+    relevance = METHODS["logat"](view, batch, explanation=explanation, layers=True, word=word)
+    for i, row in enumerate(rows):
+        turned = {"target_id": row["foil_id"], "foil_id": row["target_id"]} if word == "foil" else {"target_id": 7}
+        for layer, state in enumerate(oracles.hidden_states(view, row)[1:]):
+            pair = oracles.logat(view, row | turned, state)
+            wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
+            torch.testing.assert_close(relevance.layers[i, layer, : len(wanted)], wanted, **CLOSE)
+        torch.testing.assert_close(relevance.tokens[i, row["position"]], relevance.explained[i])
+    plain = METHODS["logat"](view, batch, explanation=explanation)
+    assert torch.equal(relevance.logit_target, plain.logit_target), "what tells whether a prediction is right"
 
 
 def test_a_word_that_is_none_is_refused_in_one_line():
@@ -83,7 +93,7 @@ def test_a_word_that_is_none_is_refused_in_one_line():
             METHODS["logat"](of, Batch.collate([own], 0), word=word)
 
 
-@pytest.mark.parametrize("which", ["embedding_output", "word"])
+@each_view_in_turn("which", ["embedding_output", "word"])
 def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
     logat, norms = explain("logat", view, rows), explain("embedding_norm", view, rows, norm=which)
     wanted = [oracles.norm(oracles.hidden_states(view, row), view, row, which) for row in rows]
@@ -154,6 +164,7 @@ def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
     assert torch.equal(view.model(input_ids=batch.input_ids).logits, before)
 
 
+@pytest.mark.parametrize("view", [("gpt2", "sdpa")], indirect=True)
 def test_layers_of_a_method_without_any_are_refused(view, rows):
     with pytest.raises(UnsupportedMethod, match="gradient_l1 gives no relevance by layer"):
         METHODS["gradient_l1"](view, Batch.collate(rows, 0), layers=True)
@@ -171,6 +182,7 @@ def test_what_the_norm_says_of_a_layer_is_the_norm_of_the_states_that_its_head_r
             torch.testing.assert_close(relevance.layers[i, layer, -len(wanted) :][:seen], wanted[:seen], **CLOSE)
 
 
+@pytest.mark.parametrize("view", [(family, "sdpa") for family in TINY], indirect=True)
 def test_noise_of_each_layer_is_drawn_anew_and_leaves_that_of_tokens(view, rows):
     left, right = (
         METHODS["random"](view, Batch.collate(rows, 0, side), layers=True, seed=3) for side in ("left", "right")

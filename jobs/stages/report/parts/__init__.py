@@ -20,6 +20,7 @@ from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
 from jobs.stages.report.parts.sample import sample_part
 from jobs.stages.report.parts.shares import shares_part
+from jobs.stages.report.parts.sources import sources_part
 from jobs.stages.report.reported import Reported
 
 #: In the order of the page. A part says itself what to run where there is nothing to show.
@@ -28,6 +29,7 @@ PARTS: tuple[Callable[[Reported], Part], ...] = (
     faithfulness_part,
     shares_part,
     composites_part,
+    sources_part,
     controls_part,
     agreement_part,
     extremes_part,

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.report.agreement import agreement_figures, agreement_table
-from evaluation.report.controls import PAGE
 from evaluation.report.page import Part
-from evaluation.report.results import Place, Variant
+from evaluation.report.results import CellKey, Variant
+from evaluation.report.sections.agreement import agreement_figures, agreement_table
+from evaluation.report.sections.controls import PAGE
 from evaluation.schema import RELEVANCE
 from evaluation.scoring.agreement import MethodAgreement, agreement_of
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import place_of, relevance_cells
+from jobs.stages.report.results import cell_key_of, relevance_cells
 from jobs.store import Artifact, Ledger
 
 SAMPLES = 30  # of a model and task: by name the first that all methods have
@@ -27,11 +27,11 @@ def agreement_part(report: Reported) -> Part:
     results, ledger = report.results, report.run.ledger
     cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
     for cell in (planned.artifact for planned in relevance_cells(report.run.plan)):
-        place = place_of(cell)
-        if place not in results.defaults or results.is_noise(place):
+        cell_key = cell_key_of(cell)
+        if cell_key not in results.defaults or results.is_noise(cell_key):
             continue
-        if _is_first(report, place) and ledger.is_done(cell):
-            cells[place.model, place.task][place.method] = cell, results.defaults[place]
+        if _is_first(report, cell_key) and ledger.is_done(cell):
+            cells[cell_key.model, cell_key.task][cell_key.method] = cell, results.defaults[cell_key]
     agreements: dict[tuple[str, str], MethodAgreement] = {}
     for key, of_methods in cells.items():
         agreement = agreement_of(*_of_the_same(ledger, of_methods))
@@ -42,8 +42,8 @@ def agreement_part(report: Reported) -> Part:
     return Part("Agreement", how, agreement_figures(agreements, results.methods), page=PAGE, details=details)
 
 
-def _is_first(report: Reported, place: Place) -> bool:
-    return place.dtype == report.results.dtypes[place.model, place.task][0]
+def _is_first(report: Reported, cell_key: CellKey) -> bool:
+    return cell_key.dtype == report.results.dtypes[cell_key.model, cell_key.task][0]
 
 
 def _of_the_same(

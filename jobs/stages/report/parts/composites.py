@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evaluation.report.composite_search import Search, best_table, search_figures
 from evaluation.report.page import Part
 from evaluation.report.results import Methods
+from evaluation.report.sections.composite_search import Search, best_table, search_figures
 from jobs.config.composites import KEY
 from jobs.plan.node import Choice
 from jobs.stages.report.reported import Reported
-from lrp_core.composites import Spec
+from lrp_core.rules.composite import Spec
 
 
 def composites_part(report: Reported) -> Part:
@@ -26,9 +26,11 @@ def composites_part(report: Reported) -> Part:
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
     if choice.record is None:
         return
-    at, told = choice.artifact, choice.record["trials"]
+    at, trial_records = choice.artifact, choice.record["trials"]
     for option in methods[at.method].options:
         if option.named_in == KEY and option.name in choice.options[0]:
             specs = [Spec.of(options[option.name]) for options in choice.options]
-            trials = [(spec, one["delta_area"]) for spec, one in zip(specs, told, strict=True) if one["n"]]
+            trials = [
+                (spec, trial["delta_area"]) for spec, trial in zip(specs, trial_records, strict=True) if trial["n"]
+            ]
             yield Search(at.model, at.task, at.dtype, at.method, trials, specs[choice.record["chosen"]])

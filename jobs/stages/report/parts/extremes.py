@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.extremes import Extremes, extremes_figures, extremes_tables
 from evaluation.report.page import Part
 from evaluation.report.results import Methods
+from evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
 from evaluation.schema import NEURONS, RELEVANCE
 from jobs.plan.node import Cell, Run
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import place_of, relevance_cells
+from jobs.stages.report.results import cell_key_of, relevance_cells
 from jobs.store import Ledger
-from lrp_core.capabilities import RULES
+from lrp_core.records.capabilities import RULES
 
 _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "residual"]
 
@@ -24,9 +24,9 @@ def extremes_part(report: Reported) -> Part:
     ledger, methods = report.run.ledger, report.results.methods
     of_neurons = (planned for planned in report.run.plan.cells() if planned.artifact.product == "neurons")
     kept = [planned for planned in of_neurons if ledger.is_done(planned.artifact)]
-    inside = {place_of(planned.artifact): planned for planned in kept}
+    inside = {cell_key_of(planned.artifact): planned for planned in kept}
     done = _beside_unstable(report.run, methods)
-    extremes = [_extremes(ledger, planned, inside.get(place_of(planned.artifact))) for planned in done]
+    extremes = [_extremes(ledger, planned, inside.get(cell_key_of(planned.artifact))) for planned in done]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
     figures, (table, by_layer) = extremes_figures(extremes, methods), extremes_tables(extremes, methods)
     tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
@@ -35,11 +35,11 @@ def extremes_part(report: Reported) -> Part:
 
 
 def _beside_unstable(run: Run, methods: Methods) -> list[Cell]:
-    """Cells of relevance by rules, of models, tasks and precisions of which there is one by unstable rules."""
+    """Cells of relevance by rules for models, tasks and precisions that also have one by unstable rules."""
     done = [planned for planned in relevance_cells(run.plan) if run.ledger.is_done(planned.artifact)]
-    places = [(one.artifact.model, one.artifact.task, one.artifact.dtype) for one in done]
-    unstable = {at for at, one in zip(places, done, strict=True) if methods[one.artifact.method].unstable}
-    beside = (one for at, one in zip(places, done, strict=True) if at in unstable)
+    places = [(done_cell.artifact.model, done_cell.artifact.task, done_cell.artifact.dtype) for done_cell in done]
+    unstable = {at for at, done_cell in zip(places, done, strict=True) if methods[done_cell.artifact.method].unstable}
+    beside = (done_cell for at, done_cell in zip(places, done, strict=True) if at in unstable)
     conserving = {name for name, method in methods.items() if method.conserves and RULES in method.needs}
     return [cell for cell in beside if cell.artifact.method in conserving]
 

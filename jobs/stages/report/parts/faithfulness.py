@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evaluation.report import faithfulness as tables
-from evaluation.report.choices import Chosen, choices_table
-from evaluation.report.evidence import Held, agreement_table, evidence_figure, evidence_table
 from evaluation.report.page import Part
-from evaluation.report.results import Place
-from evaluation.report.ways import ways_table
-from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS
-from evaluation.scoring.trials import Trial
+from evaluation.report.results import CellKey
+from evaluation.report.sections import faithfulness as tables
+from evaluation.report.sections.choices import MethodTrials, choices_table
+from evaluation.report.sections.evidence import EvidencePoints, agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.ways import ways_table
+from evaluation.scoring.faithfulness.areas import AREA_COLUMNS, CURVE_COLUMNS
+from evaluation.scoring.faithfulness.trials import Trial
 from jobs.plan.choices import in_words
 from jobs.plan.forwards import forwards
 from jobs.plan.node import Plan
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import place_of
+from jobs.stages.report.results import cell_key_of
 
 PAGE = "faithfulness.html"
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
@@ -27,7 +27,7 @@ def faithfulness_part(report: Reported) -> Part:
     """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     results = report.results
     shown = [drawn for drawn in report.drawn if drawn.areas.variants or drawn.lacking]
-    lacking = {(one.model, one.task, method) for one in shown for method in one.lacking}
+    lacking = {(curve_set.model, curve_set.task, method) for curve_set in shown for method in curve_set.lacking}
     note = f"{len(lacking)} sets of curves are not drawn: run `closelook perturb`." if lacking else ""
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
@@ -35,10 +35,14 @@ def faithfulness_part(report: Reported) -> Part:
     ways = ways_table(shown, results, report.run.config.report.resamples, report.run.config.seed)
     made += [ways] if ways.rows else []
     figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
-    return Part("Faithfulness", tables.NOT_DRAWN, figures, made, note, page=PAGE, details=pairs)
+    needs = (
+        "words or images, or `measures: [areas]`: labels and scores of texts have shares of tokens taken away, below"
+    )
+    how = report.why_lacking("No curves are drawn", ["perturb"], "`closelook perturb`", needs)
+    return Part("Faithfulness", how, figures, made, note, page=PAGE, details=pairs)
 
 
-def _chosen(plan: Plan) -> Iterator[Chosen]:
+def _chosen(plan: Plan) -> Iterator[MethodTrials]:
     """The choices that are made."""
     inputs = {model.resolved.config.name: model.inputs for model in plan.models}
     for choice in (choice for model in plan.models for choice in model.choices):
@@ -48,26 +52,31 @@ def _chosen(plan: Plan) -> Iterator[Chosen]:
         for options, trial in zip(choice.options, choice.record["trials"], strict=True):
             trials[in_words(options)] = Trial(trial["delta_area"], trial["n"], trial["left_out"])
         left = len(inputs[at.model][at.task].table) - len(choice.rows)
-        yield Chosen(at.model, at.task, at.dtype, choice.flips.way, at.method, trials, choice.record["chosen"], left)
+        yield MethodTrials(
+            at.model, at.task, at.dtype, choice.flips.way, at.method, trials, choice.record["chosen"], left
+        )
 
 
 def evidence_part(report: Reported) -> Part:
     """Methods that have both evidence and curves."""
     config, plan, results = report.run.config, report.run.plan, report.results
-    options: dict[Place, Mapping[str, Any]] = {place_of(one.artifact): one.chosen for one in plan.cells() if one.chosen}
+    options: dict[CellKey, Mapping[str, Any]] = {
+        cell_key_of(curve_set.artifact): curve_set.chosen for curve_set in plan.cells() if curve_set.chosen
+    }
     lengths: dict[tuple[str, str], float] = {}
     for model in plan.models:
         for task, inputs in model.inputs.items():
             lengths[model.name, task] = float(inputs.lengths.mean()) if len(inputs.lengths) else 0.0
     held = []
-    for one in report.drawn:
+    for curve_set in report.drawn:
         cost = {}
-        for method in one.areas.variants:
-            place = Place(one.model, one.task, one.dtype, method)
-            chosen = {method: options[place]} if place in options else {}
-            cost[method] = forwards(config, [method], lengths[one.model, one.task], chosen)
-        both = Held.of(one, results, cost, config.report.resamples, config.seed)
+        for method in curve_set.areas.variants:
+            cell_key = CellKey(curve_set.model, curve_set.task, curve_set.dtype, method)
+            chosen = {method: options[cell_key]} if cell_key in options else {}
+            cost[method] = forwards(config, [method], lengths[curve_set.model, curve_set.task], chosen)
+        both = EvidencePoints.of(curve_set, results, cost, config.report.resamples, config.seed)
         held += [] if both is None else [both]
-    how = "It needs scores against evidence and curves of the same methods: run `closelook evaluate` and `perturb`."
+    needs = "evidence in the samples, and scores and curves of the same methods"
+    how = report.why_lacking("Nothing has both", ["perturb"], "`closelook evaluate` and `perturb`", needs)
     made = [evidence_table(held, results), agreement_table(held)] if held else []
-    return Part("Evidence against faithfulness", how, evidence_figure(held, results), made, page=PAGE)
+    return Part("Evidence beside faithfulness", how, evidence_figure(held, results), made, page=PAGE)

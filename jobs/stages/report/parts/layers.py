@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.report.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.report.page import Part
+from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.schema import LAYER_SCORES as SCHEMA
 from evaluation.schema import LAYER_SCORES_SAMPLES
 from evaluation.scoring.means import summarise
@@ -18,38 +18,39 @@ from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.products.scores import LAYER_SCORES
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import place_of, scale_of
+from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
-from lrp_core.explained import EXPLAINED, NONE, TARGET
+from lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
 def layers_part(report: Reported) -> Part:
-    """Scores of layers that are done: of the target alone where it is explained, in a context where there is one."""
+    """Completed scores of layers: of the target only if it is explained, and within a context if the task has one."""
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
     ledger, methods = report.run.ledger, report.results.methods
-    for one in LAYER_SCORES.nodes(report.run):
-        artifact = one.artifact
-        if one.state(ledger) != "done":
+    for node in LAYER_SCORES.nodes(report.run):
+        artifact = node.artifact
+        if node.state(ledger) != "done":
             lacking.add((artifact.task, artifact.model, artifact.method))
             continue
         rows = _means(report, artifact)
         explained = [name for name in (TARGET.name, *EXPLAINED, NONE) if any(r["explanation"] == name for r in rows)]
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
-        own = [
+        node_scores = [
             LayerScore(row["model"], row["task"], row["method"], row["layer"], row["metric"], row["value"], row["n"])
             for row in rows
             if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "all", scope)
         ]
-        scores += own
-        if own:
-            together[artifact.task, artifact.model].append((artifact, explained[0], scope, own))
-    compared = {place: _compared(report, shown) for place, shown in together.items()}
-    known = {place: comparison for place, comparison in compared.items() if comparison is not None}
-    how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
+        scores += node_scores
+        if node_scores:
+            together[artifact.task, artifact.model].append((artifact, explained[0], scope, node_scores))
+    compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
+    known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
+    missing_scores, needs = "No layers are kept and scored", "evidence in the samples, and methods with layers"
+    how = report.why_lacking(missing_scores, ["layers"], "`closelook attribute` and `evaluate`", needs)
     note = (
         f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
     )
@@ -61,17 +62,17 @@ def layers_part(report: Reported) -> Part:
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
     """The stored means of a cell, or those over the samples that did not choose the method's options."""
-    store, place = report.run.store, place_of(artifact)
+    store, cell_key = report.run.store, cell_key_of(artifact)
     rows = store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
-    if place not in report.results.tuned_on:
+    if cell_key not in report.results.tuned_on:
         return rows
     metrics = {name: METRICS[name] for name in dict.fromkeys(row["metric"] for row in rows) if name in METRICS}
     columns = [*VARIANT, "layer", "sample_id", "correct", *metrics]
     samples = store.read(f"{artifact.folders[1]}/{artifact.shard()}", LAYER_SCORES_SAMPLES, columns)
-    samples = report.results.without_tuning(place, samples)
+    samples = report.results.without_tuning(cell_key, samples)
     means = []
     for layer in pc.unique(samples["layer"]).to_pylist():
-        of_layer = {"model": place.model, "task": place.task, "method": place.method, "layer": layer}
+        of_layer = {"model": cell_key.model, "task": cell_key.task, "method": cell_key.method, "layer": layer}
         summary = summarise(samples.filter(pc.equal(samples["layer"], layer)), metrics)
         means += [row | of_layer for row in summary.to_pylist()]
     return means
@@ -81,8 +82,10 @@ _Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and 
 
 
 def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
-    """Methods of one task and model on the correctly predicted samples that all of them have, by layer and metric."""
-    columns = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
+    """The comparison of methods on a task and model, by layer and metric, on correctly predicted samples that all
+    share.
+    """
+    columns = sorted({(score.layer, score.metric) for _, _, _, cell_scores in shown for score in cell_scores})
     metrics = list(dict.fromkeys(metric for _, metric in columns))
     values = [_values(report, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
     common = sorted(set.intersection(*(set(scores) for scores in values)))
@@ -105,11 +108,11 @@ def _values(
     """Metrics by sample and layer, of samples that the model predicts rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
     values: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
-    wanted = pc.field("correct")
+    condition = pc.field("correct")
     for name, value in (("explanation", explained), ("tokens", "all"), ("scope", scope)):
-        wanted &= pc.field(name) == value
-    rows = report.run.store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(wanted)
-    rows = report.results.without_tuning(place_of(artifact), rows)
+        condition &= pc.field(name) == value
+    rows = report.run.store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(condition)
+    rows = report.results.without_tuning(cell_key_of(artifact), rows)
     for row in rows.select(["sample_id", "layer", *metrics]).to_pylist():
         values[row["sample_id"]][row["layer"]] = row
     return values

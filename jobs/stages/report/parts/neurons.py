@@ -1,4 +1,4 @@
-"""Neurons: what their removal takes away, and what crosses layer boundaries."""
+"""The page of neurons: the effect of their ablation, and relevance at layer boundaries."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import defaultdict
 
 import numpy as np
 
-from evaluation.report.neurons import (
-    REASONS,
-    Crossing,
-    Knockouts,
-    crossing_figure,
-    crossing_table,
-    knockout_figure,
-    knockout_table,
-)
 from evaluation.report.page import Part
 from evaluation.report.results import rank
+from evaluation.report.sections.neurons import (
+    REASONS,
+    Ablations,
+    Crossing,
+    ablation_figure,
+    ablation_table,
+    crossing_figure,
+    crossing_table,
+)
 from evaluation.schema import KNOCKOUTS, NEURONS
-from jobs.products.knockouts import KnockoutNode, knockouts_of
+from jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import place_of
+from jobs.stages.report.results import cell_key_of
 
 PAGE = "neurons.html"
 
@@ -38,23 +38,24 @@ def knockouts_part(report: Reported) -> Part:
     knockouts = [_knockouts(report, cells) for cells in groups.values()]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
     drawn = (config.report.resamples, config.seed, value)
-    figures = knockout_figure(knockouts, methods, *drawn)
-    tables = [knockout_table(knockouts, methods, lacking, *drawn)] if knockouts else []
-    how = "No neuron is knocked out: set `neurons` in the config, run `closelook attribute` and `closelook neurons`."
+    figures = ablation_figure(knockouts, methods, *drawn)
+    tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
+    stages, needs = "`closelook attribute` and `closelook neurons`", "`neurons.knockout` and methods with neurons"
+    how = report.why_lacking("No neuron is ablated", ["neurons"], stages, needs)
     note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
-    return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
+    return Part("Neuron ablation", how, figures, tables, note, page=PAGE)
 
 
-def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Knockouts:
+def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
     results, first, counts = report.results, cells[0], [0]
-    told: dict[str, dict[str, np.ndarray]] = {}
+    drops: dict[str, dict[str, np.ndarray]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(results.methods, cell.ranking))):
-        place = place_of(cell.artifact)._replace(method=cell.ranking)
-        rows = results.without_tuning(place, report.run.ledger.read(cell.artifact, KNOCKOUTS)).to_pylist()
-        told[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
+        cell_key = cell_key_of(cell.artifact)._replace(method=cell.ranking)
+        rows = results.without_tuning(cell_key, report.run.ledger.read(cell.artifact, KNOCKOUTS)).to_pylist()
+        drops[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
         counts = rows[0]["removed"] if rows else counts
     model, task = first.artifact.model, first.artifact.task
-    return Knockouts.of(model, task, first.explanation, counts[1:], told, results.clusters.get(task, {}))
+    return Ablations.of(model, task, first.explanation, counts[1:], drops, results.clusters.get(task, {}))
 
 
 def crossing_part(report: Reported) -> Part:
@@ -72,7 +73,8 @@ def crossing_part(report: Reported) -> Part:
             boundaries, neurons, *by_reason = (np.mean([row[name] for row in rows], 0) for name in columns)
             kept = np.stack(by_reason, -1)
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
-    how = "No relevance of neurons is kept: set `neurons` in the config and run `closelook attribute`."
+    needs = "a method that has relevance of neurons and promises a sum"
+    how = report.why_lacking("No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs)
     figures = crossing_figure(crossings, methods)
     details = [crossing_table(crossings, methods)] if crossings else []
     return Part("Conservation by layer", how, figures, page=PAGE, details=details)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation.report.page import Part
-from evaluation.report.pruning import areas_of, areas_table, curves_of, pruning_figures
+from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
 from evaluation.schema import PRUNING
 from jobs.config import PruneConfig
 from jobs.products.pruning import pruning_of
@@ -18,17 +18,18 @@ def pruning_part(report: Reported) -> Part:
     lacking: set[tuple[str, str, str]] = set()
     results, ledger, prune = report.results, report.run.ledger, report.run.config.prune or PruneConfig()
     models = report.run.plan.models
-    wanted = [curves for model in models for curves in pruning_of(report.run, prune, model)]
-    for curves in wanted:
-        place = {"model": curves.heads.model, "task": curves.heads.task}
+    planned = [curves for model in models for curves in pruning_of(report.run, prune, model)]
+    for curves in planned:
+        model_task = {"model": curves.heads.model, "task": curves.heads.task}
         if ledger.is_done(curves.artifact):
             files = ledger.files(curves.artifact)
-            rows += [row | place for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
+            rows += [row | model_task for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
         else:
-            lacking.add((place["task"], place["model"], curves.method))
+            lacking.add((model_task["task"], model_task["model"], curves.method))
     drawn, config = curves_of(rows), report.run.config
     drawing = (config.report.resamples, config.seed)
     tables = [areas_table(areas_of(rows), results, lacking, *drawing)] if drawn else []
-    how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
-    note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
+    needs = "relevance of attention heads"
+    how = report.why_lacking("No curves are drawn", ["prune", "heads"], "`closelook prune`", needs)
+    note = f"{len(lacking)} of {len(planned)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
     return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)

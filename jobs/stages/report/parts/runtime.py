@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evaluation.report.costs import cost_table, length_tables, runtime_figures
 from evaluation.report.page import Part
+from evaluation.report.sections.costs import cost_table, length_tables, runtime_figures
 from evaluation.scoring.runtime import costs
 from jobs.bench.storage import measured_by
 from jobs.methods import METHODS

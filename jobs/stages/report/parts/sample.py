@@ -1,13 +1,13 @@
-"""One sample, and what every method says of its tokens (AttnLRP's figure 7)."""
+"""A sample with its relevance by every method (AttnLRP's figure 7)."""
 
 from __future__ import annotations
 
+from evaluation.report.heatmaps.picture_rows import picture_rows
+from evaluation.report.heatmaps.token_rows import token_rows, token_table
 from evaluation.report.page import Part
-from evaluation.report.picture_rows import picture_rows
-from evaluation.report.token_rows import token_rows, token_table
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.samples import one_sample
-from lrp_core.explained import NONE, TARGET, needs_foil
+from lrp_core.records.explained import NONE, TARGET, needs_foil
 
 TITLE = "One sample, every method"
 
@@ -19,9 +19,9 @@ def sample_part(report: Reported) -> Part:
     if entry is None:
         return Part(TITLE, how, page=page)
     explained = list(dict.fromkeys(row["explanation"] for row in entry["rows"] if row["explanation"] != NONE))
-    wanted = TARGET.name if TARGET.name in explained else next(iter(explained), NONE)
-    rows = [row for row in entry["rows"] if row["explanation"] in (NONE, wanted)]
-    foil = f" rather than {entry['foil']!r}" if wanted != NONE and needs_foil(wanted) else ""
+    shown_explanation = TARGET.name if TARGET.name in explained else next(iter(explained), NONE)
+    rows = [row for row in entry["rows"] if row["explanation"] in (NONE, shown_explanation)]
+    foil = f" rather than {entry['foil']!r}" if shown_explanation != NONE and needs_foil(shown_explanation) else ""
     right = f"{entry['model']} predicts rightly and " if entry["correct"] else ""
     caption = (
         f"Relevance for {entry['target']!r}{foil}. It is sample {entry['sample_id']}, the first by id of those that "

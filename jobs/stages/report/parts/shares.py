@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evaluation.report import shares as tables
 from evaluation.report.page import Part
-from evaluation.report.shares import Taken
-from evaluation.scoring.flips import AREAS, TARGET_LOGIT
-from evaluation.scoring.shares import SHARE_COLUMNS, shares_of
+from evaluation.report.sections import shares as tables
+from evaluation.report.sections.shares import ShareSet
+from evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
+from evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
 from jobs.stages.report.curves import perturbed
 from jobs.stages.report.parts.faithfulness import PAGE
 from jobs.stages.report.reported import Reported
@@ -20,20 +20,26 @@ def shares_part(report: Reported) -> Part:
     taken = list(_taken(report))
     made = [tables.lead_table(taken, results), tables.shares_table(taken, results)] if taken else []
     figures = tables.share_figures(taken, results)
-    return Part("Faithfulness on labels and scores", tables.NOT_DRAWN, figures, made, page=PAGE)
+    lacking, needs = "No shares of tokens are taken away", "a task of labels or scores"
+    how = report.why_lacking(lacking, ["perturb"], "`closelook perturb`", needs)
+    return Part("Faithfulness on labels and scores", how, figures, made, page=PAGE)
 
 
-def _taken(report: Reported) -> Iterator[Taken]:
+def _taken(report: Reported) -> Iterator[ShareSet]:
     config = report.run.config
-    for one in perturbed(report.run, report.results, SHARE_COLUMNS):
-        if one.score != TARGET_LOGIT:  # which all shares follow
+    for perturbed_cells in perturbed(report.run, report.results, SHARE_COLUMNS):
+        if perturbed_cells.score != TARGET_LOGIT:  # which all shares follow
             continue
-        model, task, dtype, _ = one.place
+        model, task, dtype, _ = perturbed_cells.cell_key
         clusters = report.results.clusters.get(task, {})
-        inputs = one.model.inputs[task].table
+        inputs = perturbed_cells.model.inputs[task].table
         gold = dict(zip(inputs["sample_id"].to_pylist(), inputs["score"].to_pylist(), strict=True))
-        known = tables.published(task, model, one.model.resolved.config.id)
-        for flips in one.cells[0].flips:
+        known = tables.published(task, model, perturbed_cells.model.resolved.config.id)
+        for flips in perturbed_cells.cells[0].flips:
             if flips.measure != AREAS:
-                shares = shares_of(one.tables, gold, flips.way, config.report.resamples, config.seed, clusters)
-                yield Taken(model, task, dtype, flips.way, shares, one.lacking, one.noise, known)
+                shares = shares_of(
+                    perturbed_cells.tables, gold, flips.way, config.report.resamples, config.seed, clusters
+                )
+                yield ShareSet(
+                    model, task, dtype, flips.way, shares, perturbed_cells.lacking, perturbed_cells.noise, known
+                )

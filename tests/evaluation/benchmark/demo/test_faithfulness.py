@@ -7,10 +7,10 @@ from transformers import AutoTokenizer
 from evaluation.benchmark.demo import MODELS, generate, model_dir
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.views import tokenise
-from evaluation.scoring.perturbing import Asked, Flips, draw
+from evaluation.scoring.faithfulness.perturbing import Flips, PerturbedSample, compute_curves
 from evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
 from lrp_core import Batch, attribute, load_model
-from lrp_core.readout import with_predictions
+from lrp_core.readers.predictions import with_predictions
 
 METHODS = ("lrp", "attnlrp", "random")
 SAMPLES, RESAMPLES = 40, 1000
@@ -28,10 +28,10 @@ def differences(name, task):
     tokens = [attribute(method, view, batch).tokens.double().numpy() for method in METHODS]  # [M] of [N, T]
     flips = Flips("zero", 100, True, seed=0)
     asked = [
-        Asked.of(row, np.stack([own[at, : row["length"]] for own in tokens]), flips, view.kind.slot)
+        PerturbedSample.of(row, np.stack([own[at, : row["length"]] for own in tokens]), flips, view.kind.slot)
         for at, row in enumerate(views)
     ]
-    curves, _ = draw(view, asked, flips, 8192)
+    curves, _ = compute_curves(view, asked, flips, 8192)
     return np.array([one.areas()["delta_area"] for one in curves])
 
 

@@ -7,12 +7,12 @@ from transformers import AutoTokenizer
 from alti import METHODS as VECTORS
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.benchmark.views import tokenise
-from evaluation.scoring.faithfulness import share_scores
-from evaluation.scoring.flips import SHARES, SHARES_OF_TOKENS
-from evaluation.scoring.perturbing import Asked, Flips, draw
+from evaluation.scoring.faithfulness.flips import SHARES, SHARES_OF_TOKENS
+from evaluation.scoring.faithfulness.perturbing import Flips, PerturbedSample, compute_curves
+from evaluation.scoring.faithfulness.scores import share_scores
 from lrp_core import METHODS, Batch, load_model
 from lrp_core.interventions.tokens import DELETE, MASK
-from lrp_core.readout import with_predictions
+from lrp_core.readers.predictions import with_predictions
 
 SAMPLES, CLEARLY = 20, 0.02
 #: Methods that do not clearly beat random; docs/methods.md, "Methods on trained classifiers", says why.
@@ -40,8 +40,8 @@ def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_
         DELETE if view.kind.causal else MASK, len(SHARES), False, 0, tokenizer.mask_token_id, SHARES_OF_TOKENS
     )
     relevance = np.stack([values.double().numpy() for values in tokens.values()])  # [M, N, T]
-    asked = [Asked.of(row, relevance[:, at, : row["length"]], flips, False) for at, row in enumerate(rows)]
-    curves, _ = draw(view, asked, flips, 8192)
+    asked = [PerturbedSample.of(row, relevance[:, at, : row["length"]], flips, False) for at, row in enumerate(rows)]
+    curves, _ = compute_curves(view, asked, flips, 8192)
     scores = [share_scores(one.probability[..., 1:], one.correct[..., 1:], one.probability[0, 0, 0]) for one in curves]
     aopc = dict(zip(tokens, np.mean([of_sample["aopc"] for of_sample in scores], axis=(0, 2)), strict=True))
     no_better = {method for method, values in aopc.items() if values < aopc["random"] + CLEARLY} - {"random"}

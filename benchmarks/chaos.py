@@ -1,0 +1,196 @@
+"""Faults of every kind while a run goes on: processes killed and paused, nodes lost, disks full, requests refused,
+files damaged, weights swapped, clocks stepped, batches that hang.
+
+Ray is real, on this machine; the root is a folder on a small disk, then one on an S3 server. Drivers are started again
+as a scheduler would. At the end of each part everything is left alone, `closelook audit --deep` looks for damage, and
+runs heal it. Then every file of every product must be equal to that of an undisturbed run, byte by byte, or be named by
+the root as damaged or lacking rows, and nothing may be lost.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import SCRATCH, Bench, parser
+from benchmarks.parts.chaos.faults import FAULTS, Fault
+from benchmarks.parts.chaos.products import Comparison, compared
+from benchmarks.parts.chaos.requests import Disturbances
+from benchmarks.parts.chaos.world import World, mount_disk, settings
+from benchmarks.parts.object_store import object_store
+from jobs.bench.record import met
+from jobs.store import Store
+
+METHODS = ("attnlrp", "gradient_x_input", "attention_rollout", "random")
+WHOLE: dict[str, Any] = {
+    "tasks": {"sva": {"source": "demo", "limit": 24}},
+    "heads": {"sva": 8},
+    "layers": {"sva": 8},
+    "prune": {"methods": ["attnlrp"], "random_runs": 1, "step": 4},
+    "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
+    "controls": {"samples": 8, "depths": 2, "models": ["gpt2"]},
+    "neurons": {
+        "tasks": {"sva": 8},
+        "knockout": {"models": ["gpt2"]},
+        "corpus": {"source": "demo", "limit": 20, "top": 3, "ranks": 3, "models": ["gpt2"]},
+    },
+}
+SMALL: dict[str, Any] = {
+    "tasks": {"sva": {"source": "demo", "limit": 16}},
+    "heads": {"sva": 8},
+    "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
+}
+GAP_S = (1.0, 12.0)  # between two faults
+CALM_RUNS = 4  # in which all must be healed
+CALM_S = 600.0  # that each of them may take
+TICK_S = 0.2
+#: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root.
+FORESEEN = {
+    "run": {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM},
+    "stop": {0, 1, 2, -signal.SIGKILL},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    options = parser("chaos", __doc__)
+    options.number("--minutes", 10, "of faults", quick=1)
+    options.add_argument("--seed", type=int, default=0, help="by which faults are drawn; default 0")
+    options.add_argument("--keep", metavar="DIR", help="leave roots and logs in this new folder")
+    options.add_argument("--undisturbed", metavar="ROOT", help="compare with this root, DIR/undisturbed of a kept run")
+    bench = options.begin(arguments)
+    chosen = bench.chosen
+    whole = not bench.quick and chosen.minutes > 2
+    with ExitStack() as stack:
+        scratch = chosen.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH))
+        folder = Path(scratch).resolve()
+        folder.mkdir(exist_ok=True)
+        is_small = mount_disk(folder / "disk")
+        server, disturbances = stack.enter_context(object_store()), Disturbances()
+        server.disturb = disturbances.answer
+        world = World(folder, random.Random(chosen.seed), disturbances, is_small)
+        stack.callback(world.stop)
+        world.copy_model("gpt2", "gpt2-seed1")
+        world.config = folder / "chaos.yaml"
+        import yaml
+
+        world.config.write_text(yaml.safe_dump(settings(folder, METHODS, WHOLE if whole else SMALL)))
+        world.start_cluster()
+        world.root = chosen.undisturbed or str(folder / "undisturbed")
+        if not chosen.undisturbed and not calm(world):
+            raise RuntimeError(f"the undisturbed run did not complete: {last_lines(world)}")
+        undisturbed = Store(world.root)
+        places = {"a folder on a small disk" if is_small else "a folder": str(world.disk / "root")}
+        places["an S3 server"] = server.root("root")
+        if not whole:
+            places = dict([list(places.items())[chosen.seed % 2]])
+        for place, root in places.items():
+            world.root = root
+            under_chaos(bench, world, undisturbed, place, 60 * chosen.minutes / len(places))
+    result = bench.finish()
+    if not all(map(met, result["ratios"].values())):
+        raise SystemExit(1)  # other benchmarks measure; this one finds defects
+    return result
+
+
+def under_chaos(bench: Bench, world: World, undisturbed: Store, place: str, seconds: float) -> None:
+    """Run under faults for some seconds, then in peace; the rows and ratios of this part."""
+    first = len(world.started)
+    done, completed = chaos(world, seconds)
+    drivers = world.started[first:]
+    healed = calm(world)
+    found = compared(undisturbed, world.store)
+    for fault in FAULTS:
+        if done[fault.name]:
+            bench.row(what="fault", place=place, fault=fault.name, times=done[fault.name])
+    counts = {"files": found.files, "equal": found.equal, "rounded": len(found.rounded), "named": len(found.named)}
+    counts |= {"lost": len(found.lost), "false": len(found.false)}
+    codes = Counter(f"{driver.command} {driver.code}" for driver in drivers)
+    bench.row(what="run", place=place, drivers=len(drivers), completed=completed, exit_codes=dict(codes), **counts)
+    told(place, done, completed, found)
+    if bench.chosen.keep and world.is_local:  # the disk goes with the benchmark
+        shutil.copytree(world.root, world.folder / "root")
+    if not healed:
+        print(f"{place}: a run in peace did not complete: {last_lines(world)}", flush=True)
+    bench.ratio(f"{place}: files lost or false", len(found.lost) + len(found.false), 0.0, "lower", **counts)
+    bench.ratio(f"{place}: runs in peace that did not complete", float(not healed), 0.0, "lower")
+    strange = sum(driver.code not in FORESEEN[driver.command] for driver in drivers)
+    bench.ratio(f"{place}: commands that ended in an unforeseen way", float(strange), 0.0, "lower")
+
+
+def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
+    """Faults while runs go on, for so long: how often each was done, and how many runs completed."""
+    done, completed = Counter[str](), 0
+    end = time.monotonic() + seconds
+    at = time.monotonic() + world.draw.uniform(*GAP_S)
+    possible = [fault for fault in FAULTS if (fault.local if world.is_local else fault.remote)]
+    while time.monotonic() < end:
+        if world.reap() == 0:
+            completed += 1
+        if world.driver is None:
+            world.start_driver()
+        world.undo()
+        if time.monotonic() >= at:
+            fault = drawn(world, possible)
+            if fault.do(world):
+                done[fault.name] += 1
+                print(f"{end - time.monotonic():6.0f} s left: {fault.name}", flush=True)
+            at = time.monotonic() + world.draw.uniform(*GAP_S)
+        time.sleep(TICK_S)
+    return done, completed
+
+
+def drawn(world: World, faults: Sequence[Fault]) -> Fault:
+    return world.draw.choices(faults, [fault.weight for fault in faults])[0]
+
+
+def calm(world: World) -> bool:
+    """End all faults, then look for damage and run until nothing is left to do; whether that succeeded."""
+    world.undo(everything=True)
+    world.disturbances.calm()
+    for name in ("clock", "hang"):
+        (world.folder / name).unlink(missing_ok=True)
+    world.end_drivers()
+    world.mend_cluster()
+    for _ in range(CALM_RUNS):
+        damaged = world.store.exists("manifest") and ended(world, "audit", "--deep") != 0
+        code = ended(world, "run")
+        if code == 0 and not damaged:
+            return ended(world, "status") == 0
+    return False
+
+
+def ended(world: World, command: str, *arguments: str) -> int:
+    """The exit code of a command, which is killed when it takes too long."""
+    driver = world.run(command, *arguments)
+    deadline = time.monotonic() + CALM_S
+    while driver.code is None:
+        if time.monotonic() > deadline:
+            driver.signal(signal.SIGKILL)
+            driver.process.wait()
+        time.sleep(TICK_S)
+    return driver.code
+
+
+def last_lines(world: World, count: int = 12) -> str:
+    """The end of what the last command printed."""
+    return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
+
+
+def told(place: str, done: Counter[str], completed: int, found: Comparison) -> None:
+    """Print what was done and survived."""
+    print(f"{place}: {done.total()} faults, {completed} runs completed under them")
+    for name, times in done.most_common():
+        print(f"  {times:3} {name}")
+    rounded, named = len(found.rounded), len(found.named)
+    print(f"  {found.files} files: {found.equal} equal, {rounded} but for rounding, {named} named")
+    for kind, paths in (("lost", found.lost), ("false", found.false)):
+        for path in paths:
+            print(f"  {kind}: {path}")

@@ -1,0 +1,174 @@
+"""An S3 server of objects in memory, which answers listings of millions of keys. It takes no writes.
+
+moto, which other benchmarks use, walks through all keys of a bucket for every page of a listing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+from benchmarks.parts.object_store import BUCKET, CREDENTIALS
+
+PAGE = 1000  # keys of a listing that S3 gives at once
+_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # of every object as listed; asked for by itself it is a day younger
+TIME_NS = int(_TIME.timestamp()) * 10**9
+
+#: By key its content, or the bytes of a content that nobody reads.
+Objects = Mapping[str, bytes | int]
+
+
+@dataclass
+class Served:
+    """The address of a server, and what it has served since it was last reset."""
+
+    endpoint: str
+    _counts: Any
+
+    def reset(self) -> None:
+        self._counts[:] = [0, 0, 0, 0]
+
+    @property
+    def requests(self) -> int:
+        return self._counts[0]
+
+    @property
+    def listings(self) -> int:
+        """Requests that list keys."""
+        return self._counts[1]
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of contents."""
+        return self._counts[2]
+
+    @property
+    def bytes_listed(self) -> int:
+        return self._counts[3]
+
+
+@contextmanager
+def listed_store(objects: Objects) -> Iterator[Served]:
+    """The server, a process of its own, with its address and credentials in the environment while inside."""
+    forked = multiprocessing.get_context("fork")  # the objects are not copied
+    counts, port = forked.Array("q", 4), forked.Value("i", 0)
+    ready = forked.Event()
+    process = forked.Process(target=_serve, args=(objects, counts, port, ready), daemon=True)
+    process.start()
+    ready.wait()
+    endpoint = f"http://127.0.0.1:{port.value}"
+    try:
+        with patch.dict(os.environ, CREDENTIALS, AWS_ENDPOINT_URL=endpoint):
+            yield Served(endpoint, counts)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(objects: Objects, counts: Any, port: Any, ready: Any) -> None:
+    keys = sorted(objects)
+    entries = [_entry(key, _size(objects[key])) for key in keys]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer(is_head=True)
+
+        def do_GET(self) -> None:
+            self._answer(is_head=False)
+
+        def _answer(self, is_head: bool) -> None:
+            counts[0] += 1
+            parts = urlsplit(self.path)
+            key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
+            asked = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+            if "list-type" in asked:
+                body = _page(keys, entries, asked).encode()
+                counts[1] += 1
+                counts[3] += len(body)
+                return self._send(200, body, {"Content-Type": "application/xml"})
+            content = objects.get(key)
+            if content is None:
+                return self._send(404, b"", {})
+            facts = {"ETag": '"0"', "Last-Modified": "Fri, 02 Jan 2026 00:00:00 GMT"}
+            if is_head:
+                return self._send(200, None, facts | {"Content-Length": str(_size(content))})
+            data = content if isinstance(content, bytes) else bytes(content)
+            asked_range = self.headers.get("Range")
+            if asked_range is not None:
+                first, _, last = asked_range.removeprefix("bytes=").partition("-")
+                data = data[int(first) : int(last) + 1]
+                facts["Content-Range"] = f"bytes {first}-{int(first) + len(data) - 1}/{_size(content)}"
+            counts[2] += len(data)
+            self._send(206 if asked_range else 200, data, facts)
+
+        def _send(self, status: int, body: bytes | None, headers: Mapping[str, str]) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if body is not None:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if body:
+                self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    port.value = server.server_address[1]
+    ready.set()
+    server.serve_forever()
+
+
+def _size(content: bytes | int) -> int:
+    return content if isinstance(content, int) else len(content)
+
+
+def _entry(key: str, size: int) -> str:
+    facts = f"<LastModified>{_TIME:%Y-%m-%dT%H:%M:%S}.000Z</LastModified><ETag>&quot;0&quot;</ETag><Size>{size}</Size>"
+    return f"<Contents><Key>{escape(key)}</Key>{facts}<StorageClass>STANDARD</StorageClass></Contents>"
+
+
+def _page(keys: list[str], entries: list[str], asked: Mapping[str, str]) -> str:
+    """A page of the keys that begin with the prefix, from behind the token on; a delimiter makes folders of them."""
+    prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
+    most = min(PAGE, int(asked.get("max-keys") or PAGE))
+    token = unquote(asked.get("continuation-token", ""))
+    at = bisect_right(keys, token) if token else bisect_left(keys, prefix)
+    contents: list[str] = []
+    folders: list[str] = []
+    last = ""
+    while at < len(keys) and keys[at].startswith(prefix) and len(contents) + len(folders) < most:
+        key = keys[at]
+        end = key.find(delimiter, len(prefix)) if delimiter else -1
+        if end >= 0:
+            folder = key[: end + len(delimiter)]
+            folders.append(folder)
+            last = folder + "\U0010ffff"
+            at = bisect_right(keys, last)
+            continue
+        contents.append(entries[at])
+        last = key
+        at += 1
+    more = at < len(keys) and keys[at].startswith(prefix)
+    common = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
+    following = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(contents) + len(folders)}</KeyCount>"
+        f"<MaxKeys>{most}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{following}"
+        f"{''.join(contents)}{common}</ListBucketResult>"
+    )

@@ -1,0 +1,104 @@
+"""A complete root of very many artifacts, as runs leave it, of which only what `closelook status` reads has content."""
+
+from __future__ import annotations
+
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.parts.listed_store import TIME_NS, Objects
+from benchmarks.parts.object_store import BUCKET
+from benchmarks.parts.runs import Facts, small_run
+from benchmarks.parts.views import enter_views
+from jobs.config import RunConfig
+from jobs.methods import applicable
+from jobs.plan.cells import make_plan
+from jobs.plan.known import Known
+from jobs.plan.node import Node, Run
+from jobs.products.table import nodes
+from jobs.store import Ledger, Store, Written
+from jobs.store.files import written
+from jobs.store.manifests import FOLDER, PACK, packed
+from lrp_core.families import FAMILIES
+
+TASKS = ("sva", "ra", "qa", "next_word")
+ROWS, TOKENS = 64, 8  # samples of each task, and their length
+CLOSED_TOGETHER = 500  # artifacts whose hashes share a file
+SHARD_BYTES, SHARD_ROWS = 60_000, 64
+MODEL = "demo/gpt2"
+_HASH = "0" * 64
+
+
+def run_of(root: str, models: int) -> RunConfig:
+    """A run of so many models with about 500 artifacts each: every method, faithfulness curves, relevance of heads."""
+    known = [method.name for method in applicable(FAMILIES["gpt2"].capabilities)]
+    again: list[str | Facts] = [{"name": f"{name}-2", "method": name} for name in known]
+    return small_run(
+        root,
+        dict.fromkeys(TASKS),
+        [{"name": f"model-{number:04d}", "id": MODEL} for number in range(models)],
+        methods=[*known, *again[: 41 - len(known)]],
+        perturb={"samples": 32},
+        heads={"sva": 32},
+    )
+
+
+class _Recording(Store):
+    """A local store whose writes are kept by path; only samples and their manifests are written, which plans read."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.objects: dict[str, bytes | int] = {}
+
+    def write_bytes(self, path: str, data: bytes) -> Written:
+        self.objects[path] = data
+        if path.startswith(("benchmark/", "manifest/views.")):
+            super().write_bytes(path, data)
+        return written(data)
+
+
+def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
+    """The config, the objects of its root under s3:// by key, and the number of artifacts."""
+    with TemporaryDirectory() as folder:
+        store, config = _Recording(folder), run_of(folder, models)
+        for task in TASKS:
+            enter_views(store, config.models[0], task, ROWS, TOKENS)
+        run = Run(config, make_plan(config, store), Ledger(store))
+        planned = [node for _, node in nodes(run) if node.artifact.product != "views"]
+        settings = config.model_dump(mode="json")
+        for start in range(0, len(planned), CLOSED_TOGETHER):
+            with run.ledger.together():
+                for node in planned[start : start + CLOSED_TOGETHER]:
+                    _enter(store, run.ledger, node, settings)
+        store.create()
+        Known.of(store).save()
+    manifests = {
+        (path, (TIME_NS, len(content))): content
+        for path, content in store.objects.items()
+        if path.startswith(f"{FOLDER}/") and isinstance(content, bytes)
+    }
+    store.objects[PACK] = packed(manifests)
+    name = f"status-{models}"
+    objects = {f"{name}/{path}": content for path, content in store.objects.items()}
+    return run_of(f"s3://{BUCKET}/{name}", models), objects, len(planned)
+
+
+def _enter(store: _Recording, ledger: Ledger, node: Node, settings: dict[str, Any]) -> None:
+    artifact = node.artifact
+    names = ["index.html"] if artifact.product == "report" else [artifact.shard("00000-0123abcd")]
+    files = {}
+    for folder in artifact.folders:
+        for name in names:
+            files[f"{folder}/{name}"] = Written(SHARD_BYTES, _HASH, SHARD_ROWS)
+            store.objects[f"{folder}/{name}"] = SHARD_BYTES
+    record = {
+        "shards": names,
+        "model": {"identity": "sha256:" + _HASH, "id": MODEL},
+        "rejects": {},
+        "rows": node.samples,
+        "explained": node.samples,
+        "fallbacks": {"batches_halved": 0},
+        "examples": {},
+        "again": [],
+        "inputs": {"tokenizer": "bpe-01234567", "sha256": _HASH},
+    }
+    ledger.commit(artifact, record, config=settings, files=files, made_of=node.sources)

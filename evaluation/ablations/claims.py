@@ -1,0 +1,169 @@
+"""Claims of methods about a sample's units, and the numbers by which they are judged.
+
+A claim is the relevance of units under one explanation. Where all masks of a sample are enumerated, methods that are
+fitted make a claim of each half, which the other half judges, and results are means of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from evaluation.ablations.judging import infidelity, lds, mean_of, most_relevant
+from evaluation.ablations.masks import DROPPED
+from evaluation.ablations.methods import BUDGETS
+from evaluation.scoring.chance import chance
+from evaluation.scoring.metrics import METRICS, UNITS, score, shown
+from lrp_core.methods.record import Method
+from lrp_core.records.ablated import Ablated
+
+BUDGET = "budget"  # the option of methods that are fitted to so many masks at most
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample's ablations, with all that claims about it are judged by."""
+
+    ablated: Ablated
+    swapped: bool  # all masks are enumerated
+    random: Mapping[int, np.ndarray]  # masks without random units, by how many are gone
+    ties: np.ndarray  # [n] the order of units of equal relevance
+    evidence: np.ndarray | None = None  # [n] bool; None: nobody marked any
+
+    @cached_property
+    def folds(self) -> list[Ablated]:
+        """The ablations as methods are fitted and judged; with roles swapped once more where masks are enumerated."""
+        ablated = self.ablated
+        other = replace(ablated, fit=ablated.judge, judge=ablated.fit)
+        return [ablated, other] if self.swapped else [ablated]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of units that go together in drops."""
+        return [count for count in DROPPED if count < self.ablated.units]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The relevance of a sample's units by a method under an explanation, for each fold [n]."""
+
+    explanation: str
+    relevance: Sequence[np.ndarray]
+    prompts: int = 0  # that were run again for it
+    screened: bool = False
+    is_whole: bool = True  # the method's own claim: others, of smaller budgets, are held to LDS alone
+
+
+def of_tokens(sample: Sample, explanation: str, relevance: np.ndarray) -> Claim:
+    """The claim of a method whose relevance of units [n] is made of that of tokens."""
+    return Claim(explanation, [relevance] * len(sample.folds))
+
+
+def of_ablations(sample: Sample, method: Method) -> Iterator[Claim]:
+    """The claims of a method that is made of ablations; of one with a budget, those of smaller ones come first."""
+    budgets: list[int | None] = [None]
+    if BUDGET in method.values and not sample.swapped:
+        most = min(method.values[BUDGET], len(sample.ablated.fit))
+        budgets = [*(budget for budget in BUDGETS if budget < most), most]
+    for budget in budgets:
+        bound = method if budget is None else method.configured(method.name, **{BUDGET: budget})
+        results = [bound.of_units(fold) for fold in sample.folds]
+        for explanation in results[0].values:
+            relevance = [result.values[explanation] for result in results]
+            yield Claim(explanation, relevance, results[0].prompts, is_whole=budget == budgets[-1])
+
+
+def screened(sample: Sample, claim: Claim) -> Iterator[Claim]:
+    """Leave-one-out of the k units that a claim finds most relevant, the others at 0, for every k."""
+    odds = sample.ablated.answer_odds
+    drops = odds[sample.ablated.full] - odds[sample.ablated.without]  # [n]
+    for count in range(1, sample.ablated.units + 1):
+        top = [~most_relevant(relevance, count, sample.ties) for relevance in claim.relevance]
+        relevance = [np.where(chosen, drops, 0.0) for chosen in top]
+        yield Claim(claim.explanation, relevance, count + 1, screened=True, is_whole=False)
+
+
+def masks_to_run(sample: Sample, claims: Sequence[Claim]) -> np.ndarray:
+    """The masks [R, n] without the units that claims find most relevant, each once, but for those that were run."""
+    known = {mask.tobytes() for mask in sample.ablated.kept}
+    masks: dict[bytes, np.ndarray] = {}
+    for claim in claims:
+        for relevance in claim.relevance if claim.is_whole else ():
+            for count in sample.sizes:
+                mask = most_relevant(relevance, count, sample.ties)
+                if mask.tobytes() not in known:
+                    masks[mask.tobytes()] = mask
+    return np.array(list(masks.values()), bool).reshape(len(masks), sample.ablated.units)
+
+
+def judged(sample: Sample, claim: Claim, run: Ablated, by_chance: bool = False) -> dict[str, object]:
+    """Columns of the schema of sources: the claim, and the numbers by which it is judged.
+
+    `run` are the sample's ablations with all masks of `masks_to_run`. Of relevance at random (`by_chance`) numbers are
+    those that are expected, but for its infidelity, which is that of its draw.
+    """
+    columns: dict[str, object] = {
+        "explanation": claim.explanation,
+        "ablated": claim.prompts,
+        "screened": claim.screened,
+        "relevance": np.mean(claim.relevance, axis=0).tolist(),
+        **_of_masks(sample, claim, by_chance),
+        **{f"drop_{name}": [] for name in ("l", "f", "y")},
+        **dict.fromkeys(shown(UNITS)),
+        "parts": None,
+    }
+    if claim.is_whole:
+        columns |= _drops(sample, claim, run, by_chance)
+        if sample.evidence is not None:
+            columns |= _of_evidence(sample.evidence, claim, by_chance)
+    return columns
+
+
+def _of_masks(sample: Sample, claim: Claim, by_chance: bool) -> dict[str, float | None]:
+    """LDS and infidelity against L and F."""
+    numbers: dict[str, list[float]] = {}
+    for fold, relevance in zip(sample.folds, claim.relevance, strict=True):
+        kept = fold.kept[fold.judge]
+        for name, worth in (("l", fold.log_probability), ("f", fold.summed_logits)):
+            of_masks = worth[fold.judge]
+            correlation = lds(relevance, kept, of_masks)
+            numbers.setdefault(f"lds_{name}", []).append(correlation * (0.0 if by_chance else 1.0))
+            error = infidelity(relevance, kept, of_masks, float(worth[fold.full]))
+            numbers.setdefault(f"infidelity_{name}", []).append(error)
+    return {name: _known(mean_of(values)) for name, values in numbers.items()}
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[str, list[float]]:
+    """Drops of L, F and y without the units of highest relevance, by how many go."""
+    at = {mask.tobytes(): number for number, mask in enumerate(run.kept)}
+    drops = {}
+    for name, worth in (("l", run.log_probability), ("f", run.summed_logits), ("y", run.answer_odds)):
+        of_name = []
+        for count in sample.sizes:
+            if by_chance:
+                masks = sample.ablated.without if count == 1 else sample.random[count]
+            else:
+                tops = (most_relevant(relevance, count, sample.ties) for relevance in claim.relevance)
+                masks = np.array([at[mask.tobytes()] for mask in tops])
+            of_name.append(float(worth[run.full] - worth[masks].mean()))
+        drops[f"drop_{name}"] = of_name
+    return drops
+
+
+def _of_evidence(evidence: np.ndarray, claim: Claim, by_chance: bool) -> dict[str, float]:
+    """Metrics of evidence, with units in place of tokens."""
+    metrics = {name: METRICS[name] for name in shown(UNITS)}
+    if by_chance:
+        units, marked = np.array([len(evidence)]), np.array([evidence.sum()])
+        return {name: float(chance(metric, units, marked).values[0]) for name, metric in metrics.items()}
+    folds, n = len(claim.relevance), len(evidence)
+    every, marks = np.concatenate(claim.relevance), np.tile(evidence, folds)
+    scores = score(every, marks, np.ones_like(marks), np.arange(folds + 1) * n, metrics)
+    return {name: float(scores.values[name].mean()) for name in metrics}

@@ -1,0 +1,181 @@
+"""Means over samples of the numbers by which the sources of answers are judged, with intervals and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evaluation.ablations.masks import DROPPED
+from evaluation.scoring.faithfulness.scores import Summary, paired, summarise
+from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.metrics import METRICS, UNITS, shown
+from evaluation.scoring.statistics import Comparison
+
+Row = Mapping[str, Any]  # of the schema of sources
+Values = dict[str, float]  # by sample
+
+
+class Variant(NamedTuple):
+    """A method's relevance under one explanation, made of so many ablated prompts."""
+
+    method: str
+    explanation: str
+    screened: int = 0  # units whose leave-one-out takes the place of what the method says of them
+    budget: int = 0  # masks that it is fitted to, where it has fewer than it asks for
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a sample's sources."""
+
+    name: str
+    group: str  # what it is taken against
+    label: str
+    higher_is_better: bool = True
+    scale: float = 1.0
+    unit: str = ""
+    bounds: tuple[float, float] | None = None
+
+
+LEAD = "lds_l"  # the measure that stands for all where only one can be shown
+AGAINST = {"l": "against log p", "f": "against logits", "y": "log-odds"}
+EVIDENCE = "evidence"
+
+
+def _of_worths() -> Iterable[Measure]:
+    for name in ("l", "f"):
+        yield Measure(f"lds_{name}", AGAINST[name], "LDS", bounds=(-1.0, 1.0))
+        yield Measure(f"infidelity_{name}", AGAINST[name], "infidelity", higher_is_better=False)
+        for gone in DROPPED:
+            yield Measure(f"drop_{name}_{gone}", AGAINST[name], f"drop {gone}")
+    for gone in DROPPED:
+        yield Measure(f"drop_y_{gone}", AGAINST["y"], f"drop {gone}")
+
+
+MEASURES = {measure.name: measure for measure in _of_worths()} | {
+    name: Measure(name, EVIDENCE, METRICS[name].label, True, METRICS[name].scale, METRICS[name].unit, (0.0, 1.0))
+    for name in shown(UNITS)
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every variant's sources of the answers of one model, task and way."""
+
+    model: str
+    task: str
+    way: str
+    values: Mapping[tuple[Variant, str], Values]  # by variant and measure
+    prompts: Mapping[Variant, float]  # ablated prompts of a sample, in the mean
+    summaries: Mapping[tuple[Variant, str], Summary] = field(default_factory=dict)
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # by measure, of the methods' own variants
+    samples: int = 0
+    #: LDS against log p of variants, smaller budgets and screened ones among them, over the samples that all have.
+    alike: Mapping[Variant, Summary] = field(default_factory=dict)
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The methods' own variants, in order: neither screened nor of a smaller budget."""
+        return [variant for variant in self.prompts if not variant.screened and not variant.budget]
+
+    def left_out(self, measure: str) -> int:
+        """Samples without this number, the most that any variant lacks."""
+        return max((self.summaries[variant, measure].left_out for variant in self.variants), default=0)
+
+
+def key_of(variant: Variant) -> str:
+    """The name of a variant among those that are compared."""
+    return f"{variant.method}|{variant.explanation}"
+
+
+def judgement_of(
+    setting: tuple[str, str, str],
+    rows: Mapping[str, Sequence[Row]],
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str],
+) -> Judgement:
+    """The means of one (model, task, way) from the rows of each method."""
+    values: dict[tuple[Variant, str], Values] = {}
+    prompts: dict[Variant, list[float]] = {}
+    samples: set[str] = set()
+    for method, method_rows in rows.items():
+        whole = {(row["sample_id"], row["explanation"]): row["ablated"] for row in method_rows if _is_whole(row)}
+        for row in method_rows:
+            samples.add(row["sample_id"])
+            variant = _variant(method, row, whole)
+            prompts.setdefault(variant, []).append(row["ablated"])
+            for name, value in _numbers(row):
+                values.setdefault((variant, name), {})[row["sample_id"]] = value
+    for variant in prompts:
+        for name in MEASURES:
+            values.setdefault((variant, name), {})
+    judgement = Judgement(*setting, values, {variant: float(np.mean(counts)) for variant, counts in prompts.items()})
+    return _summarised(judgement, sorted(samples), resamples, seed, clusters)
+
+
+def _is_whole(row: Row) -> bool:
+    return bool(row["drop_l"])
+
+
+def _variant(method: str, row: Row, whole: Mapping[tuple[str, str], int]) -> Variant:
+    if row["screened"]:
+        return Variant(method, row["explanation"], screened=row["ablated"] - 1)
+    budget = 0 if _is_whole(row) else row["ablated"]
+    return Variant(method, row["explanation"], budget=budget)
+
+
+def _numbers(row: Row) -> Iterable[tuple[str, float]]:
+    """(measure, value) of what a row has a number for."""
+    for name in MEASURES:
+        stem, _, count = name.rpartition("_")
+        if stem.startswith("drop_"):
+            drops = row[stem]
+            at = DROPPED.index(int(count))
+            if at < len(drops):
+                yield name, drops[at]
+        elif row[name] is not None:
+            yield name, row[name]
+
+
+def _summarised(
+    judgement: Judgement, samples: list[str], resamples: int, seed: int, clusters: Mapping[str, str]
+) -> Judgement:
+    of = cluster_numbers(clusters, samples)
+    columns = {
+        key: np.array([by_sample.get(sample, np.nan) for sample in samples])
+        for key, by_sample in judgement.values.items()
+    }
+    summaries = {
+        (variant, name): summarise(values, resamples, seed, MEASURES[name].bounds, of)
+        for (variant, name), values in columns.items()
+    }
+    variants, comparisons = judgement.variants, {}
+    names = tuple(map(key_of, variants))
+    for name in MEASURES:
+        stacked = np.stack([columns[variant, name] for variant in variants], axis=1)[..., None]  # [N, V, 1]
+        compared = paired(stacked, names, (name,), resamples, seed, of)
+        if compared is not None:
+            comparisons[name] = compared
+    kept = (judgement.model, judgement.task, judgement.way, judgement.values, judgement.prompts)
+    return Judgement(*kept, summaries, comparisons, len(samples), _alike(judgement, columns, resamples, seed, of))
+
+
+def _alike(
+    judgement: Judgement,
+    columns: Mapping[tuple[Variant, str], np.ndarray],
+    resamples: int,
+    seed: int,
+    clusters: np.ndarray | None,
+) -> dict[Variant, Summary]:
+    """LDS of variants over the samples that all but screened ones have; of those the ones that have all of these."""
+    measure = MEASURES[LEAD]
+    by_variant = {variant: columns[variant, measure.name] for variant in judgement.prompts}
+    known = [np.isfinite(values) for variant, values in by_variant.items() if not variant.screened]
+    common = np.all(known, axis=0)
+    of = None if clusters is None else clusters[common]
+    complete = {variant: values[common] for variant, values in by_variant.items() if np.isfinite(values[common]).all()}
+    return {variant: summarise(values, resamples, seed, measure.bounds, of) for variant, values in complete.items()}

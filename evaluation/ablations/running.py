@@ -1,0 +1,52 @@
+"""Running a model on a sample's ablated prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.benchmark.answers.prompts import Prompt, encoded, written
+from lrp_core import ModelView
+from lrp_core.interventions.ablations import REMOVE, AnswerNumbers, answers_after, answers_without
+from lrp_core.records.types import UnusableRows
+
+
+def answers_of_masks(
+    view: ModelView,
+    tokenizer: PreTrainedTokenizerBase,
+    row: Mapping[str, Any],
+    kept: np.ndarray,
+    way: str,
+    token_budget: int,
+) -> AnswerNumbers:
+    """The numbers of a sample's answer after its prompt without the units that masks `kept` [M, n] leave out.
+
+    `row` is a view of an answer. Raises what `answers_after` and `answers_without` raise, and UnusableRows, of row 0,
+    for a prompt of which nothing is left.
+    """
+    answer = row["answer_ids"]
+    if way == REMOVE:
+        prompts = removed(row, kept, tokenizer, open_ended=not view.kind.decoder)
+        if not all(prompts):
+            raise UnusableRows((0,), "no_prompt", "nothing is left of the prompt without its units")
+        return answers_after(view, prompts, answer, token_budget=token_budget)
+    prompt = row["input_ids"] if view.kind.decoder else row["input_ids"][: len(row["input_ids"]) - len(answer) + 1]
+    units = np.array(row["units"][: len(prompt)])
+    belongs = units >= 0
+    gone = np.zeros((len(kept), len(prompt)), bool)
+    gone[:, belongs] = ~kept[:, units[belongs]]
+    instead = tokenizer.mask_token_id
+    return answers_without(view, prompt, answer, gone, way, instead=instead, token_budget=token_budget)
+
+
+def removed(
+    row: Mapping[str, Any], kept: np.ndarray, tokenizer: PreTrainedTokenizerBase, open_ended: bool
+) -> list[Sequence[int]]:
+    """Token ids of a sample's prompt, written again without the units that each mask [M, n] leaves out."""
+    whole = Prompt.of(row["prompt"], {"turns": None if row["turns"] is None else json.loads(row["turns"])})
+    texts = [written(whole.without(row["unit_spans"], mask), tokenizer) for mask in kept]
+    return [encoding.ids for encoding in encoded(texts, tokenizer, open_ended)]

@@ -1,0 +1,178 @@
+"""Views of samples whose answer is explained as a whole.
+
+The prompt and all tokens of the answer but the last are read, and every token of the answer is explained where it is
+predicted. Its tokens are those that the tokenizer adds to the prompt when the answer follows it or, where the two would
+melt into one token, those of the answer alone; both must spell the answer. They are never split again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.benchmark.answers.prompts import Prompt, Written, encoded, written
+from evaluation.benchmark.answers.sentences import sentences_in
+from evaluation.benchmark.answers.units import NO_UNIT, checked, units_of, units_of_tokens
+from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
+from lrp_core.records.kinds import Kind
+
+AT_ONCE = 256  # rows that are encoded together
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A generic row with its prompt as text for the tokenizer, its units, and the parts of its answer."""
+
+    row: Row
+    prompt: Prompt
+    written: Written
+    units: list[Span]
+    parts: list[Span]  # of the answer, in characters
+
+
+def read_answers(
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    writer: PreTrainedTokenizerBase,
+    kind: Kind,
+    max_length: int,
+    units: UnitKind | None,
+    rejects: list[Row],
+) -> list[Row]:
+    """View rows of generic rows whose target is an answer; the others are appended to `rejects`.
+
+    Encoder-decoders read the prompt, and the `writer` splits their answers. Raises UserError where sentences are asked
+    for and spaCy is not installed.
+    """
+    asked: list[_Asked] = []
+    for row in rows:
+        with rejecting(rejects, "view", sample_id=row["sample_id"]):
+            asked.append(_asked(row, tokenizer, units))
+    views = []
+    for start in range(0, len(asked), AT_ONCE):
+        some = asked[start : start + AT_ONCE]
+        texts = [prompt.written for prompt in some]
+        contexts = encoded(texts, tokenizer, open_ended=not kind.decoder)
+        joined = [replace(prompt.written, text=prompt.written.text + prompt.row["target"]) for prompt in some]
+        joint = [None] * len(some) if kind.decoder else encoded(joined, tokenizer, open_ended=True)
+        for prompt, context, both in zip(some, contexts, joint, strict=True):
+            with rejecting(rejects, "view", sample_id=prompt.row["sample_id"]):
+                answer = _of_decoder(prompt, writer) if both is None else _behind(prompt, context, both, tokenizer)
+                views.append(_view(prompt, context, answer, kind, max_length))
+    return views
+
+
+def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) -> _Asked:
+    """Raises Malformed."""
+    if row["slot"] != len(row["text"]) or row["target"] is None:
+        raise Malformed("no answer behind a prompt", "an answer is explained as a whole where the prompt ends")
+    if row["foil"] is not None:
+        raise Malformed("an answer that is explained as a whole has no foil", repr(row["foil"]))
+    meta = meta_of(row)
+    prompt = Prompt.of(row["text"], meta)
+    units = units_of(prompt.text, meta, kind)
+    for start, end in units if prompt.turns is not None else ():
+        if not any(low <= start and end <= high for _, low, high in prompt.turns or ()):
+            raise Malformed("a unit that is not within one message", f"[{start}, {end})")
+    answer = row["target"]
+    parts = meta.get("answer_parts")
+    parts = sentences_in(answer) if parts is None else checked(parts, answer, least=1)
+    return _Asked(row, prompt, written(prompt, tokenizer), units, parts)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Tokens of an answer [G], and the characters of the answer that each covers [G, 2]."""
+
+    ids: list[int]
+    offsets: np.ndarray
+
+
+def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
+    """The tokens of an answer behind its prompt. Raises Malformed where they do not spell it."""
+    target, read = asked.row["target"], len(context)
+    if joint.ids[:read] == context.ids:
+        answer = _Answer(joint.ids[read:], joint.offsets[read:] - len(asked.written.text))
+    else:
+        [alone] = encode(tokenizer, [target], template=False)
+        answer = _Answer(alone.ids, alone.offsets)
+    before = _decoded(tokenizer, context.ids)
+    if _decoded(tokenizer, context.ids + answer.ids) != before + target:
+        raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
+    return answer
+
+
+def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
+    """The tokens of an answer by itself, without the white space around it. Raises Malformed."""
+    target: str = asked.row["target"]
+    [alone] = encode(writer, [target.strip()], template=False)
+    if _decoded(writer, alone.ids).strip() != target.strip():
+        raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
+    return _Answer(alone.ids, alone.offsets + len(target) - len(target.lstrip()))
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text
+
+
+def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_length: int) -> Row:
+    """The view row. Raises Malformed."""
+    answer_so_far = answer.ids[:-1]
+    length = max(len(context), len(answer.ids)) if kind.decoder else len(context) + len(answer_so_far)
+    if context.special.all():
+        raise Malformed("no text before the answer")
+    if not answer.ids:
+        raise Malformed("the answer has no token")
+    if length > max_length:
+        raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
+    row, units = asked.row, asked.units
+    shifted = [asked.written.shifted(unit) for unit in units]
+    numbers = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
+    lacking = sorted(set(range(len(units))) - set(numbers))
+    if NO_UNIT not in numbers:
+        raise Malformed("the units are the whole prompt", "leave out of them what asks for the answer")
+    if lacking:
+        start, end = units[lacking[0]]
+        raise Malformed("a unit has no token of its own", repr(asked.prompt.text[start:end])[:80])
+    marked = [_shares(unit, row["evidence"]) for unit in units]
+    if row["evidence"] and not any(marked):
+        raise Malformed("the evidence is in no unit")
+    behind = [] if kind.decoder else answer_so_far
+    evidence = None
+    if row["evidence"]:
+        evidence = [*context.covers(map(asked.written.shifted, row["evidence"])).tolist(), *[False] * len(behind)]
+    ids = context.ids + behind
+    more: Row = {"decoder_input_ids": answer_so_far} if kind.decoder else {}
+    parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), row["target"], asked.parts)
+    spoken, parts = np.unique(parts, return_inverse=True)  # sentences with a token of their own
+    shift = int(spoken[0] == NO_UNIT)
+    return view_row(
+        row,
+        ids,
+        [*context.special.tolist(), *[False] * len(behind)],
+        len(answer_so_far) if kind.decoder else len(ids) - 1,
+        target=answer.ids[-1],
+        evidence=evidence,
+        answer_ids=answer.ids,
+        units=[*numbers, *[NO_UNIT] * len(behind)],
+        unit_spans=[list(unit) for unit in units],
+        unit_evidence=marked if row["evidence"] else None,
+        prompt=asked.prompt.text,
+        turns=None if asked.prompt.turns is None else json.dumps(asked.prompt.turns),
+        answer=row["target"],
+        answer_spans=[list(asked.parts[part]) for part in spoken[shift:]],
+        answer_parts=(parts - shift).tolist(),
+        **more,
+    )
+
+
+def _shares(unit: Span, spans: Sequence[Sequence[int]]) -> bool:
+    """True where a unit and one of the spans share a character."""
+    return any(max(unit[0], start) < min(unit[1], end) for start, end in spans)

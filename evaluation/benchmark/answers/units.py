@@ -1,0 +1,124 @@
+"""Units of a prompt: words, sentences, passages or turns of a chat, which stay or go together.
+
+A unit is a span of characters; characters become tokens through offsets. Text that belongs to no unit, such as the
+question and what a template adds, never goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from evaluation.benchmark.answers.sentences import sentences_in
+from evaluation.benchmark.samples import Malformed, Span, UnitKind
+
+NO_UNIT = -1  # the unit of tokens that belong to none
+
+
+def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> list[Span]:
+    """The units of a prompt in the order of the text, as its sample's `meta` lists them.
+
+    Units that the sample gives are taken as they are. Else they are of one `kind`: `passage` (its `sources`), `turn`
+    (the messages of a chat but for the last), or the `sentence`s or `word`s of its sources, or without sources those of
+    the prompt but for a chat's last message. By default they are its sources, else its sentences.
+
+    Raises Malformed for fewer than two units, units that overlap and units outside of the prompt.
+    """
+    known_spans = meta.get("units")
+    if known_spans is not None:
+        return checked(known_spans, prompt)
+    sources, turns = meta.get("sources"), meta.get("turns")
+    if kind == "passage" or (kind is None and sources):
+        return checked(sources or (), prompt)
+    if kind == "turn":
+        return checked([(start, end) for _, start, end in (turns or ())[:-1]], prompt)
+    if sources:
+        within = checked(sources, prompt)
+    elif turns:
+        within = [(start, end) for _, start, end in turns[:-1]]
+    else:
+        within = sentences_in(prompt)[:-1]
+    split = words_in if kind == "word" else sentences_in
+    spans = [(start + low, start + high) for start, end in within for low, high in split(prompt[start:end])]
+    return checked(spans, prompt)
+
+
+def words_in(text: str) -> list[Span]:
+    """The words of a text, with their punctuation: the ranges of characters between white space.
+
+    >>> words_in("Yes, it is.")
+    [(0, 4), (5, 7), (8, 11)]
+    """
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def checked(spans: Sequence[Sequence[int]], text: str, least: int = 2) -> list[Span]:
+    """The spans [start, end) in the order of the text.
+
+    Raises Malformed for fewer than `least`, for spans that overlap, that are empty or that lie outside of the text.
+    """
+    ordered = sorted((int(start), int(end)) for start, end in spans)
+    for start, end in ordered:
+        if not 0 <= start < end <= len(text):
+            raise Malformed("unit outside of the prompt", f"[{start}, {end}) of {len(text)} characters")
+        if not text[start:end].strip():
+            raise Malformed("empty unit", f"[{start}, {end})")
+    for before, behind in pairwise(ordered):
+        if before[1] > behind[0]:
+            raise Malformed("overlapping units", f"[{before[0]}, {before[1]}) and [{behind[0]}, {behind[1]})")
+    if len(ordered) < least:
+        raise Malformed("fewer than two sources", f"{len(ordered)}: a choice among sources takes two at least")
+    return ordered
+
+
+def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: Sequence[Sequence[int]]) -> np.ndarray:
+    """The number of each token's unit [T], NO_UNIT where it has none.
+
+    `offsets` [T, 2] are characters [start, end) of `text`, `special` [T] tokens of a template, which belong to none. A
+    token that straddles units, or a unit and text of none, belongs to the one with more of its characters, of equals to
+    the earlier; white space counts only in tokens of nothing else.
+
+    >>> offsets, special = np.array([[0, 4], [4, 9], [9, 12]]), np.zeros(3, bool)
+    >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
+    [0, 1, -1]
+    """
+    bounds = np.asarray(units).reshape(-1, 2)
+    blank = np.array([character.isspace() for character in text], bool)
+    printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
+    every = np.arange(len(text) + 1)
+    numbers = np.full(len(offsets), NO_UNIT)
+    for at, (start, end) in enumerate(offsets):
+        if special[at] or start >= end:
+            continue
+        count = printed if printed[end] > printed[start] else every
+        low, high = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
+        covered = np.where(low < high, count[np.maximum(low, high)] - count[low], 0)  # [n] characters
+        best = int(covered.argmax())
+        rest = count[end] - count[start] - covered.sum()
+        begins_inside = count[max(start, bounds[best, 0])] == count[start]
+        if covered[best] > rest or (covered[best] == rest > 0 and begins_inside):
+            numbers[at] = best
+    return numbers
+
+
+def without_units(text: str, units: Sequence[Sequence[int]], kept: Sequence[bool]) -> str:
+    """The text without the units that are not kept; the white space before each goes with it, or, of one that the
+    text begins with, that behind it.
+
+    >>> without_units("One. Two. Three.", [[0, 4], [5, 9]], [True, False])
+    'One. Three.'
+    >>> without_units("One. Two. Three.", [[0, 4], [5, 9]], [False, True])
+    'Two. Three.'
+    """
+    rest, at = "", 0
+    for (start, end), stays in zip(units, kept, strict=True):
+        if stays:
+            continue
+        rest = (rest + text[at:start]).rstrip()
+        behind = text[end:]
+        at = end if rest else end + len(behind) - len(behind.lstrip())
+    return rest + text[at:]

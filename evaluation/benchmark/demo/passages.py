@@ -1,0 +1,117 @@
+"""Answers from one of several passages, with the passages that they come from, by construction (task `sources`).
+
+A prompt holds passages, one a person: what they did, where and when. The question names one of the persons, or two,
+and the answer says in a sentence for each what its passage says, in other words where the passage has another form.
+Evidence is the passages of those who are asked about.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evaluation.benchmark.demo import lexicon
+from evaluation.benchmark.demo.split import Split, distinct
+from evaluation.benchmark.samples import Row, Span, sample
+
+SOURCES = "sources"
+PASSAGES = 11  # of a prompt, at most
+_FEWEST_OF_SAMPLES = 9  # more than 256 sets of them
+_TWO_ASKED = 0.5  # share of questions for two persons
+_CONTEXT = "Context:"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A deed, with its agent, action, location and time."""
+
+    person: str
+    past: str
+    place: str
+    when: str
+
+    def passage(self, form: int) -> str:
+        """The fact in one of the forms of passages."""
+        if form == 0:
+            return f"{self.person} {self.past} {self.when} in {self.place}."
+        if form == 1:
+            return f"{self.person} was in {self.place} {self.when} and {self.past}."
+        return self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """The fact as answers say it."""
+        return f"{self.person} {self.past} in {self.place} {self.when}."
+
+
+FORMS = 3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Passages, a question for some of their persons, and the answer."""
+
+    facts: tuple[Fact, ...]
+    forms: tuple[int, ...]
+    asked: tuple[int, ...]  # which facts
+
+    @property
+    def passages(self) -> list[str]:
+        return [fact.passage(form) for fact, form in zip(self.facts, self.forms, strict=True)]
+
+    @property
+    def prompt(self) -> str:
+        persons = " and ".join(self.facts[at].person for at in self.asked)
+        return f"{_CONTEXT} {' '.join(self.passages)} Question: What did {persons} do? Answer:"
+
+    @property
+    def answer(self) -> str:
+        """The answer with the space before it."""
+        return "".join(f" {self.facts[at].sentence}" for at in self.asked)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The passages in the prompt."""
+        spans, at = [], len(_CONTEXT)
+        for passage in self.passages:
+            spans.append((at + 1, at + 1 + len(passage)))
+            at = spans[-1][1]
+        return spans
+
+    @property
+    def parts(self) -> list[Span]:
+        """The sentences in the answer."""
+        parts, at = [], 0
+        for fact in (self.facts[asked] for asked in self.asked):
+            parts.append((at + 1, at + 1 + len(fact.sentence)))
+            at = parts[-1][1]
+        return parts
+
+    def row(self) -> Row:
+        """The sample; its evidence are the passages that are asked about."""
+        spans = self.spans
+        meta = {"sources": spans, "answer_parts": self.parts, "asked": len(self.asked)}
+        evidence = [spans[at] for at in sorted(self.asked)]
+        return sample("demo", self.prompt, len(self.prompt), self.answer, evidence=evidence, meta=meta)
+
+
+def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES, most: int = PASSAGES) -> Iterator[Reading]:
+    """Distinct draws of one side of the split, in an order fixed by `seed`, with so many passages."""
+    rng = random.Random(f"{SOURCES} {split} {seed}")
+    return distinct(
+        lambda: _drawn(rng, rng.randint(fewest, most)), split, lambda reading: reading.prompt, lambda reading: reading
+    )
+
+
+def _drawn(rng: random.Random, passages: int) -> Reading:
+    persons = rng.sample(lexicon.kinds()["person"], passages)
+    facts = tuple(_fact(rng, person) for person in persons)
+    asked = rng.sample(range(passages), 2 if rng.random() < _TWO_ASKED else 1)
+    return Reading(facts, tuple(rng.randrange(FORMS) for _ in facts), tuple(asked))
+
+
+def _fact(rng: random.Random, person: str) -> Fact:
+    [preposition] = rng.choices(list(lexicon.TIMES), [len(words) for words in lexicon.TIMES.values()])
+    past, _ = rng.choice(lexicon.EVENTS)
+    return Fact(person, past, rng.choice(lexicon.PLACES), f"{preposition} {rng.choice(lexicon.TIMES[preposition])}")

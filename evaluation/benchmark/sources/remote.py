@@ -1,0 +1,149 @@
+"""Files of object stores (s3://, gs://), of the hub (hf://) and of web servers, copied once to this machine.
+
+Copies lie under HF_HOME, in folders named by what was listed, sizes and times of change or blobs included: a file that
+changes is copied anew. Credentials come from the environment alone. Which web servers a run may ask is said elsewhere.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from glob import has_magic
+from pathlib import Path
+from typing import IO, Any
+
+from lrp_core.records.types import UserError
+
+OBJECT_STORES = ("s3", "gs")
+HUB = "hf"
+WEB = ("http", "https")
+SCHEMES = (*OBJECT_STORES, HUB, *WEB)
+
+Open = Callable[[str], Any]  # gives the stream of a listed file; a context manager
+#: By name below what was asked for: the path of a file, and what tells it from an older or newer one.
+Listed = Mapping[str, tuple[str, Any]]
+
+
+def scheme_of(path: str) -> str:
+    """The scheme of a URL; empty for a path of this machine, file:// included."""
+    scheme, separator, _ = path.partition("://")
+    return scheme if separator and scheme != "file" else ""
+
+
+def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
+    """The copies of a file, of a folder's files with these suffixes, or of those that a pattern's last part matches.
+
+    Raises UserError for what is not there, OSError where it cannot be reached now.
+    """
+    scheme = scheme_of(url)
+    if scheme not in SCHEMES:
+        raise UserError(f"{url}: {scheme}:// is not supported; give a path, or a URL of {', '.join(SCHEMES)}")
+    if scheme in WEB:
+        return [_from_web(url)]
+    folder, pattern = (url, None) if not has_magic(url) else url.rsplit("/", 1)
+    try:
+        opened, every = _on_hub(folder) if scheme == HUB else _in_object_store(folder)
+    except FileNotFoundError:
+        raise UserError(f"there is nothing at {url}: give the URL of a file or a folder") from None
+    except OSError as error:
+        raise OSError(f"cannot read {url}: {' '.join(str(error).split())}") from error
+
+    def wanted(name: str) -> bool:
+        if ("/" in name and not nested) or ".." in name.split("/"):  # a copy leaves its folder by no name
+            return False
+        is_file_itself = len(every) == 1 and folder.endswith(f"/{name}")
+        return fnmatch.fnmatch(name, pattern) if pattern else is_file_itself or name.endswith(suffixes)
+
+    listed = {name: every[name] for name in sorted(every) if wanted(name)}
+    if not listed:
+        raise UserError(f"no {' or '.join(suffixes)} file at {url}: give the URL of the data")
+    return _copied(url, listed, opened)
+
+
+def _from_web(url: str) -> Path:
+    """The copy that `datasets` keeps of a file, and renews when the server has another."""
+    from datasets import DownloadManager  # takes a second to import
+
+    try:
+        return Path(DownloadManager().download(url))
+    except FileNotFoundError as error:
+        raise UserError(f"cannot download {url}: {' '.join(str(error).split())}") from error
+    except (OSError, ValueError) as error:
+        raise OSError(f"cannot download {url}: {' '.join(str(error).split())}") from error
+
+
+def _in_object_store(url: str) -> tuple[Open, Listed]:
+    """The files at and below a URL. Raises FileNotFoundError, UserError for a URL that cannot be understood."""
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+    try:
+        files, base = pafs.FileSystem.from_uri(url)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"cannot use {url}: {' '.join(str(error).split())}") from None
+    base = base.rstrip("/")
+    base_info = files.get_file_info(base)
+    if base_info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(url)
+    infos = [base_info] if base_info.is_file else files.get_file_info(pafs.FileSelector(base, recursive=True))
+    start = _start(base, base_info.is_file)
+    listed = {info.path[start:]: (info.path, [info.size, info.mtime_ns]) for info in infos if info.is_file}
+    return files.open_input_stream, listed
+
+
+def _on_hub(url: str) -> tuple[Open, Listed]:
+    """The files at and below a URL of the hub, as hf://datasets/OWNER/NAME@REVISION/FOLDER.
+
+    Raises FileNotFoundError.
+    """
+    import httpx
+    from huggingface_hub import HfFileSystem
+
+    hub, base = HfFileSystem(), url.partition("://")[2].rstrip("/")
+    try:
+        base_info = hub.info(base, refresh=True)
+        below: Any = {} if base_info["type"] == "file" else hub.find(base, detail=True, refresh=True)
+    except httpx.HTTPError as error:
+        raise OSError(str(error)) from error
+    infos = below.values() if base_info["type"] == "directory" else [base_info]
+    start = _start(base_info["name"], base_info["type"] == "file")
+    return hub.open, {info["name"][start:]: (info["name"], [info["size"], info.get("blob_id")]) for info in infos}
+
+
+def _start(base: str, is_file: bool) -> int:
+    """The position in paths at which the names below `base` begin; of a file, its own name."""
+    if is_file:
+        return len(base) - len(base.rpartition("/")[2])
+    return len(base) + 1 if base else 0
+
+
+def _copied(url: str, listed: Listed, opened: Open) -> list[Path]:
+    """The copies of the listed files, made where there are none of their kind. Raises OSError."""
+    from huggingface_hub.constants import HF_HOME
+
+    facts = [url, {name: stamp for name, (_, stamp) in listed.items()}]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    folder = Path(HF_HOME) / "closelook" / digest[:32]
+    copies = []
+    for name, (path, _) in listed.items():
+        copy = folder / name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with opened(path) as source, tempfile.NamedTemporaryFile(dir=copy.parent, delete=False) as target:
+                _copy(source, target)
+            os.replace(target.name, copy)  # whole or not at all, also where another process copies it too
+        copies.append(copy)
+    return copies
+
+
+def _copy(source: IO[bytes], target: Any) -> None:
+    try:
+        shutil.copyfileobj(source, target, 1 << 20)
+    except BaseException:
+        os.unlink(target.name)
+        raise

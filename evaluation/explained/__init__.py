@@ -1,0 +1,1 @@
+"""Explained texts as rows of words and tokens, and aggregates of these."""

@@ -1,0 +1,1 @@
+"""Explorers: records too many for one page, with a list and filters."""

@@ -1,0 +1,137 @@
+"""Heat maps as HTML without scripts and style sheets, for notebooks, which admit neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from evaluation.report.heatmaps.tokens import FAINT, colour, share_of
+
+_TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
+#: The tokens that the decoder has seen, after those of the encoder.
+_SEEN = Markup(
+    '<span title="what the decoder has seen" '
+    'style="margin-left:10px;padding-left:10px;border-left:1px solid currentColor">{tokens}</span>'
+)
+_LINE = Markup(
+    '<tr><th scope="row" style="text-align:left;font-weight:600;padding-right:14px;white-space:nowrap">{label}</th>'
+    '<td style="text-align:left;line-height:1.9">{tokens}</td></tr>'
+)
+
+_TURNED = Markup(
+    '<th scope="col" style="vertical-align:bottom;font-weight:400;padding:0 1px">'
+    '<span style="writing-mode:vertical-rl;transform:rotate(180deg);white-space:pre">{word}</span></th>'
+)
+_TURNED_SEEN = Markup(
+    '<th scope="col" title="what the decoder has seen" style="vertical-align:bottom;font-weight:400;padding:0 1px;'
+    'border-left:1px solid currentColor"><span style="writing-mode:vertical-rl;transform:rotate(180deg);'
+    'white-space:pre">{word}</span></th>'
+)
+_SQUARE = Markup(
+    '<td title="{title}" style="background:{colour};min-width:16px;height:18px;border:1px solid #fff"></td>'
+)
+_ROW = Markup(
+    '<tr><th scope="row" style="text-align:right;font-weight:400;padding-right:6px">{target}</th>{cells}</tr>'
+)
+_TABLE = Markup(
+    '<table style="border-collapse:collapse;margin-bottom:12px"><thead><tr>'
+    '<th scope="row" style="text-align:left;vertical-align:bottom;padding-right:6px">{label}</th>{head}</tr></thead>'
+    "<tbody>{body}</tbody></table>"
+)
+
+
+def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
+    """A table of `entries` (data of :func:`heatmap.data`), a line a method; a token's tooltip shows its relevance."""
+    lines = Markup("").join(_lines(entry, len(entries) > 1) for entry in entries)
+    return Markup(
+        '<table style="border-collapse:collapse"><caption style="text-align:left;padding:4px 0">{}</caption>'
+        "<tbody>{}</tbody></table>"
+    ).format(caption, lines)
+
+
+def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
+    """A table for each method, for predictions of a text in turn: a row for each prediction, a column a token."""
+    tables = Markup("")
+    for number in range(len(entries[0]["rows"])):
+        tables += _matrix([(entry, entry["rows"][number]) for entry in entries])
+    return Markup('<div style="overflow-x:auto"><p style="margin:4px 0">{}</p>{}</div>').format(caption, tables)
+
+
+def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Markup:
+    """Cells have the colours of one scale, that of the largest magnitude of all; numbers where they are pointed at."""
+    values = [[*row["values"], *row.get("decoder", ())] for _, row in rows]
+    high = max((abs(value) for line in values for value in line), default=0.0) or 1.0
+    longest, of_longest = rows[max(range(len(rows)), key=lambda at: len(values[at]))]
+    seen = longest["decoder"] if "decoder" in of_longest else ()
+    columns = [*((token, _TURNED) for token in longest["tokens"]), *((token, _TURNED_SEEN) for token in seen)]
+    head, body = Markup(""), Markup("")
+    for token, header in columns:
+        head += header.format(word=token.strip() or "␣")
+    for (entry, _), line in zip(rows, values, strict=True):
+        cells = Markup("")
+        for (token, _), value in zip(columns, line, strict=False):
+            title = f"{entry['target']} ← {token.strip() or '␣'}: {value:.4g}"
+            cells += _SQUARE.format(title=title, colour=colour(share_of(value, high)))
+        body += _ROW.format(target=entry["target"], cells=cells)
+    return _TABLE.format(label=of_longest["label"], head=head, body=body)
+
+
+def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """A table of the shares of parts, a row for each explained span and method; `rows` name both, and part and share.
+
+    Parts are columns, in the order in which they come.
+    """
+    parts = list(dict.fromkeys(row["part"] for row in rows))
+    by_line: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        by_line.setdefault((row["target"], row["method"]), {})[row["part"]] = row["share"]
+    head = Markup("").join(Markup("<th scope=col>{}</th>").format(name) for name in ("explained", "method", *parts))
+    body = Markup("")
+    for names, shares in by_line.items():
+        cells = Markup("").join(Markup('<td style="text-align:left">{}</td>').format(name) for name in names)
+        for part in parts:
+            cells += Markup('<td style="text-align:right">{}</td>').format(
+                f"{shares[part]:.0%}" if part in shares else ""
+            )
+        body += Markup("<tr>{}</tr>").format(cells)
+    return Markup(
+        '<table style="border-collapse:separate;border-spacing:10px 2px;text-align:left">'
+        '<caption style="text-align:left">shares of relevance, by magnitude</caption>'
+        "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
+    ).format(head, body)
+
+
+def _lines(entry: Mapping[str, Any], several: bool) -> Markup:
+    """The lines of an entry; their labels name its target if there are `several` entries.
+
+    If all values of a line have one sign, its label tells the magnitude that is white.
+    """
+    target = f"{entry['target']} · " if several else ""
+    lines = Markup("")
+    for row in entry["rows"]:
+        white = f" (white is {row['low']:.3g})" if "low" in row else ""
+        lines += _LINE.format(label=target + row["label"] + white, tokens=_tokens(entry, row))
+    return lines
+
+
+def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Markup:
+    """The coloured tokens of a line, with those of the decoder if the model has one."""
+    strips = strip(entry["tokens"], row["values"], entry["special"], row)
+    if "decoder" in row:
+        start = [1] + [0] * (len(row["decoder"]) - 1)
+        strips += _SEEN.format(tokens=strip(entry["decoder"], row["decoder"], start, row))
+    return strips
+
+
+def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int], row: Mapping[str, Any]) -> Markup:
+    """Tokens coloured by their relevance on the scale of `row`; `specials` are 1 for special tokens, which are dim."""
+    spans = Markup("")
+    for token, value, special in zip(tokens, values, specials, strict=True):
+        word, share = token.removeprefix(" "), share_of(value, row["scale"], row.get("low", 0.0))
+        style = "opacity:.6" if special else ""
+        if not special and abs(share) >= FAINT:
+            style = f"background:{colour(share)};color:#000"
+        spans += " " * (token != word) + _TOKEN.format(title=f"{word}: {value:.4g}", style=style, word=word or "␣")
+    return spans

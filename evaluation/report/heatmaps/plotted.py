@@ -1,0 +1,186 @@
+"""Heat maps by matplotlib, for papers and slides: rows of coloured tokens, a matrix of predictions, pictures."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from evaluation.report.heatmaps.token_rows import letters_of, line_starts, visible
+from evaluation.report.heatmaps.tokens import FAINT, colour, in_digits, share_of
+
+Entry = Mapping[str, Any]  # of heatmaps.tokens.data
+_SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
+_FONT: dict[str, Any] = {"family": "DejaVu Sans Mono", "size": _SIZE}
+_WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
+_CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
+_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
+_WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+class Plot(Figure):
+    """A figure that notebooks show, whether or not pyplot was imported."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        _write(self, out, "png")
+        return out.getvalue()
+
+
+def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Plot:
+    """Rows of tokens for every line of the `entries`, or a matrix a method whose rows are the entries."""
+    if "image" in entries[0]:
+        return _pictures(entries[0], title)
+    return _matrices(entries, title) if as_matrix else _rows(entries, title)
+
+
+def saved(figure: Plot, path: Path) -> None:
+    """Write the figure as its suffix says: .pdf, .svg or .png. Equal figures are equal bytes. Raises OSError."""
+    _write(figure, path, path.suffix.removeprefix(".").lower())
+
+
+def _write(figure: Plot, target: Any, form: str) -> None:
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # signs that the font lacks are boxes
+        figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
+
+
+def _figure(width: float, height: float) -> tuple[Plot, Axes]:
+    """A figure of these inches, and axes over all of it whose unit is an inch and whose origin is its upper left."""
+    figure = Plot(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    return figure, axes
+
+
+class _Strip(NamedTuple):
+    """A line of a method, or with no tokens the heading of the lines below it."""
+
+    label: str
+    tokens: list[tuple[str, float, bool]]  # with their shares of the scale, and whether they are dim
+    starts: list[tuple[int, int]]  # the line and the letter at which each begins
+    lines: int
+
+    @property
+    def end(self) -> int:
+        """Letters of the longest line."""
+        pairs = zip(self.tokens, self.starts, strict=True)
+        return max((start + letters_of(visible(token)) for (token, *_), (_, start) in pairs), default=0)
+
+
+def _rows(entries: Sequence[Entry], title: str) -> Plot:
+    across, strips = int((_WIDTH - _LABEL) / _LETTER), []
+    for entry in entries:
+        if len(entries) > 1:
+            strips.append(_Strip(entry["target"], [], [], 1))
+        for row in entry["rows"]:
+            tokens = list(_cells(entry, row))
+            strips.append(_Strip(row["label"], tokens, *line_starts([token for token, *_ in tokens], across)))
+    height = _LINE * (1.5 + sum(strip.lines + 0.5 for strip in strips))
+    width = max(_LABEL + max(strip.end for strip in strips) * _LETTER, len(title) * 0.09)
+    figure, axes = _figure(width, height)
+    axes.text(0, _LINE * 0.8, title, fontsize=_SIZE + 1)
+    top = _LINE * 1.5
+    for strip in strips:
+        look: dict[str, Any] = {"fontweight": "bold"} if strip.tokens else {"fontstyle": "italic"}
+        axes.text(0, top + _LINE * 0.7, strip.label, fontsize=_SIZE, parse_math=False, **look)
+        _draw_strip(axes, strip, top)
+        top += _LINE * (strip.lines + 0.5)
+    return figure
+
+
+def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
+    for (token, share, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
+        x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token)
+        if abs(share) >= FAINT and not dim:
+            box = Rectangle((x, y + 0.02), letters_of(word) * _LETTER, _LINE * 0.84, color=colour(share), lw=0)
+            axes.add_patch(box)
+        axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **_FONT)
+
+
+def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, bool]]:
+    """Each token with its share of the scale, and whether it is special; what a decoder has seen behind a bar."""
+    high, low = row["scale"], row.get("low", 0.0)
+    for token, value, special in zip(entry["tokens"], row["values"], entry["special"], strict=True):
+        yield token, share_of(value, high, low), bool(special)
+    if "decoder" in row:
+        yield " |", 0.0, True
+        for token, value in zip(entry["decoder"], row["decoder"], strict=True):
+            yield token, share_of(value, high, low), False
+
+
+def _matrices(entries: Sequence[Entry], title: str) -> Plot:
+    """One matrix a method: a row for each entry, a column for each token that the last has read."""
+    longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
+    tables = [[_values(entry, entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
+    columns = [*longest["tokens"], *(longest.get("decoder", ()) if "decoder" in longest["rows"][0] else ())]
+    left = max(letters_of(visible(entry["target"])) for entry in entries) * _LETTER + 0.1
+    above = max(letters_of(visible(token)) for token in columns) * _LETTER + 0.1
+    cell = min(_CELL, max(0.12, (2.5 * _WIDTH - left) / len(columns)))
+    tall = 0.6 * _CELL
+    height = _LINE * 1.5 + len(tables) * (above + _LINE * 1.5 + tall * len(entries))
+    figure, axes = _figure(left + cell * len(columns), height)
+    axes.text(0, _LINE * 0.8, title, fontsize=_SIZE + 1)
+    top = _LINE * 1.5
+    for number, table in enumerate(tables):
+        axes.text(0, top + _LINE * 0.7, longest["rows"][number]["label"], fontsize=_SIZE, fontweight="bold")
+        base = top + _LINE + above
+        for at, token in enumerate(columns):
+            x = left + (at + 0.65) * cell
+            axes.text(x, base - 0.05, visible(token), rotation=90, ha="center", parse_math=False, **_FONT)
+        _draw_matrix(axes, table, (left, base), (cell, tall), numbered=len(columns) <= _NUMBERED)
+        for at, entry in enumerate(entries):
+            axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **_FONT)
+        top = base + tall * len(entries) + _LINE * 0.5
+    return figure
+
+
+def _values(entry: Entry, row: Mapping[str, Any]) -> list[float]:
+    return [*row["values"], *row.get("decoder", ())]
+
+
+def _draw_matrix(
+    axes: Axes,
+    table: Sequence[Sequence[float]],
+    corner: tuple[float, float],
+    size: tuple[float, float],
+    numbered: bool,
+) -> None:
+    """Cells of `size` from a `corner` on, coloured by their share of the largest of all, with numbers where asked."""
+    every = [value for row in table for value in row]
+    high, numbers = max(map(abs, every), default=0.0) or 1.0, iter(in_digits(every))
+    (left, top), (cell, tall) = corner, size
+    for at, row in enumerate(table):
+        for column, value in enumerate(row):
+            x, y, number = left + column * cell, top + at * tall, next(numbers)
+            axes.add_patch(Rectangle((x, y), cell, tall, facecolor=to_rgb(colour(value / high)), edgecolor="w", lw=0.5))
+            if numbered:
+                axes.text(x + cell / 2, y + 0.65 * tall, number, ha="center", fontsize=_SIZE - 3)
+
+
+def _pictures(entry: Entry, title: str) -> Plot:
+    """The picture that the model saw, followed by its relevance under each method."""
+    shown = [("", entry["image"]["source"]), *((row["label"], row["overlay"]) for row in entry["rows"])]
+    figure = Plot(figsize=(2.2 * len(shown), 2.7))
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=_SIZE + 1, x=0.02, ha="left")
+    for axes, (label, uri) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        data = b64decode(uri.partition(",")[2])
+        axes.imshow(np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")), interpolation="nearest")
+        axes.set_title(label, fontsize=_SIZE)
+        axes.set_axis_off()
+    return figure

@@ -1,0 +1,111 @@
+"""The relevance of one sample under every method, as AttnLRP's figure 7: rows of coloured tokens, and a table.
+
+The figure is SVG of rectangles and text in a monospaced font, so that no text has to be measured.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+from evaluation.report.heatmaps.tokens import FAINT, colour, share_of
+from evaluation.report.page import Figure
+from evaluation.report.table import Cell, Column, Row, Table
+
+NAME = "one_sample"
+LETTER, LINE, GAP = 7.2, 21, 9  # pixels: the width of a letter, the height of a line, the space between methods
+LABEL = 168  # pixels beside the tokens for a method's name; on narrow screens the name is above the tokens
+WIDE, NARROW = 1080, 318  # pixels: the width of the figure, also for narrow screens
+_STYLE = (
+    "text{font:12px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1d2327;white-space:pre}"
+    ".m{font:600 12px 'DejaVu Sans',Helvetica,Arial,sans-serif}.s{opacity:.42}"
+)
+
+Entry = Mapping[str, Any]  # of heatmap.data
+
+
+def token_rows(entry: Entry, title: str, caption: str) -> Figure:
+    """The figure of an entry: a row of tokens for each method, whose name is above the tokens on narrow screens."""
+    legend = (
+        " Orange is relevance towards the explained logit, blue is relevance against it, as a share of the method's "
+        "largest relevance; if all tokens have one sign, the smallest relevance is white. Evidence is underlined; "
+        "special tokens are dim."
+    )
+    wide, narrow = _svg(entry, WIDE, LABEL), _svg(entry, NARROW, 0)
+    return Figure(NAME, title, caption + legend, wide, WIDE, narrow, NARROW)
+
+
+def token_table(entry: Entry, title: str, caption: str) -> Table:
+    """The numbers of the figure: a row a method, a column a token."""
+    columns = [Column("", visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])]
+    rows = []
+    for row in entry["rows"]:
+        rows.append(Row(entry["task"], (entry["model"], row["label"]), tuple(map(Cell, row["values"]))))
+    return Table(NAME, title, caption, ("model", "method"), tuple(columns), tuple(rows))
+
+
+def _svg(entry: Entry, width: int, label: int) -> str:
+    """The figure as SVG; methods' names take `label` pixels beside the tokens, or a line above them if that is 0."""
+    starts, lines = line_starts(entry["tokens"], int((width - label) / LETTER))
+    above = 0 if label else LINE
+    height = above + LINE * lines + GAP
+    parts = []
+    for at, row in enumerate(entry["rows"]):
+        top = at * height
+        parts.append(f'<text class="m" x="0" y="{top + 14}">{escape(row["label"])}</text>')
+        parts += _tokens(entry, row, starts, label, top + above)
+    size = f'width="{width}" height="{height * len(entry["rows"])}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(parts)}</svg>'
+
+
+def _tokens(
+    entry: Entry, row: Mapping[str, Any], starts: Sequence[tuple[int, int]], left: int, top: int
+) -> Iterator[str]:
+    """The SVG elements of a row of tokens: colours, the mark of the position, underlines of evidence, and text.
+
+    `starts` are the (line, letter) of each token; the row begins at the pixel (`left`, `top`).
+    """
+    marks = zip(entry["tokens"], row["values"], entry["special"], entry["evidence"], strict=True)
+    for at, ((token, value, special, evidence), (line, letter)) in enumerate(zip(marks, starts, strict=True)):
+        word = visible(token)
+        x, y = round(left + LETTER * letter, 1), top + LINE * line
+        width, share = round(LETTER * letters_of(word), 1), share_of(value, row["scale"], row.get("low", 0.0))
+        box = f'<rect x="{x}" y="{y + 1}" width="{width}" height="17" rx="2" '
+        if not special and abs(share) >= FAINT:
+            yield f'{box}fill="{colour(share)}"/>'
+        if at == entry["position"]:
+            yield f'{box}fill="none" stroke="#8a8577"/>'
+        if evidence:
+            yield f'<path d="M{x} {y + 17.5}h{width}" stroke="#1d2327" stroke-width="1.5"/>'
+        dim = ' class="s"' if special else ""
+        fit = f'textLength="{width}" lengthAdjust="spacingAndGlyphs"'
+        yield f'<text{dim} x="{x}" y="{y + 14}" {fit}>{escape(word)}</text>'
+
+
+def line_starts(tokens: Sequence[str], across: int) -> tuple[list[tuple[int, int]], int]:
+    """((line, letter) at which each token begins, number of lines) for lines of `across` letters.
+
+    No line begins with a space.
+    """
+    starts, line, end = [], 0, 0
+    for token in tokens:
+        space, letters = token.startswith(" "), letters_of(visible(token))
+        if end and end + space + letters > across:
+            line, end = line + 1, 0
+        start = end + space if end else 0
+        starts.append((line, start))
+        end = start + letters
+    return starts, line + 1
+
+
+def visible(token: str) -> str:
+    """The token without a leading space; white space and other invisible characters are shown as signs."""
+    word = token.removeprefix(" ").replace("\n", "⏎")
+    return "".join(letter if letter.isprintable() else "�" for letter in word).strip() or "␣"
+
+
+def letters_of(word: str) -> int:
+    """The width in letters."""
+    return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in word)

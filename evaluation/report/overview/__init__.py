@@ -1,0 +1,1 @@
+"""The first screen: which methods to use, and how sure that is."""

@@ -1,0 +1,37 @@
+"""The terms of the report, the documentation (docs/glossary.md) and the code, each with its meaning."""
+
+TERMS: dict[str, str] = {
+    "relevance": "The share of the explained number that a method attributes to a token, patch, head, layer or neuron.",
+    "explained number": "A logit of the model, or the difference of two; for a regressor, its score.",
+    "target": "The token or label whose logit is explained.",
+    "foil": "A token or label that the target is compared with: why the target rather than the foil.",
+    "contrastive explanation": "An explanation of the target's logit minus the foil's.",
+    "evidence": "The tokens that are known to decide a prediction, such as the subject of a verb.",
+    "readout position": "The position in the model's input at whose output the prediction is read.",
+    "full and partial embeddings": "Relevance of the whole input of the first layer, or of its word embedding alone, "
+    "without the embedding of the position.",
+    "residual": "The part of the explained number that a method attributes to no token, such as that of biases.",
+    "conservation": "The property that relevance and residual sum to the explained number.",
+    "composite": "An assignment of rules to the layers of a model.",
+    "eager attention": "The implementation of attention that materialises the attention weights.",
+    "pointing game": "The share of samples in which the most relevant token is evidence.",
+    "deletion curve (MoRF)": "The model's score while tokens are removed, the most relevant first.",
+    "insertion curve (LeRF)": "The model's score while tokens are removed, the least relevant first.",
+    "faithfulness (ΔA)": "The area between both curves: how much earlier the score falls if the most relevant tokens "
+    "are removed first.",
+    "ablation": "Removing tokens, sources, heads or neurons from a computation to measure the effect.",
+    "activation patching": "Replacing an activation by that of another input to measure the effect.",
+    "logit lens": "The vocabulary's logits that a hidden state or a neuron's output vector has under the unembedding.",
+    "max-activating examples": "The passages of a corpus that activate a neuron most.",
+    "baseline": "The input, or the method, that others are compared with, such as relevance drawn at random.",
+    "chance": "The expected score of relevance drawn at random.",
+    "control": "A test of whether relevance depends on the model, such as one that randomises its weights.",
+    "sample": "A text, pair or image with its target, and the foil and evidence where it has them.",
+    "source": "A passage, sentence or turn of a prompt from which an answer is made.",
+    "cluster": "Samples that resemble each other, such as those of an article; intervals and tests count clusters.",
+    "cell": "A method's relevance for all samples of a model and task, with its explanation, embeddings and precision.",
+    "unit of work": "Samples that a worker computes and commits at once.",
+    "shard": "The file that a unit of work writes for an artifact.",
+    "artifact": "A result that a run stores with a manifest once it is complete.",
+    "reject": "A sample that could not be computed, stored with its reason.",
+}

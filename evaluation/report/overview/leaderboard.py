@@ -1,0 +1,174 @@
+"""The boards of the first screen: for each model and task, the methods in groups that tests tell apart."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from evaluation.report.overview.conclusion import conclusion
+from evaluation.report.overview.standings import DELTA, Beyond, Board, Standing, Verdicts, first_group
+from evaluation.report.results import CellKey, Methods, Results
+from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
+from evaluation.scoring.faithfulness.scores import MEASURES
+from evaluation.scoring.metrics import METRICS, lead
+from evaluation.scoring.statistics import Comparison
+
+FAITHFUL = (
+    "area between two curves of the model's score, as tokens are removed from the least relevant on, and from the most "
+    "relevant on; larger is more faithful, and random relevance has 0"
+)
+
+
+def boards(results: Results, beyond: Beyond) -> list[Board]:
+    """A board for each model and task whose methods were compared, in the order of tasks and models."""
+    all_boards = []
+    for task in results.scored:
+        for model in results.models:
+            dtypes = results.dtypes.get((model, task))
+            compared = results.comparisons.get((model, task, dtypes[0])) if dtypes else None
+            if compared is not None and lead() in compared.metrics:
+                all_boards.append(_board(results, compared, beyond, model, task))
+    return all_boards
+
+
+def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, task: str) -> Board:
+    """The board of a model and task, from the comparison of its methods."""
+    faithful = beyond.faithfulness.get((model, task))
+    unbeaten = () if faithful is None else faithful.groups(DELTA)[0]
+    standings = []
+    for rank, group in enumerate(compared.groups(lead(), METRICS[lead()].higher_is_better), start=1):
+        for method in group:
+            standing = Standing(
+                method,
+                rank,
+                evidence=_cell(compared, method, lead()),
+                faithfulness=_cell(faithful, method, DELTA),
+                is_unbeaten=method in unbeaten,
+                seconds=beyond.seconds.get((model, task, method)),
+                failed=beyond.verdicts.get((model, task, method)),
+                fails_on=_failed_on(beyond.verdicts, method),
+            )
+            standings.append(standing)
+    is_chance = results.baseline in [standing.method for standing in first_group(standings)]
+    concluded = conclusion(results, model, task, standings, compared)
+    return Board(model, task, standings, concluded, is_chance, _dropped(results, compared, model, task))
+
+
+def _failed_on(verdicts: Verdicts, method: str) -> tuple[str, ...]:
+    """Every "model · task" on which a method fails a control."""
+    failed = (failure[:2] for failure, control in verdicts.items() if control and failure[2] == method)
+    return tuple(f"{model} · {task}" for model, task in failed)
+
+
+def _dropped(results: Results, compared: Comparison, model: str, task: str) -> int:
+    """The number of samples of the method with most samples that the comparison does not hold."""
+    most = 0
+    for method in compared.methods:
+        score = results.score(CellKey(model, task, results.dtypes[model, task][0], method), lead())
+        most = max(most, 0 if score is None else score.n)
+    return max(0, most - compared.n)
+
+
+def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
+    """The mean of a method with its interval; undefined if the method is not compared."""
+    at = None if compared is None else compared.at(method, measure)
+    if compared is None or at is None:
+        return known(None)
+    low, high = interval_of(compared, method, measure)
+    return Cell(float(compared.mean[at]), DONE, compared.n, low, high)
+
+
+def leaderboard(results: Results, beyond: Beyond) -> Table:
+    """All boards as a table, a method a row."""
+    metric, measure = METRICS[lead()], MEASURES[DELTA]
+    columns = (
+        Column("", "group", digits=0),
+        Column("", metric.label, unit=f" {metric.unit}"),
+        Column("", measure.label, digits=2),
+        Column("", "ms a sample", significant=3),
+        Column("", "fails"),
+    )
+    frame = []
+    for board in boards(results, beyond):
+        for standing in board.standings:
+            labels = (board.model, results.label(standing.method))
+            milliseconds = None if standing.seconds is None else 1000 * standing.seconds
+            failed = Cell(state=standing.failed) if standing.failed else UNDEFINED_CELL
+            cells = (Cell(standing.group), standing.evidence, standing.faithfulness, known(milliseconds), failed)
+            frame += [Entry(board.task, labels, *entry) for entry in zip(columns, cells, strict=True)]
+    return Table(
+        "leaderboard",
+        "Leaderboard",
+        f"Group 1 holds the methods that no other method is shown to beat by {metric.label} on the samples that all "
+        "have (paired sign-flip test, p < .05 after Holm's correction over the pairs); group 2 holds those that only "
+        f"methods of group 1 beat, and so on. {measure.label} is of relevance that explains the same number as "
+        f"{metric.label}, under the first perturbation of the config. Intervals are 95 % intervals. Times are medians "
+        "over the batches of this run, as if methods shared no pass.",
+        ("model", "method"),
+        columns,
+    ).filled(frame)
+
+
+def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> dict[tuple[str, str, str], float]:
+    """Median seconds of a sample by (model, task, method), in the default precision of each model and task.
+
+    `rows` are of the schema RUNTIME with the columns `model`, `task` and `dtype` added. The time of a method in a
+    shared pass is the pass's forward plus the method's backward and aggregation.
+    """
+    return seconds_of(rows, {model_task: dtypes[0] for model_task, dtypes in results.dtypes.items()}, results.methods)
+
+
+def seconds_of(
+    rows: Iterable[Mapping[str, object]], dtypes: Mapping[tuple[str, str], str], methods: Methods
+) -> dict[tuple[str, str, str], float]:
+    """`method_seconds` in the precision of each (model, task) in `dtypes`."""
+    times: dict[tuple[object, ...], list[float]] = {}
+    for row in rows:
+        model, task = str(row["model"]), str(row["task"])
+        if row["dtype"] == dtypes.get((model, task)):
+            seconds = float(str(row["wall_s"])) / int(str(row["batch"]))
+            times.setdefault((model, task, row["method"], row["stage"]), []).append(seconds)
+    median = {key: float(np.median(values)) for key, values in times.items()}
+    seconds_of_method = {}
+    for model, task in dtypes:
+        for name, method in methods.items():
+            parts = [median.get((model, task, name, stage)) for stage in ("backward", "aggregate")]
+            shared = median.get((model, task, method.passes, "forward"))
+            whole = median.get((model, task, name, "method"), median.get((model, task, method.passes, "method")))
+            if shared is not None and None not in parts:
+                seconds_of_method[model, task, name] = shared + sum(part for part in parts if part is not None)
+            elif shared is None and whole is not None:
+                seconds_of_method[model, task, name] = whole
+    return seconds_of_method
+
+
+def glossary(results: Results) -> list[tuple[str, str]]:
+    """(word, meaning) of the shown tasks, metrics and methods; words without a meaning are left out."""
+    meanings = [(name, task.title) for name, task in results.tasks.items()]
+    meanings += [(metric.label, _first_line(metric.function)) for metric in METRICS.values()]
+    meanings.append((MEASURES[DELTA].label, FAITHFUL))
+    meanings += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
+    return [(word, meaning) for word, meaning in meanings if meaning]
+
+
+def weak_points(results: Results, board: Board) -> Iterator[str]:
+    """The sentences of records on methods that are not shown to be above chance for a known reason.
+
+    Such a method does no better than chance on some models by its definition, which its record explains.
+    """
+    base = results.baseline
+    compared = results.comparisons.get((board.model, board.task, results.dtypes[board.model, board.task][0]))
+    if compared is None or base not in compared.methods:
+        return
+    k, floor = compared.metrics.index(lead()), compared.methods.index(base)
+    for at, method in enumerate(compared.methods):
+        is_above = compared.mean[at, k] > compared.mean[floor, k] and compared.p[at, floor, k] < 0.05
+        if results.methods[method].weak and not is_above:
+            yield f"{results.label(method)}: {results.methods[method].weak}"
+
+
+def _first_line(function: object) -> str:
+    """The first line of a function's docstring."""
+    return (inspect.getdoc(function) or "").split("\n")[0]

@@ -1,0 +1,139 @@
+"""The records of the first screen: the methods of a model on a task, in groups that tests tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from evaluation.report.table import Cell
+from evaluation.scoring.faithfulness.scores import MEASURES
+from evaluation.scoring.metrics import METRICS, lead
+from evaluation.scoring.statistics import Comparison
+
+DELTA = "delta_area"
+NOT_MEASURED = "–"
+Verdicts = Mapping[tuple[str, str, str], str]  # the control that (model, task, method) fails; "" if it passes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method on a model and task. Cells have no value if nothing was measured."""
+
+    method: str
+    group: int  # from 1; no method of this group or of later groups is shown to be better
+    evidence: Cell
+    faithfulness: Cell
+    is_unbeaten: bool  # its faithfulness is measured, and no method is shown to be more faithful
+    seconds: float | None  # of a sample, as measured in this run
+    failed: str | None = None  # the control that it fails on this model and task; "" if it passes; None if none was run
+    fails_on: tuple[str, ...] = ()  # every "model · task" of the run on which it fails a control
+
+
+@dataclass(frozen=True)
+class Board:
+    """The methods on a model and task, by groups, and the conclusion from their tests."""
+
+    model: str
+    task: str
+    standings: Sequence[Standing]
+    conclusion: str
+    is_chance: bool = False  # random relevance is in the first group
+    dropped: int = 0  # samples that some method explains and the comparison leaves out
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods, in the order of groups."""
+        return [standing.method for standing in self.standings]
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The methods of each group, the best group first."""
+        groups = groupby(self.standings, lambda standing: standing.group)
+        return [[standing.method for standing in members] for _, members in groups]
+
+    @property
+    def used(self) -> list[Standing]:
+        """The methods to use: those of the first group that fail no control; none if random relevance is in it."""
+        return [] if self.is_chance else sound(self.standings)
+
+    @property
+    def samples(self) -> tuple[str, str]:
+        """The numbers of samples of evidence and of faithfulness, in words; empty if nothing was measured."""
+        return (
+            _counted([standing.evidence for standing in self.standings]),
+            _counted([standing.faithfulness for standing in self.standings]),
+        )
+
+    @property
+    def controls(self) -> str:
+        """The numbers of methods to use that passed a control on this model and task, and that were not tried."""
+        tried = [standing for standing in self.used if standing.failed is not None]
+        if not tried:
+            return NOT_MEASURED if self.used else ""
+        untried = len(self.used) - len(tried)
+        return f"{len(tried)} passed, {untried} untried" if untried else "passed"
+
+    @property
+    def spans(self) -> dict[str, str]:
+        """The range of the methods to use, by column: evidence, faithfulness and time.
+
+        Ranges are NOT_MEASURED if nothing was measured, and empty if there is no method to use.
+        """
+        metric, delta = METRICS[lead()], MEASURES[DELTA]
+        used = self.used
+        if not used:
+            return dict.fromkeys((metric.label, delta.label, "ms a sample"), "")
+        return {
+            metric.label: _span([standing.evidence.value for standing in used], "{:.0f}".format, metric.unit),
+            delta.label: _span([standing.faithfulness.value for standing in used], "{:.1f}".format, ""),
+            "ms a sample": _span([standing.seconds for standing in used], milliseconds, ""),
+        }
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """The numbers of the first screen besides scores against evidence."""
+
+    #: By (model, task): comparisons of ΔA, of relevance that explains the same number as the shown scores.
+    faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
+    seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of a sample, by (model, task, method)
+    verdicts: Verdicts = field(default_factory=dict)
+
+
+def first_group(standings: Sequence[Standing]) -> list[Standing]:
+    """The methods that no other method is shown to beat."""
+    return [standing for standing in standings if standing.group == 1]
+
+
+def sound(standings: Sequence[Standing]) -> list[Standing]:
+    """The methods of the first group that fail no control of the run."""
+    return [standing for standing in first_group(standings) if not standing.fails_on]
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds in milliseconds, with at least two digits and all digits before the decimal point.
+
+    >>> milliseconds(0.00123), milliseconds(1.5)
+    ('1.2', '1500')
+    """
+    return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
+
+
+def _counted(cells: Sequence[Cell]) -> str:
+    """The largest number of samples of `cells`, in words; empty without any."""
+    most = max((cell.n or 0 for cell in cells), default=0)
+    return f"{most} samples" if most else ""
+
+
+def _span(values: Sequence[float | None], form: Callable[[float], str], unit: str) -> str:
+    """The range of the known `values`, formatted by `form`.
+
+    >>> _span([0.4, None, 2.0], "{:.1f}".format, "%"), _span([None], str, "")
+    ('0.4 to 2.0 %', '–')
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOT_MEASURED
+    ends = dict.fromkeys((form(min(known)), form(max(known))))
+    return f"{' to '.join(ends)} {unit}".strip()

@@ -1,0 +1,195 @@
+"""Controls in the report: verdicts on methods, and correlations of relevance under trained and random weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, label, rank
+from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.scoring.controls import (
+    ARCHITECTURE,
+    BAR,
+    BY_DEPTH,
+    BY_DEPTH_ABSOLUTE,
+    CHANCE,
+    RANDOMISED,
+    REWRITTEN,
+    SHAPLEY,
+    SHAPLEY_ERROR,
+    ControlRow,
+)
+from lrp_core.methods.planted_records import PLANTED
+
+PAGE = "controls.html"
+PASSES, FAILS, TOO_FEW = "passes", "fails", "too few samples"
+CAUGHT, NOT_CAUGHT = "caught", "not caught"  # of planted methods
+_PLANTED_LABEL = ", planted"
+_CORRELATION = Column("where all weights are random", "correlation", digits=2)
+_ABSOLUTE = Column("where all weights are random", "of absolute values", digits=2)
+_BETWEEN = Column("", "between two random models", digits=2)
+_SAMPLES, _VERDICT = Column("", "samples", digits=0), Column("", "verdict")
+
+CONTROLS = Table(
+    "controls",
+    "Is relevance about the model?",
+    "All weights of a model are replaced by random ones, and the same numbers are explained again: the logit of the "
+    "right word (target) minus the logit of a wrong word (foil). An explanation of what the model has learnt must then "
+    "change (Adebayo et al. 2018). Correlations are Spearman's over the tokens of a sample, between relevance under "
+    "the trained and under the random model, as means over samples with 95 % intervals. Verdict: a method fails if "
+    f"the whole interval of the signed correlation lies above {BAR}, or if it gives all tokens the same relevance, "
+    "which counts as a correlation of 1. Random relevance is no explanation: it passes if its mean lies within the "
+    "interval that holds 99.9 % of such means by chance. Planted methods, which do not use the model, show that the "
+    "control works: it must catch them. A method that passes is not proven sound; the wider its interval, the less is "
+    "shown. Between two random models: the correlation that the architecture alone causes; it decides no verdict.",
+    ("model", "method"),
+    (_CORRELATION, _ABSOLUTE, _BETWEEN, _SAMPLES, _VERDICT),
+)
+
+_NEARNESS = Column("", "rank correlation", digits=2)
+_ERROR = Column("", "error", digits=2)
+
+NEAR_SHAPLEY = Table(
+    "shapley",
+    "Relevance beside exact Shapley values",
+    "Exact Shapley values of the tokens of texts with at most ten tokens, computed from a forward pass for every "
+    "subset of the tokens; an absent token has a zero embedding. Rank correlation: Spearman's, between relevance and "
+    "Shapley values of a sample. Error: the squared difference that remains after relevance is scaled by the best "
+    "non-negative factor, as a share of the squared Shapley values: 0 is a perfect match, 1 is no better than zero "
+    "relevance. Means over samples with 95 % intervals. Samples are those with a rank correlation; relevance that is "
+    "the same for all tokens has none. Values are of the target's logit minus the foil's, or of the target's logit "
+    "without a foil. A comparison, not a verdict: absent tokens are one definition of relevance among several.",
+    ("model", "method"),
+    (_NEARNESS, _ERROR, _SAMPLES),
+)
+
+MOVED = Table(
+    "rewritten",
+    "Relevance where other weights compute the same function",
+    "The weights are rewritten so that every output stays the same: attention heads or neurons change places, neurons "
+    "are scaled and the next layer is scaled back, the weights of norms are moved into the next layer, values inside a "
+    "head are rotated and rotated back. Numbers are the largest change of a token's relevance over all samples, as a "
+    "share of the sample's largest relevance. Methods that depend on the function alone (gradients, perturbation) can "
+    "change by rounding only; rules of propagation depend on how the function is computed and may change. A "
+    "description, not a verdict. A dash: the model's layers do not allow this rewriting.",
+    ("model", "method"),
+)
+
+
+def named(methods: Methods, name: str) -> str:
+    """The label of a method; that of a planted method says so."""
+    return PLANTED[name].label + _PLANTED_LABEL if name in PLANTED else label(methods, name)
+
+
+def verdicts(rows: Sequence[ControlRow]) -> dict[tuple[str, str, str], str]:
+    """The name of the control that a method fails, or "" if it passes, by (model, task, method).
+
+    Planted methods, and methods without a verdict, are left out.
+    """
+    failed = {}
+    for row in rows:
+        is_verdict = row.control in (RANDOMISED, CHANCE) and row.passed is not None
+        if is_verdict and row.method not in PLANTED:
+            failed[row.model, row.task, row.method] = "" if row.passed else row.control
+    return failed
+
+
+def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
+    """The verdict on every method of each model and task; planted methods come last."""
+    by_method: dict[tuple[str, str, str], dict[str, ControlRow]] = {}
+    for row in rows:  # of controls by depth, the last row replaces the others: there, all weights are random
+        if row.control in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
+            continue
+        by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
+    frame = []
+    for task, model, method in sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2]))):
+        controls = by_method[task, model, method]
+        verdict = controls.get(RANDOMISED) or controls[CHANCE]
+        numbers = (controls[BY_DEPTH], controls[BY_DEPTH_ABSOLUTE], controls[ARCHITECTURE])
+        passes, fails = (NOT_CAUGHT, CAUGHT) if method in PLANTED else (PASSES, FAILS)
+        state = {None: TOO_FEW, True: passes, False: fails}[verdict.passed]
+        cells = (*map(_cell, numbers), Cell(verdict.n), Cell(state=state))
+        labels = (model, named(methods, method))
+        frame += [Entry(task, labels, *entry) for entry in zip(CONTROLS.columns, cells, strict=True)]
+    return CONTROLS.filled(frame, f" {summary(rows, methods)}")
+
+
+def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
+    """The tables of controls without a verdict that were computed: Shapley values, and rewritten weights."""
+    near, moved = [], []
+    for row in sorted(rows, key=lambda row: (row.task, row.model, row.method in PLANTED, rank(methods, row.method))):
+        labels = (row.model, named(methods, row.method))
+        if row.control == SHAPLEY:
+            near += [Entry(row.task, labels, _NEARNESS, _cell(row)), Entry(row.task, labels, _SAMPLES, Cell(row.n))]
+        elif row.control == SHAPLEY_ERROR:
+            near.append(Entry(row.task, labels, _ERROR, _cell(row)))
+        elif row.control == REWRITTEN:
+            percent = row._replace(value=100 * row.value)
+            moved.append(Entry(row.task, labels, Column("", row.detail, significant=2, unit="%"), _cell(percent)))
+    frames = ((NEAR_SHAPLEY, near), (MOVED, moved))
+    return [table.filled(frame) for table, frame in frames if frame]
+
+
+def summary(rows: Sequence[ControlRow], methods: Methods) -> str:
+    """A sentence that names the methods of the run that fail, with models and tasks, and counts verdicts.
+
+    Random relevance is not counted among the methods that pass.
+    """
+    by_cell = verdicts(rows)
+    failed = {cell: control for cell, control in by_cell.items() if control}
+    counted = {cell for cell in by_cell if methods[cell[2]].family != "baseline"}
+    fails_on: dict[str, list[str]] = {}
+    for model, task, method in sorted(failed, key=lambda cell: rank(methods, cell[2])):
+        fails_on.setdefault(named(methods, method), []).append(f"{model} · {task}")
+    failures = "; ".join(f"{name} fails on {', '.join(cells)}" for name, cells in fails_on.items())
+    passed = len(counted - failed.keys())
+    subject = failures or "No method of the run fails"
+    return f"{subject}; methods of the run pass in {passed} of {len(counted)} verdicts."
+
+
+def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str | None) -> list[Figure]:
+    """The correlation by depth: a panel for each model and task, a line for each method of the run."""
+    shown = [row for row in rows if row.control == BY_DEPTH and row.method not in PLANTED]
+    look = looks({row.method for row in shown}, methods, baseline)
+    by_panel: dict[tuple[str, str], dict[str, list[ControlRow]]] = {}
+    for row in shown:
+        by_panel.setdefault((row.model, row.task), {}).setdefault(row.method, []).append(row)
+    panels = []
+    for (model, task), by_method in by_panel.items():
+        lines = []
+        for method, by_depth in by_method.items():
+            ends = ([row.low for row in by_depth], [row.high for row in by_depth])
+            marks: Mapping[str, Any] = look[method] | {"marker": "o", "markersize": 3}
+            correlations = [row.value for row in by_depth]
+            lines.append(Line(label(methods, method), range(len(by_depth)), correlations, marks, *ends))
+        names = _depths(shown, model, task)
+        ticks = {"xticks": range(len(names)), "xticklabels": names, "ylim": (-1.05, 1.05)}
+        panels.append(Panel(f"{model} · {task}", lines, ticks))
+    caption = (
+        "Spearman's correlation between relevance under the trained model and relevance after the weights of some "
+        "layers were replaced by random ones: those of the output layer (head), then also those of the blocks below "
+        "it, down to the layer that the axis names. At the right end all weights are random; the table gives its "
+        "verdict there. Bands are 95 % intervals over samples. A method whose line stays high hardly depends on what "
+        "the model has learnt."
+    )
+    axes = ("random: all layers from the output down to", "correlation with trained model")
+    return Plot("controls", "Relevance under random weights", caption, axes).figures(panels, methods)
+
+
+def _depths(rows: Sequence[ControlRow], model: str, task: str) -> list[str]:
+    """The names of the depths of a model and task, in order; of more than four, only the first and the last."""
+    names = list(dict.fromkeys(row.detail for row in rows if (row.model, row.task) == (model, task)))
+    if len(names) <= 4:
+        return names
+    return [names[0], *[""] * (len(names) - 2), names[-1]]
+
+
+def _cell(row: ControlRow) -> Cell:
+    """The cell of a control's number, undefined without samples."""
+    if not row.n or math.isnan(row.value):
+        return UNDEFINED_CELL
+    low, high = (None if math.isnan(end) else end for end in (row.low, row.high))
+    return Cell(row.value, n=row.n, low=low, high=high)

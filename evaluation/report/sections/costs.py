@@ -1,0 +1,201 @@
+"""Costs of explanations: timed passes against length, table 8 of Close Look, and tables 4 and 5 of NormXLogit."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from evaluation.report.drawing import COLOURS, Line, Panel, Plot
+from evaluation.report.page import Figure
+from evaluation.report.papers import close_look, normxlogit_costs
+from evaluation.report.results import Methods, label, rank
+from evaluation.report.table import Cell, Column, Entry, Table, known
+from evaluation.scoring.runtime import Cost, Pass, costs
+
+STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregation", "method": "all"}
+NORMXLOGIT = "NormXLogit"
+TABLE_4 = "table 4"  # the part of `closelook bench heads` that measures NormXLogit's table 4
+_MIB = 1 << 20
+_MEMORY = "48 GiB"  # of NormXLogit's GPU
+_DEVICE = ("BERT", "Quadro RTX 8000")  # NormXLogit's model and GPU
+
+Number = Mapping[str, Any]  # a row of the schema "bench"
+
+
+def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
+    """Time, and memory if it is known, against length: two figures for each device, a panel a model, a line a pass.
+
+    `rows` are of the schema RUNTIME with the columns `model` and `dtype` added. Whole passes of all tasks are shown.
+    """
+    by_pass = costs(dict(row, task="") for row in rows if row["stage"] == "method")
+    figures = []
+    for number, device in enumerate(dict.fromkeys(key.device for key in by_pass)):
+        on_device = {key: cost for key, cost in by_pass.items() if key.device == device}
+        seconds = {key: [1000 * second for second in cost.sample_s] for key, cost in on_device.items()}
+        peaks = {key: [np.nan, cost.peak_bytes / _MIB, np.nan] for key, cost in on_device.items() if cost.peak_bytes}
+        axes, logarithmic = ("tokens of the longest sample, up to", "ms per sample"), "Both axes are logarithmic. "
+        caption = f"{logarithmic}Lines are medians over batches, bands are between quartiles."
+        plot = Plot(f"runtime_{number}", f"Time against length, {device}", caption, axes, powers=True)
+        figures += plot.figures(_cost_panels(seconds), {})
+        axes, caption = (axes[0], "peak MiB of a batch"), f"{logarithmic}Memory beyond the weights."
+        plot = Plot(f"memory_{number}", f"Memory against length, {device}", caption, axes, powers=True)
+        figures += plot.figures(_cost_panels(peaks), {})
+    return figures
+
+
+def _cost_panels(measured: Mapping[Pass, Sequence[float]]) -> list[Panel]:
+    """A panel for each model and precision, with `measured` (low, middle, high) against length: a line a pass."""
+    passes = list(dict.fromkeys(key.method for key in measured))
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for (model, dtype, method), group in groupby(measured, key=lambda key: (key.model, key.dtype, key.method)):
+        keys = list(group)
+        low, middle, high = np.array([measured[key] for key in keys]).T
+        look = {"color": COLOURS[passes.index(method) % len(COLOURS)], "marker": "o", "markersize": 3.5}
+        line = Line(method, [key.length for key in keys], middle, look, low, high)
+        lines[f"{model} · {dtype}"].append(line)
+    lengths = [key.length for key in measured]
+    limits = {"xscale": "log", "yscale": "log", "xlim": (min(lengths, default=1) / 1.2, max(lengths, default=1) * 1.2)}
+    return [Panel(title, of_panel, limits) for title, of_panel in lines.items()]
+
+
+_MEASURED = {name: Column("ms per sample", name, significant=3, spread="quartiles") for name in STAGES.values()}
+_MEASURED["tokens/s"] = Column("", "tokens/s", digits=0)
+_MEASURED["peak MiB"] = Column("", "peak MiB", significant=3)
+_MEASURED["batches"] = Column("", "batches", digits=0)
+RUNTIME = Table(
+    "runtime",
+    "Measured passes",
+    "Medians over the batches of a run, with quartiles if there are several batches, by the padded length of the "
+    "batch. A pass may serve several methods: gradients is one forward pass for all methods that need a gradient; "
+    "their backward passes and aggregation have rows of their own. A pass marked (labels) explains every label, with a "
+    "backward pass for each. A dash: not measured; memory on a CPU is measured once for each length only.",
+    ("model", "precision", "pass", "device", "tokens"),
+    tuple(_MEASURED.values()),
+)
+
+
+def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Table:
+    """A row for each timed pass or method, model, precision, device and length; a column for each stage."""
+    return RUNTIME.filled(_passes(costs, methods))
+
+
+def _passes(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
+    """The cells of `cost_table`."""
+    columns = _MEASURED
+    batches: dict[tuple[str, tuple[str, ...]], int] = {}
+    for key, cost in costs.items():
+        row = (key.task, (key.model, key.dtype, label(methods, key.method), key.device, f"≤ {key.length}"))
+        low, median, high = (1000 * seconds for seconds in cost.sample_s)
+        cell = Cell(median, n=cost.batches)
+        if cost.batches > 1:
+            cell = replace(cell, low=low, high=high)
+        yield Entry(*row, columns[STAGES[key.stage]], cell)
+        yield Entry(*row, columns["batches"], Cell(batches.setdefault(row, cost.batches)))
+        if key.stage == "method":
+            yield Entry(*row, columns["tokens/s"], Cell(cost.tokens_per_s))
+            peak = None if cost.peak_bytes is None else cost.peak_bytes / _MIB
+            yield Entry(*row, columns["peak MiB"], known(peak))
+
+
+def explicit_against_modified(numbers: Sequence[Number], methods: Methods) -> Table:
+    """Table 8, from rows of the schema "bench" that `closelook bench lrp` wrote.
+
+    Of rows with the same model and device, the last one counts. `methods` are all registered methods, since the run may
+    lack those of the table.
+    """
+    ours = [number for number in numbers if number["part"] == "table_8"]
+    tasks = dict.fromkeys(number["task"] for number in ours if number.get("task"))
+    printed = {key: value for key, value in close_look().items() if key[0] == "8"}
+    names = dict.fromkeys(key[4] for key in printed if key[5] == "ms")
+    columns = {name: Column("", label(methods, name)) for name in names}
+    columns["speedup"] = Column("", "speedup", digits=2, unit="×")
+    frame = []
+    for number in ours:
+        if number["measure"] in ("backward_ms", "speedup"):
+            single = number["dtype"] in (None, "float32")
+            model = number["model"] if single else f"{number['model']}, {number['dtype']}"
+            column = columns.get(number["method"] if number["measure"] == "backward_ms" else "speedup")
+            if column is not None:
+                frame.append(Entry("ours", (model, number["device"]), column, Cell(number["value"])))
+    source = "Our numbers come from `closelook bench lrp`" + ("." if frame else ", which was not run for this store.")
+    for (_, gpu, _, model, name, measure), value in printed.items():
+        column = columns["speedup" if measure == "speedup" else name]
+        frame.append(Entry("Close Look", (model, gpu), column, Cell(value)))
+    return Table(
+        "table8",
+        "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
+        f"Median milliseconds of the backward pass and aggregation of one sample{' of ' * bool(tasks)}"
+        f"{', '.join(tasks)}, in single precision unless the row names another; the speedup is the median of the "
+        f"ratios of samples. {source}",
+        ("model", "device"),
+        tuple(columns.values()),
+        section="source",
+    ).filled(frame)
+
+
+SECONDS = Table(
+    "seconds_by_length",
+    "Seconds for one text, by its length",
+    "As NormXLogit's table 4: one text at a time, on BERT's base model. Our numbers are with random weights: median "
+    "and quartiles.",
+    ("model", "device", "tokens"),
+    section="source",
+    paper=NORMXLOGIT,
+)
+BATCHES = Table(
+    "largest_batches",
+    "How many texts fit into memory",
+    f"As NormXLogit's table 5: texts of 512 tokens in {_MEMORY}. Our numbers of texts are the memory that the weights "
+    "leave, divided by the peak memory of one text on the named device. The time of one text in a batch of this size "
+    "is the paper's; we did not measure it.",
+    ("model", "device", "method"),
+    (Column("", "texts", digits=0), Column("", "ms per text", digits=1)),
+    section="source",
+    paper=NORMXLOGIT,
+)
+
+
+def length_tables(numbers: Sequence[Number], methods: Methods) -> list[Table]:
+    """NormXLogit's tables 4 and 5; none if nothing was measured at its lengths. Of equal rows the last one counts.
+
+    `methods` are all registered methods, since the run may lack those that were measured.
+    """
+    printed = normxlogit_costs()
+    lengths = list(dict.fromkeys(int(tokens) for measure, tokens, _ in printed if measure == "seconds"))
+    measured = [number for number in numbers if number["part"] == TABLE_4 and number["measure"] == "median"]
+    measured = [number for number in measured if number["length"] in lengths]
+    if not measured:
+        return []
+    shown = {number["method"] for number in measured} | {key[2] for key in printed}
+    names = sorted(shown, key=partial(rank, methods))
+    measured.sort(key=lambda number: (*_model(number), number["length"], names.index(number["method"])))
+    columns = {name: Column("", label(methods, name), significant=3, spread="quartiles") for name in names}
+    seconds, batches = [], []
+    texts, per_text = BATCHES.columns
+    for number in measured:
+        name, (model, device) = number["method"], _model(number)
+        cell = Cell(number["value"], n=number["n"], low=number["q1"], high=number["q3"])
+        seconds.append(Entry("ours", (model, device, str(number["length"])), columns[name], cell))
+        details = json.loads(number["details"])
+        if number["length"] == lengths[-1] and details.get("memory") == _MEMORY:
+            batches.append(Entry("ours", (model, device, label(methods, name)), texts, Cell(details["fit"])))
+    for (measure, tokens, name), value in sorted(printed.items(), key=lambda item: names.index(item[0][2])):
+        if measure == "seconds":
+            seconds.append(Entry(NORMXLOGIT, (*_DEVICE, tokens), columns[name], Cell(value)))
+        elif int(tokens) == lengths[-1]:
+            column, scale = (texts, 1) if measure == "batch" else (per_text, 1000)
+            batches.append(Entry(NORMXLOGIT, (*_DEVICE, label(methods, name)), column, Cell(scale * value)))
+    return [replace(SECONDS, columns=tuple(columns.values())).filled(seconds), BATCHES.filled(batches)]
+
+
+def _model(number: Number) -> tuple[str, str]:
+    """(the model's name with its precision and the number of layers that were measured, the device)."""
+    name = f"{number['model']}, {json.loads(number['details'])['layers']} layers, {number['dtype']}"
+    return name, number["device"]

@@ -1,0 +1,156 @@
+"""Evidence and faithfulness of the same relevance: both numbers of every method, and the agreement of rankings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluation.report.drawing import POINT, Bar, Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.results import Results, label
+from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, CurveSet, ordered, summary_cell
+from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.scoring.faithfulness.areas import Agreement
+from evaluation.scoring.faithfulness.scores import MEASURES, summarise
+from evaluation.scoring.metrics import METRICS, lead
+
+SETTINGS = (
+    "Rows say how tokens are removed (zeroed: their embedding is set to zero) and which number is explained and "
+    "followed: the logit of the target, or where they say so, target − foil, its difference from the logit of the "
+    "wrong word."
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method on one model and task: its evidence score, its faithfulness, and its cost."""
+
+    method: str
+    evidence: Cell
+    delta: Cell  # ΔA
+    forwards: float  # forward passes of a sample
+
+
+@dataclass(frozen=True)
+class EvidencePoints:
+    """Evidence scores and ΔA of the same relevance on the same samples, for all methods of one setting of curves."""
+
+    curve_set: CurveSet
+    points: Sequence[Point]
+    agreement: Agreement  # of the two rankings of methods, without random relevance
+
+    @classmethod
+    def of(
+        cls, curve_set: CurveSet, results: Results, forwards: Mapping[str, float], resamples: int, seed: int
+    ) -> EvidencePoints | None:
+        """The points of `curve_set`; None if no method has both numbers. `forwards` are the costs of methods."""
+        joint = curve_set.joint
+        if joint is None or not len(joint.evidence):
+            return None
+        at, points = {name: index for index, name in enumerate(joint.methods)}, []
+        bounds = (0.0, METRICS[lead()].scale)
+        for method in ordered(joint.methods, results.methods):
+            evidence = summarise(joint.evidence[:, at[method]], resamples, seed, bounds, joint.clusters)
+            delta = summarise(joint.delta[:, at[method]], resamples, seed, None, joint.clusters)
+            points.append(Point(method, summary_cell(evidence), summary_cell(delta), forwards[method]))
+        return cls(curve_set, points, joint.agreement(results.baselines, resamples, seed))
+
+
+def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> Table:
+    """Evidence score, ΔA and cost of every method."""
+    metric = METRICS[lead()]
+    columns = (
+        Column("", metric.label),
+        Column("", MEASURES[DELTA].label, digits=DIGITS),
+        Column("", "samples", digits=0),
+        Column("", "forwards", significant=3),
+    )
+    frame = []
+    for setting in of_settings:
+        for point in setting.points:
+            row = setting.curve_set.row(label(results.methods, point.method))
+            cells = (point.evidence, point.delta, Cell(setting.agreement.n), Cell(point.forwards))
+            frame += [Entry(*row, *entry) for entry in zip(columns, cells, strict=True)]
+    return Table(
+        "evidence_faithfulness",
+        "Evidence beside faithfulness",
+        f"{metric.label}: the share of samples in which a method's most relevant token is evidence. ΔA: how faithful "
+        "the same relevance is on the same samples, those that the model predicts correctly. Forwards: the cost of all "
+        "explanations that this run computes with the method, in forward passes of a sample; a backward pass counts as "
+        f"a forward pass. {SETTINGS} 95 % intervals.",
+        ("model", "method"),
+        columns,
+    ).filled(frame)
+
+
+def agreement_table(of_settings: Sequence[EvidencePoints]) -> Table:
+    """The rank correlation of each setting, with its interval and the number of methods."""
+    frame: list[Entry] = []
+    for setting in of_settings:
+        frame += correlated(setting.curve_set.task, (setting.curve_set.setting(),), setting.agreement)
+    return Table(
+        "evidence_faithfulness_ranks",
+        "Do both rankings agree?",
+        "Spearman's rank correlation between the methods' mean evidence scores and their mean faithfulness, of the "
+        "same relevance on the same samples: 1 if both rank the methods alike. Random relevance is left out. A "
+        "correlation over few methods says little, even if its interval is narrow. 95 % bootstrap intervals over "
+        "samples.",
+        ("model",),
+    ).filled(frame)
+
+
+def correlated(task: str, labels: tuple[str, ...], value: Agreement) -> Iterator[Entry]:
+    """A row of a table of rank correlations: the correlation, and its numbers of methods and samples."""
+    cell = UNDEFINED_CELL
+    if not math.isnan(value.value):
+        cell = Cell(value.value, DONE, value.n, value.low, value.high)
+    yield Entry(task, labels, Column("", "rank correlation", digits=DIGITS), cell)
+    yield Entry(task, labels, Column("", "methods", digits=0), Cell(value.methods))
+    yield Entry(task, labels, Column("", "samples", digits=0), Cell(value.n))
+
+
+def _panel_title(curve_set: CurveSet, curve_sets: Sequence[CurveSet]) -> str:
+    """The model of a panel; with the perturbation if the model and task have several."""
+    model_and_task = (curve_set.model, curve_set.task)
+    same_task = (other for other in curve_sets if (other.model, other.task) == model_and_task)
+    several = len({other.perturbation for other in same_task}) > 1
+    return curve_set.setting() if several else curve_set.model + OF_SCORE[curve_set.score]
+
+
+def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> list[Figure]:
+    """Evidence score against faithfulness, a point a method, a panel for each model and task; none without points."""
+    methods = {point.method for setting in of_settings for point in setting.points}
+    look = looks(methods, results.methods, results.baseline)
+    curve_sets = [setting.curve_set for setting in of_settings]
+    panels = []
+    for setting in of_settings:
+        lines = [_point(point, label(results.methods, point.method), look[point.method]) for point in setting.points]
+        value = setting.agreement.value
+        rho = "" if math.isnan(value) else f" · ρ = {value:.2f}"
+        title = _panel_title(setting.curve_set, curve_sets)
+        panels.append(Panel(f"{title} · {setting.curve_set.task}{rho}", lines, {"xlim": (-4, 104)}))
+    metric = METRICS[lead()]
+    caption = (
+        f"Each point is a method. Horizontal: the share of samples in which its most relevant token is evidence "
+        f"({metric.label}). Vertical: its faithfulness (ΔA), of the same relevance on the same samples. Lines are 95 % "
+        "intervals; larger points cost more. ρ is the correlation of the two rankings of methods, without random "
+        "relevance; the table of ranks gives its interval and the number of methods."
+    )
+    axes = (f"evidence: {metric.label}, {metric.unit}", "faithfulness: ΔA")
+    plot = Plot("evidence_faithfulness", "Evidence beside faithfulness", caption, axes)
+    return plot.figures(panels, results.methods)
+
+
+def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
+    """A method as a point of the figure, with its intervals as bars; a costlier method has a larger point."""
+    evidence, delta = point.evidence, point.delta
+    x, y = evidence.value or 0.0, delta.value or 0.0
+    thin = {"linewidth": 0.9}
+    bars: list[Bar] = [
+        ([evidence.low or 0, evidence.high or 0], [y, y], thin),
+        ([x, x], [delta.low or 0, delta.high or 0], thin),
+    ]
+    size = {"markersize": 4 + 1.6 * math.log2(1 + point.forwards), "alpha": 0.85}
+    return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)

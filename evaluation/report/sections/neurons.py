@@ -1,0 +1,244 @@
+"""Neurons in the report: the drop of the explained number when neurons are ablated, and relevance layer by layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from matplotlib.scale import SymmetricalLogScale
+
+from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, label, rank
+from evaluation.report.table import (
+    BOLD,
+    DONE,
+    MISSING,
+    NOT_FINITE,
+    UNSEEN,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    interval_of,
+    marked_if_best,
+    smallest_differences,
+)
+from evaluation.schema import NEURONS
+from evaluation.scoring.faithfulness.areas import on_common_samples
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from evaluation.scoring.intervals import cluster_numbers, mean_intervals
+from evaluation.scoring.statistics import Comparison, compare
+
+_NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
+_DIGITS = 2
+
+
+@dataclass(frozen=True)
+class Ablations:
+    """Neuron ablations of a model and task: the drop of the explained number, on the samples that all rankings have.
+
+    A ranking without any finite sample is left out, since it would leave no samples to the others.
+    """
+
+    model: str
+    task: str
+    explanation: str
+    rankings: tuple[str, ...]  # M rankings with samples
+    counts: tuple[int, ...]  # K numbers of ablated neurons
+    drops: np.ndarray  # [N, M, K], by sample, ranking and count
+    lost: int  # samples that are left out, because a ranking lacks them or logits are not finite
+    empty: tuple[str, ...] = ()  # rankings without samples
+    clusters: np.ndarray | None = None  # [N] numbers of the samples' clusters
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        task: str,
+        explanation: str,
+        counts: Sequence[int],
+        explained: Mapping[str, Mapping[str, np.ndarray]],
+        clusters: Mapping[str, str] = MappingProxyType({}),
+    ) -> Ablations:
+        """The drops from the `explained` number [1 + K] by ranking and sample, whose first value is without ablation.
+
+        `clusters` maps samples that share a cluster to its name.
+        """
+        samples = {name for by_sample in explained.values() for name in by_sample}
+        known: dict[str, dict[str, np.ndarray]] = {}
+        for ranking, by_sample in explained.items():
+            finite = {name: numbers for name, numbers in by_sample.items() if np.isfinite(numbers).all()}
+            if finite:
+                known[ranking] = finite
+        common, stacked = on_common_samples(known)
+        stacked = stacked.reshape(len(common), len(known), 1 + len(counts))
+        drops = stacked[..., :1] - stacked[..., 1:]
+        empty = tuple(ranking for ranking in explained if ranking not in known)
+        lost, numbers = len(samples) - len(common), cluster_numbers(clusters, common)
+        return cls(model, task, explanation, tuple(known), tuple(counts), drops, lost, empty, numbers)
+
+    def compared(self, resamples: int, seed: int) -> Comparison | None:
+        """Mean drops with intervals, and paired tests between rankings; None without samples."""
+        counts = tuple(map(str, self.counts))
+        return compare(self.drops, self.rankings, counts, resamples, seed, 1.0, clusters=self.clusters)
+
+
+#: Ablated neurons in captions, by the config's name of their value.
+ABLATED = {"zero": "are set to zero", "mean": "are set to their mean over the corpus"}
+
+
+def ablation_figure(
+    ablations: Sequence[Ablations], methods: Methods, resamples: int, seed: int, value: str = "zero"
+) -> list[Figure]:
+    """The mean drop against the number of ablated neurons, with intervals: a panel for each task and model.
+
+    `value` is the config's name of the value of ablated neurons, a key of ABLATED.
+    """
+    shown = [ablation for ablation in ablations if len(ablation.drops)]
+    look = looks({name for ablation in shown for name in ablation.rankings}, methods, RANDOM)
+    panels = []
+    for ablation in shown:
+        lines = []
+        for at, name in enumerate(ablation.rankings):
+            drops = ablation.drops[:, at]
+            low, high = mean_intervals(drops, max(1, resamples), seed, None, ablation.clusters)
+            points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
+            lines.append(Line(named(methods, name), ablation.counts, drops.mean(0), points, low, high))
+        scale = SymmetricalLogScale(None, linthresh=1)
+        ticks = {"xscale": scale, "xticks": ablation.counts, "xticklabels": list(map(str, ablation.counts))}
+        panels.append(Panel(f"{ablation.task} · {ablation.model}", lines, ticks))
+    caption = (
+        f"The drop of the explained number when the first neurons of a ranking {ABLATED[value]} at all positions. "
+        "Random neurons are drawn anew for each sample; activation ranks neurons by their largest activation over "
+        "positions. Bands are 95 % intervals over samples."
+    )
+    axes = ("ablated neurons", "drop of the logit")
+    return Plot("knockouts", "Neuron ablation", caption, axes).figures(panels, methods)
+
+
+def ablation_table(
+    ablations: Sequence[Ablations],
+    methods: Methods,
+    missing: Sequence[tuple[str, str, str]],
+    resamples: int,
+    seed: int,
+    value: str = "zero",
+) -> Table:
+    """The mean drop at each number of ablated neurons, tested against random neurons: a ranking a row.
+
+    `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`ablation_figure`.
+    """
+    caption = (
+        f"The drop of the explained number when the first n neurons {ABLATED[value]}, with 95 % intervals. p is of the "
+        "difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of rankings). "
+        f"{BOLD} {UNSEEN}"
+    )
+    lost = sum(ablation.lost for ablation in ablations)
+    reason = "because some ranking lacks them or their logits are not finite"
+    note = f" {lost} samples are left out, {reason}." if lost else ""
+    counts = {count for ablation in ablations for count in ablation.counts}
+    columns = {str(n): Column("neurons gone", str(n), digits=_DIGITS) for n in sorted(counts)}
+    frame = []
+    for ablation in ablations:
+        compared = ablation.compared(resamples, seed)
+        for name in (*ablation.rankings, *ablation.empty):
+            for count, column in columns.items():
+                cell = _cell(ablation, compared, name, count)
+                frame.append(Entry(ablation.task, (ablation.model, named(methods, name)), column, cell))
+        frame += smallest_differences(ablation.task, (ablation.model,), columns, compared)
+    for task, model, name in missing:
+        labels = (model, named(methods, name))
+        frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]
+    frame.sort(key=lambda entry: entry.section)
+    return Table("knockouts", "Neuron ablation", caption, ("model", "ranking")).filled(frame, note)
+
+
+def _cell(ablation: Ablations, compared: Comparison | None, name: str, count: str) -> Cell:
+    """The mean drop of a ranking after `count` neurons, with the p value of its difference from random neurons."""
+    if name in ablation.empty:
+        return Cell(state=NOT_FINITE)
+    if int(count) not in ablation.counts or not len(ablation.drops):
+        return Cell(state=MISSING)
+    at = ablation.rankings.index(name), ablation.counts.index(int(count))
+    random = difference_cell(compared, name, RANDOM, count)
+    low, high = interval_of(compared, name, count)
+    cell = Cell(float(ablation.drops[:, *at].mean()), DONE, len(ablation.drops), low, high, random.p)
+    return marked_if_best(cell, compared, name, count, higher_is_better=True)
+
+
+def named(methods: Methods, name: str) -> str:
+    """The label of a ranking of neurons."""
+    return _NAMES.get(name) or label(methods, name)
+
+
+#: Parts of a block that keep relevance, such as biases and the softmax; routers only in mixtures of experts.
+REASONS = tuple(name.removeprefix("kept_by_") for name in NEURONS.names if name.startswith("kept_by_"))
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Relevance at the layer boundaries of a model on a task under one method, as means over samples.
+
+    All numbers are shares of the mean relevance above the last block.
+    """
+
+    model: str
+    task: str
+    method: str
+    boundaries: np.ndarray  # [L + 1] relevance at each boundary, from below the first block to above the last
+    kept: np.ndarray  # [L, R] relevance that a block keeps, by the first R of REASONS
+    neurons: np.ndarray  # [L] relevance of the feed-forward neurons
+
+
+def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
+    """Relevance at each layer boundary: a panel for each task and model, a line a method."""
+    look = looks({crossing.method for crossing in crossings}, methods)
+    unstable = any(methods[each.method].unstable for each in crossings if each.method in methods)
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for crossing in sorted(crossings, key=lambda crossing: rank(methods, crossing.method)):
+        colour = {"color": look[crossing.method]["color"]}
+        boundaries = crossing.boundaries
+        line = Line(label(methods, crossing.method), range(len(boundaries)), boundaries, colour)
+        lines[f"{crossing.task} · {crossing.model}"].append(line)
+    titles = dict.fromkeys(f"{crossing.task} · {crossing.model}" for crossing in crossings)
+    panels = [Panel(title, lines[title], {"yscale": "symlog" if unstable else "linear"}) for title in titles]
+    caption = (
+        "Relevance that crosses each layer boundary, a mean over samples: boundary 0 is below the first block, the "
+        "last boundary above the last block. If a method conserves relevance, the loss on the way down is the share "
+        "that biases and the softmax keep."
+    )
+    axes = ("boundary", "relevance")
+    return Plot("boundaries", "Conservation by layer", caption, axes).figures(panels, methods)
+
+
+CROSSING = Table(
+    "boundaries",
+    "Conservation by layer",
+    "Means over samples of the relevance that enters and leaves a block, that it keeps, and that its feed-forward "
+    "neurons have.",
+    ("model", "method", "layer"),
+)
+
+
+def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
+    """Relevance that enters a block from above, leaves it below, is kept, and is on its neurons: a layer a row."""
+    reasons = max(crossing.kept.shape[1] for crossing in crossings)
+    frame = []
+    for crossing in crossings:
+        for layer in reversed(range(len(crossing.kept))):
+            above, below = crossing.boundaries[layer + 1], crossing.boundaries[layer]
+            kept = np.zeros(reasons)
+            kept[: crossing.kept.shape[1]] = crossing.kept[layer]
+            numbers = {"from above": above, "to below": below}
+            numbers |= {f"kept by {reason}": share for reason, share in zip(REASONS, kept, strict=False)}
+            numbers |= {"unaccounted": above - below - kept.sum(), "neurons": crossing.neurons[layer]}
+            labels = (crossing.model, label(methods, crossing.method), str(layer))
+            for name, number in numbers.items():
+                column = Column("relevance", name, digits=3, signed=True)
+                frame.append(Entry(crossing.task, labels, column, Cell(round(float(number), 6) + 0.0)))
+    return CROSSING.filled(frame)

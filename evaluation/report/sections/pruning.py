@@ -1,0 +1,296 @@
+"""Head pruning: accuracy as attention heads are removed (figures 2 to 5 of Close Look), and areas under the curves."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, Results, label, rank
+from evaluation.report.table import (
+    BOLD,
+    MISSING,
+    UNDEFINED,
+    UNSEEN,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    marked_if_best,
+    smallest_differences,
+)
+from evaluation.scoring.faithfulness.scores import summarise
+from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
+from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.statistics import Comparison, compare
+from evaluation.tasks import Task
+
+POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
+ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
+MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
+OURS = "Ours"  # instead of a number, for figures that Close Look does not have
+AREA = "area"
+Tasks = Mapping[str, Task]
+Clusters = Mapping[str, str]  # by sample
+Setting = tuple[str, str, str]  # method, order, pooling
+_Areas = dict[Setting, dict[str, list[float]]]
+_RANDOM = (RANDOM, NOT_POOLED)
+
+
+@dataclass(frozen=True)
+class PruningCurve:
+    """A pruning curve: accuracy after each number of removed heads."""
+
+    model: str
+    task: str
+    method: str
+    pooling: str
+    order: str
+    removed: np.ndarray  # [S] numbers of removed heads
+    accuracy: np.ndarray  # [S] in percent
+    low: np.ndarray | None = None  # [S] extremes of random orders
+    high: np.ndarray | None = None
+    runs: int = 1  # random orders in the mean
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class PrunedAreas:
+    """The area under the pruning curve of every sample, in percent, for the methods of a model and task.
+
+    Areas are by (method, order, pooling) and sample.
+    """
+
+    model: str
+    task: str
+    paper: Mapping[Setting, Mapping[str, float]]  # heads are ranked on all samples
+    halves: Mapping[Setting, Mapping[str, float]]  # heads are ranked on the half that does not hold the sample
+
+    def compared(self, order: str, pooling: str, resamples: int, seed: int, clusters: Clusters) -> Comparison | None:
+        """Compares methods, and random orders, by the areas of halves on the samples that all have; None without any.
+
+        `clusters` maps samples that share a cluster to its name.
+        """
+        by_method = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
+        if not by_method:
+            return None
+        common = sorted(set.intersection(*map(set, by_method.values())))
+        table = [[areas[name] for areas in by_method.values()] for name in common]
+        values = np.array(table).reshape(-1, len(by_method), 1)
+        numbers = cluster_numbers(clusters, common)
+        return compare(values, tuple(by_method), (AREA,), resamples, seed, 1.0, False, numbers)
+
+
+def areas_of(rows: Iterable[Mapping[str, Any]]) -> list[PrunedAreas]:
+    """Areas by model and task, from rows of the schema PRUNING with `model` and `task` added.
+
+    Rows without areas of samples are left out. A sample's area under random orders is the mean over the orders.
+    """
+    by_task: dict[tuple[str, str], tuple[_Areas, _Areas]] = {}
+    for row in (row for row in rows if row["samples"] is not None):
+        paper, halves = by_task.setdefault((row["task"], row["model"]), (defaultdict(_lists), defaultdict(_lists)))
+        sides = [halves] if row["half"] is not None else [paper]
+        if row["order"] == RANDOM:
+            sides = [paper, halves]
+        for side in sides:
+            by_sample = side[row["method"], row["order"], row["pooling"]]
+            for sample, value in zip(row["samples"], row["areas"], strict=True):
+                by_sample[sample].append(100 * value)
+    return [PrunedAreas(model, task, *map(_means, sides)) for (task, model), sides in by_task.items()]
+
+
+def _lists() -> dict[str, list[float]]:
+    """An empty mapping whose values start as empty lists."""
+    return defaultdict(list)
+
+
+def _means(side: _Areas) -> dict[Setting, dict[str, float]]:
+    """The mean area of each sample over orders."""
+    means = {}
+    for setting, by_sample in side.items():
+        means[setting] = {sample: float(np.mean(values)) for sample, values in by_sample.items()}
+    return means
+
+
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[PruningCurve]:
+    """Curves from rows of the schema PRUNING with `model` and `task` added; random orders become one mean curve.
+
+    Curves whose heads are ranked on half of the samples are left out.
+    """
+    runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
+    samples = {}
+    for row in (row for row in rows if row["half"] is None):
+        key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
+        point = (row["step"], len(row["pruned_heads"]), 100 * row["accuracy"])
+        runs.setdefault(key, {}).setdefault(row["seed"], []).append(point)
+        samples[key] = row["n"]
+    curves = []
+    for key, seeds in runs.items():
+        paths = [np.array(sorted(points)) for points in seeds.values()]  # [S, 3] for each seed
+        removed = np.cumsum(paths[0][:, 1])
+        accuracy = np.stack([path[:, 2] for path in paths])  # [seeds, S]
+        low, high = (accuracy.min(axis=0), accuracy.max(axis=0)) if len(paths) > 1 else (None, None)
+        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
+    return curves
+
+
+def pruning_figures(curves: Sequence[PruningCurve], methods: Methods, tasks: Tasks) -> list[Figure]:
+    """The figures of pruning: those of Close Look, with their numbers, then those of the opposite order.
+
+    A task with a figure in Close Look's main text (ReLU per token) has it first, with a panel for each model. Every
+    task then has a figure with all poolings: models down, poolings across.
+    """
+    by_task: dict[str, list[PruningCurve]] = defaultdict(list)
+    for curve in curves:
+        by_task[curve.task].append(curve)
+    known = sorted(by_task, key=lambda task: (tasks[task].figure or OURS, task))
+    figures: list[Figure] = []
+    for task in known:
+        number = tasks[task].main_figure
+        if number and any((c.pooling, c.order) == (MAIN_POOLING, "least_first") for c in by_task[task]):
+            figures += _pruning_figure(by_task[task], methods, "least_first", [MAIN_POOLING], number, main=True)
+    for order in ORDERS:
+        for task in known:
+            computed = {curve.pooling for curve in by_task[task] if curve.order == order}
+            poolings = [pooling for pooling in POOLINGS if pooling in computed]
+            title = (tasks[task].figure if order == "least_first" else None) or OURS
+            if poolings:
+                figures += _pruning_figure(by_task[task], methods, order, poolings, title)
+    return figures
+
+
+def _pruning_figure(
+    curves: Sequence[PruningCurve],
+    methods: Methods,
+    order: str,
+    poolings: Sequence[str],
+    number: str,
+    main: bool = False,
+) -> list[Figure]:
+    """A figure of a task's `curves` with a panel for each model and pooling.
+
+    `number` is that of Close Look's figure, or OURS; `main` says that it is the figure of the paper's main text.
+    """
+    task, models = curves[0].task, list(dict.fromkeys(curve.model for curve in curves))
+    ranked = [curve for curve in curves if curve.order == order and curve.pooling in poolings]
+    random = [curve for curve in curves if curve.order == RANDOM]
+    shown = sorted([*ranked, *random], key=lambda curve: rank(methods, curve.method))
+    look = looks((curve.method for curve in ranked), methods, RANDOM)
+    width = {"linewidth": 1.4}
+    lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
+    panels = []
+    for model in models:
+        for pooling in poolings:
+            lines = []
+            for c in shown:
+                if c.model == model and (c.order == RANDOM or c.pooling == pooling):
+                    style = look[c.method] | width
+                    lines.append(Line(curve_label(methods, c.method), c.removed, c.accuracy, style, c.low, c.high))
+            title = model if main else f"{model} · {POOLINGS[pooling]}"
+            panels.append(Panel(title, lines, {"ylim": (lowest - 2, 102)}))
+    better = "higher" if order == "least_first" else "lower"
+    caption = (
+        f"Accuracy on {span(curve.samples for curve in shown)} samples as attention heads are removed, "
+        f"{ORDERS[order]}; a {better} curve is better."
+    )
+    if main:
+        caption = f"{POOLINGS[poolings[0]]}. {caption}"
+    if random:
+        runs = span(curve.runs for curve in random)
+        caption += f" Random is the mean over {runs} random orders; its band shows their extremes."
+    name, title = f"pruning_{task}_{order}{'_main' * main}", f"{number}. Head pruning, {task}"
+    axes = ("heads removed", "accuracy, %")
+    plot = Plot(name, title, caption, axes, len(models) if main else len(poolings), whole=True)
+    return plot.figures(panels, methods)
+
+
+def span(numbers: Iterable[int]) -> str:
+    """A number in words, or the range of several.
+
+    >>> span([1200]), span([3, 1, 2])
+    ('1,200', '1 to 3')
+    """
+    known = sorted(set(numbers))
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
+
+
+def curve_label(methods: Methods, method: str) -> str:
+    """The label of a method or of random orders."""
+    return "Random" if method == RANDOM else label(methods, method)
+
+
+AREAS = Table(
+    "pruning_area",
+    "Area under the pruning curves",
+    "Mean accuracy over the share of removed heads, in percent: higher is better if the least relevant heads are "
+    "removed first, lower if the most relevant are. As in the paper, heads are ranked and accuracy is measured on the "
+    "same samples. In columns named halves, each half of the samples is measured with heads that the other half ranks. "
+    f"Means over samples with 95 % intervals. {BOLD} Tests are of halves. Random is the mean over random orders. "
+    f"{UNSEEN}",
+    ("model", "method"),
+)
+
+
+def areas_table(
+    areas: Sequence[PrunedAreas],
+    results: Results,
+    lacking: Collection[tuple[str, str, str]] = (),
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Table:
+    """The mean area under the pruning curves of samples, which is the mean accuracy over the share of removed heads.
+
+    `lacking` are the planned (task, model, method) whose curves are not computed yet: their cells are missing.
+    """
+    computed = {setting[1:] for of_task in areas for setting in of_task.paper}
+    settings = [(order, pooling) for order in ORDERS for pooling in POOLINGS if (order, pooling) in computed]
+    known = {(of_task.task, of_task.model): of_task for of_task in areas}
+    absent: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for task, model, method in sorted(lacking):
+        absent[task, model].add(method)
+    frame: list[Entry] = []
+    for task, model in dict.fromkeys([*known, *absent]):
+        of_task = known.get((task, model), PrunedAreas(model, task, {}, {}))
+        frame += _entries(of_task, settings, absent.get((task, model), set()), results, (resamples, seed))
+    return AREAS.filled(frame)
+
+
+def _entries(
+    areas: PrunedAreas,
+    settings: Sequence[tuple[str, str]],
+    lacking: Collection[str],
+    results: Results,
+    drawing: tuple[int, int],
+) -> Iterator[Entry]:
+    """The cells of a model and task; those of `lacking` methods are missing. `drawing` is (resamples, seed)."""
+    clusters = results.clusters.get(areas.task, {})
+    compared = {setting: areas.compared(*setting, *drawing, clusters) for setting in settings}
+    methods = {setting[0] for setting in areas.paper}.union(lacking)
+    for method in sorted(methods, key=partial(rank, results.methods)):
+        labels = (areas.model, curve_label(results.methods, method))
+        for order, pooling in settings:
+            setting = (method, *(_RANDOM if method == RANDOM else (order, pooling)))
+            for name, side in (("", areas.paper), ("halves", areas.halves)):
+                cell = Cell(state=MISSING if method in lacking else UNDEFINED)
+                if setting in side:
+                    cell = _mean_cell(side[setting], clusters, drawing)
+                if name == "halves":
+                    cell = marked_if_best(cell, compared[order, pooling], method, AREA, order == "least_first")
+                yield Entry(areas.task, labels, Column(ORDERS[order], POOLINGS[pooling], name), cell)
+    for (order, pooling), comparison in compared.items():
+        column = Column(ORDERS[order], POOLINGS[pooling], "halves")
+        yield from smallest_differences(areas.task, (areas.model,), {AREA: column}, comparison)
+
+
+def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: tuple[int, int]) -> Cell:
+    """The mean of the `areas` by sample, with its interval."""
+    summary = summarise(np.array(list(areas.values())), *drawing, (0, 100), cluster_numbers(clusters, list(areas)))
+    low, high = (None if math.isnan(end) else end for end in (summary.low, summary.high))
+    return Cell(summary.value, n=summary.n, low=low, high=high)

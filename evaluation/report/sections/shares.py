@@ -1,0 +1,213 @@
+"""Faithfulness by removed shares of tokens: NormXLogit's tables 1 and 3 and its figures, always with sufficiency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.papers import normxlogit
+from evaluation.report.results import Results, label, rank
+from evaluation.report.sections.faithfulness import WAYS, Setting, note_of, summary_cell
+from evaluation.report.table import (
+    BOLD,
+    MISSING,
+    NOISE,
+    UNDEFINED,
+    UNSEEN,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    known,
+    marked_if_best,
+    smallest_differences,
+)
+from evaluation.scoring.faithfulness.flips import SHARES
+from evaluation.scoring.faithfulness.scores import MEASURES
+from evaluation.scoring.faithfulness.shares import OF_LABELS, OF_SCORES, Shares
+
+DIGITS = 3  # decimals, as the paper prints them
+PAPER = "NormXLogit"
+DOUBTS = (
+    "The paper's accuracies (its table 3) are sums of ten values, from 0 to 90 %, divided by nine: they are too high "
+    "by a ninth of the accuracy on whole inputs; ours are means from 10 to 90 %. Its accuracies of LogAt contradict "
+    "its AOPC. Its gradient norm of Llama 2 on MultiNLI is .419 in its table 1 and .364 on its slides. Its text has no "
+    "sufficiency; the paper's numbers for it are from its notebook for MultiNLI, where NormXLogit (.381) is worse than "
+    "random (.362)."
+)
+
+
+@dataclass(frozen=True)
+class ShareSet(Setting):
+    """The effects of removed shares of tokens for all methods in one setting."""
+
+    shares: Shares
+    lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
+    noise: Sequence[str] = ()  # methods whose relevance is rounding error
+    published: str | None = None  # the name of the model in NormXLogit's tables
+
+    @property
+    def methods(self) -> list[str]:
+        """All methods of the setting, with or without numbers."""
+        return [*self.shares.variants, *self.lacking, *self.noise]
+
+
+def published(task: str, model: str, model_id: str) -> str | None:
+    """The paper's name of a config's model: its id's last part, or the beginning of its name; None if not in the paper.
+
+    `model` is the name in the config, `model_id` its hub id or path.
+    """
+    names = dict.fromkeys(key[1] for key in normxlogit() if key[0] == task)
+    return next((name for name in names if model.startswith(name) or model_id.rpartition("/")[2] == name), None)
+
+
+LEADS = Table(
+    "shares_overview",
+    "Faithfulness on labels and scores",
+    "AOPC: the probability that is lost without 10, ..., 90 % of the top tokens, a mean over shares; larger is "
+    "better. Sufficiency: the probability that is lost with these tokens alone; smaller is better. For scores: "
+    "Pearson's r with the gold scores, smaller without the top tokens and larger with the top tokens alone. "
+    f"Columns named {PAPER} hold the paper's numbers for its own models.",
+    ("method",),
+    paper=PAPER,
+)
+
+
+def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
+    """AOPC (for scores: Pearson's r) and its sufficiency, a method a row, as NormXLogit's table 1.
+
+    The paper's numbers of models that are not among those of `share_sets` have columns of their own.
+    """
+    return LEADS.filled(_leads(share_sets, results))
+
+
+def _leads(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
+    """The cells of `lead_table`."""
+    names = {method for share_set in share_sets for method in share_set.methods}
+    methods = sorted(names, key=lambda name: rank(results.methods, name))
+    computed = {(share_set.task, share_set.published) for share_set in share_sets}
+    tasks = {share_set.task for share_set in share_sets}
+    printed = {}
+    for task, model in dict.fromkeys(key[:2] for key in normxlogit()):
+        lead = OF_SCORES[0] if (task, model, "random", OF_SCORES[0]) in normxlogit() else OF_LABELS[0]
+        has_numbers = any((task, model, method, lead) in normxlogit() for method in methods)
+        if has_numbers and task in tasks and (task, model) not in computed:
+            printed[task, model, lead] = _column(lead, f"{PAPER}: {task} · {model}")
+    for method in methods:
+        row = ("", (label(results.methods, method),))
+        for share_set in share_sets:
+            group = f"{share_set.task} · {share_set.setting()}"
+            for measure in share_set.shares.measures[:2]:
+                yield Entry(*row, _column(measure, group), _cell(share_set, method, measure))
+        for (task, model, lead), column in printed.items():
+            yield Entry(*row, column, known(normxlogit().get((task, model, method, lead))))
+
+
+MEASURED = (*OF_LABELS, *OF_SCORES)
+_LEFT_OUT = Column("", "left out", digits=0)
+
+
+def _column(measure: str, group: str = "") -> Column:
+    """The column of a measure."""
+    return Column(group, MEASURES[measure].label, digits=DIGITS)
+
+
+def _over(measure: str) -> Column:
+    """The column of a measure's difference from random relevance."""
+    return Column("", f"{MEASURES[measure].label} over random", signed=True, digits=DIGITS)
+
+
+EVERY = Table(
+    "shares",
+    "Shares of the top tokens removed, and all other tokens removed",
+    "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals the "
+    "gold label or, for a text without one, the prediction for the whole text. "
+    f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired sign-flip "
+    "tests; for r, which is computed over all samples at once, the test swaps the predictions under the two methods "
+    f"(Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
+    ("model", "method"),
+    (*map(_column, MEASURED), _LEFT_OUT, *map(_over, MEASURED)),
+    paper=PAPER,
+)
+
+
+def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
+    """Every measure with intervals, a method a row."""
+    return EVERY.filled(_shares(share_sets, results), note_of({share_set.perturbation for share_set in share_sets}))
+
+
+def _shares(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
+    """The cells of `shares_table`."""
+    columns = {measure: _column(measure) for measure in MEASURED}
+    for share_set in share_sets:
+        shares = share_set.shares
+        for method in sorted(share_set.methods, key=lambda name: rank(results.methods, name)):
+            row = (share_set.task, (share_set.setting(), label(results.methods, method)))
+            summary = shares.summaries.get((method, shares.lead))
+            yield Entry(*row, _LEFT_OUT, known(None if summary is None else summary.left_out))
+            for measure, column in columns.items():
+                yield Entry(*row, column, _cell(share_set, method, measure))
+                over = difference_cell(shares.comparison, method, results.baseline, measure)
+                yield Entry(*row, _over(measure), over)
+        yield from smallest_differences(share_set.task, (share_set.setting(),), columns, shares.comparison)
+
+
+def _cell(share_set: ShareSet, method: str, measure: str) -> Cell:
+    """The mean of a measure of a method, or the reason that there is none."""
+    if method in share_set.noise:
+        return Cell(state=NOISE)
+    summary = share_set.shares.summaries.get((method, measure))
+    if summary is None:
+        return Cell(state=MISSING if method in share_set.lacking else UNDEFINED)
+    reference = normxlogit().get((share_set.task, share_set.published or "", method, measure))
+    cell = summary_cell(summary, reference)
+    return marked_if_best(cell, share_set.shares.comparison, method, measure, MEASURES[measure].higher_is_better)
+
+
+def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figure]:
+    """Figures of each task and perturbation, a row a model: without the top tokens, and with the top tokens alone.
+
+    Tasks with labels show the lost probability and the accuracy (NormXLogit's figures 2, 3 and 6 to 24), tasks with
+    scores Pearson's r with the gold scores.
+    """
+    by_task: dict[tuple[str, str], list[ShareSet]] = {}
+    for share_set in share_sets:
+        of_task = by_task.setdefault((share_set.task, share_set.perturbation), [])
+        if share_set.shares.curves:
+            of_task.append(share_set)
+    figures = []
+    for (task, way), of_task in by_task.items():
+        methods = {method for share_set in of_task for method, _ in share_set.shares.curves}
+        look = looks(methods, results.methods, results.baseline)
+        for pair in dict.fromkeys(pair for share_set in of_task for pair in share_set.shares.pairs):
+            name = MEASURES[pair[0]].label
+            caption = " ".join(map(_better, pair)) + f" The tokens are {WAYS[way]}; 95 % intervals." + note_of([way])
+            axes = ("share of top tokens, %", name)
+            plot = Plot(f"shares_{task}_{way}_{pair[0]}", f"{name}, {task}", caption, axes, len(pair))
+            panels = []
+            for share_set in of_task:
+                if pair in share_set.shares.pairs:
+                    panels += [_panel(share_set, measure, look, results) for measure in pair]
+            figures += plot.figures(panels, results.methods)
+    return figures
+
+
+def _panel(share_set: ShareSet, measure: str, look: Mapping[str, Mapping[str, object]], results: Results) -> Panel:
+    """The curves of a measure, a line a method."""
+    lines = []
+    for method in share_set.shares.variants:
+        curve = share_set.shares.curves.get((method, measure))
+        if curve is not None:
+            name = label(results.methods, method)
+            lines.append(Line(name, SHARES, curve.mean, look[method], curve.low, curve.high))
+    return Panel(f"{share_set.model} · {MEASURES[measure].label}", lines)
+
+
+def _better(measure: str) -> str:
+    """The sentence on what a measure is, and whether higher or lower is better."""
+    record = MEASURES[measure]
+    about = record.about.removesuffix(", mean over shares")
+    return f"{record.label}: {about}; {'higher' if record.higher_is_better else 'lower'} is better."

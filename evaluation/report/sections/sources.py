@@ -1,0 +1,174 @@
+"""From which sources an answer comes: every method's judgement as tables, and its error against what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evaluation.ablations.means import AGAINST, EVIDENCE, MEASURES, Judgement, Measure, Variant, key_of
+from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, label, rank
+from evaluation.report.sections.faithfulness import summary_cell
+from evaluation.report.table import BOLD, UNSEEN, Column, Entry, Table, known, marked_if_best, smallest_differences
+from evaluation.scoring.faithfulness.scores import Summary
+from lrp_core.records.explained import TARGET
+
+PAGE = "sources.html"
+EXPLAINED = {"target": " of logits", "log_prob": " of log p", "none": ""}
+_DIGITS = {EVIDENCE: 0}
+_COST = (Column("cost", "forwards", significant=3), Column("cost", "ms", significant=3))
+
+SOURCES = Table(
+    "sources",
+    "From which sources does the answer come?",
+    "Prompts are run again without some of their sources, and every method is judged by the same prompts. LDS: "
+    "Spearman's correlation, over these prompts, of the relevance that is kept with the log-probability of the answer "
+    "(log p). Infidelity: the share of its changes that the relevance that is gone leaves unexplained, after scaling. "
+    "Drop k: log p that goes with the k most relevant sources; by construction leave-one-out names the source whose "
+    "absence costs most log-odds. Evidence: pointing game, mean reciprocal rank and average precision of the known "
+    "sources, with sources in place of tokens. Forwards are prompts that are run, whole or ablated; a backward is "
+    "another. Milliseconds are those of this run. Random relevance has the numbers that are expected of it. Means over "
+    f"samples with 95 % intervals. {BOLD} {UNSEEN}",
+    ("model", "method"),
+)
+FURTHER = Table(
+    "sources_further",
+    "The same against logits, and drops of log-odds",
+    "The table above with the sum of the answer's logits in place of its log-probability, and drops of its log-odds.",
+    ("model", "method"),
+)
+ERRORS = Plot(
+    "sources_error",
+    "Error against cost",
+    "1 − LDS against log p: means over the samples that all methods have, with 95 % intervals, against forwards a "
+    "sample (logarithmic). Methods that explain either logits or log p explain log p. Lines join smaller budgets of "
+    "ablated prompts. Screened: the 1, 2, ... sources of the highest relevance are ablated one by one; their drops "
+    "replace their relevance, and other sources count as 0. Lower and further left is better.",
+    ("forwards of a sample", "1 − LDS"),
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A judgement, with the forwards and the seconds that each method's relevance of a sample costs."""
+
+    judgement: Judgement
+    forwards: Mapping[Variant, float]
+    seconds: Mapping[Variant, float]  # of those that were timed
+    untrained: bool = False  # the model's weights are random
+
+    @property
+    def setting(self) -> str:
+        untrained = " (untrained)" if self.untrained else ""
+        return f"{self.judgement.model}{untrained}, {self.judgement.way}"
+
+
+def sources_tables(judged: Sequence[Judged], methods: Methods) -> list[Table]:
+    """The table of every method, and the one behind it."""
+    groups = ((SOURCES, (AGAINST["l"], EVIDENCE), _COST), (FURTHER, (AGAINST["f"], AGAINST["y"]), ()))
+    tables = []
+    for table, shown, cost in groups:
+        columns = {name: _column(measure) for name, measure in MEASURES.items() if measure.group in shown}
+        frame = [entry for judged_setting in judged for entry in _entries(judged_setting, methods, columns, cost)]
+        tables.append(table.filled(frame, _left_out(judged)))
+    return tables
+
+
+def _column(measure: Measure) -> Column:
+    return Column(measure.group, measure.label, digits=_DIGITS.get(measure.group, 2), unit=measure.unit)
+
+
+def _entries(
+    judged: Judged, methods: Methods, columns: Mapping[str, Column], cost: Sequence[Column]
+) -> Iterator[Entry]:
+    judgement = judged.judgement
+    for variant in sorted(
+        judgement.variants, key=lambda variant: (*rank(methods, variant.method), variant.explanation)
+    ):
+        labels = (judged.setting, named(methods, variant))
+        for name, column in columns.items():
+            measure = MEASURES[name]
+            cell = summary_cell(_scaled(judgement.summaries[variant, name], measure.scale))
+            compared = judgement.comparisons.get(name)
+            cell = marked_if_best(cell, compared, key_of(variant), name, measure.higher_is_better)
+            yield Entry(judgement.task, labels, column, cell)
+        seconds = judged.seconds.get(variant)
+        numbers = (judged.forwards[variant], None if seconds is None else 1000 * seconds)
+        for column, value in zip(cost, numbers, strict=False):
+            yield Entry(judgement.task, labels, column, known(value))
+    for name, column in columns.items():
+        yield from smallest_differences(
+            judgement.task, (judged.setting,), {name: column}, judgement.comparisons.get(name)
+        )
+
+
+def named(methods: Methods, variant: Variant) -> str:
+    """The label of a method with what it explains."""
+    return label(methods, variant.method) + EXPLAINED[variant.explanation]
+
+
+def _scaled(summary: Summary, scale: float) -> Summary:
+    value, low, high = (scale * end for end in (summary.value, summary.low, summary.high))
+    return Summary(value, low, high, summary.n, summary.left_out)
+
+
+def _left_out(judged: Sequence[Judged]) -> str:
+    """A sentence on samples that have no LDS."""
+    parts = []
+    for judged_setting in judged:
+        lacking = judged_setting.judgement.left_out("lds_l")
+        if lacking:
+            judgement = judged_setting.judgement
+            parts.append(f"{lacking} of {judgement.samples} of {judged_setting.setting} on {judgement.task}")
+    if not parts:
+        return ""
+    lists = ", ".join(parts)
+    return f" Without LDS, for all methods, since sources are fewer than 4 or the answer never changes: {lists}."
+
+
+def error_figures(judged: Sequence[Judged], methods: Methods, baseline: str | None) -> list[Figure]:
+    """Error against forwards: a panel for each model, task and way."""
+    panels = []
+    for judged_setting in judged:
+        look = looks({variant.method for variant in judged_setting.judgement.alike}, methods, baseline)
+        lines = [_line(judged_setting, group, methods, look) for group in _groups(judged_setting.judgement) if group]
+        if lines:
+            title = f"{judged_setting.judgement.task} · {judged_setting.setting}"
+            highest = max(value for line in lines for value in line.y)
+            panels.append(Panel(title, lines, {"xscale": "log", "ylim": (0, max(1.1, 1.1 * highest))}))
+    return ERRORS.figures(panels, methods)
+
+
+def _groups(judgement: Judgement) -> Iterator[list[Variant]]:
+    """Variants that make a line: a method with its smaller budgets, and one screened by k = 1, 2, ...
+
+    Of methods that explain logits and log p apart, what they say of log p.
+    """
+    for variant in judgement.variants:
+        if variant.explanation != TARGET.name:
+            alike = [other for other in judgement.alike if other[:2] == variant[:2]]
+            yield sorted((other for other in alike if not other.screened), key=judgement.prompts.__getitem__)
+            yield sorted((other for other in alike if other.screened), key=lambda other: other.screened)
+
+
+def _line(
+    judged_setting: Judged, group: Sequence[Variant], methods: Methods, look: Mapping[str, Mapping[str, Any]]
+) -> Line:
+    """The line of some variants of a method, over the same samples."""
+    summaries = [judged_setting.judgement.alike[variant] for variant in group]
+    x = [judged_setting.forwards[variant] for variant in group]
+    y = [1 - summary.value for summary in summaries]
+    ends = [1 - summary.high for summary in summaries], [1 - summary.low for summary in summaries]
+    style = dict(look[group[0].method]) | {"marker": "o", "markersize": 3.5}
+    name = label(methods, group[0].method)
+    if group[0].screened:
+        style |= {"linestyle": ":", "marker": "."}
+        name += ", screened"
+    if not np.isfinite(ends).all():
+        return Line(name, x, y, style)
+    bars = [((x[0], x[0]), (ends[0][0], ends[1][0]), {"linewidth": 1.0})] if len(x) == 1 else []
+    return Line(name, x, y, style, *ends, bars)

@@ -1,0 +1,310 @@
+"""The tables of scores against evidence: tables 1 to 7 and 9 of Close Look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from evaluation.report.papers import close_look
+from evaluation.report.results import CellKey, Results, Score
+from evaluation.report.table import (
+    BOLD,
+    DONE,
+    MISSING,
+    NOISE,
+    UNDEFINED,
+    UNDEFINED_CELL,
+    UNSEEN,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    interval_of,
+    known,
+    marked_if_best,
+    smallest_differences,
+)
+from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
+from evaluation.scoring.statistics import TEST
+
+DOUBLE = "float64"
+CHANCE = (
+    "Random is the expected score of random relevance. It is exact for each sample; for a metric that depends on the "
+    "size of relevance (IoU soft), it is a mean over draws."
+)
+Group = tuple[str, ...]  # methods that share a column
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The specification of a table that shows two settings side by side."""
+
+    number: str  # of Close Look's table
+    title: str
+    sides: tuple[str, str]  # names of the two settings
+    left: Mapping[str, str] = field(default_factory=dict)  # changes of the default variant on the left side
+    right: Mapping[str, str] = field(default_factory=dict)  # and on the right side
+    as_printed: bool = False  # only the methods that Close Look's table has
+    precisions: bool = False  # the sides are precisions instead of variants
+    printed: str | None = None  # another table of Close Look that has the numbers
+    distinct: bool = False  # leave out rows whose two sides are equal in all cells
+    note: str = ""
+
+
+NO_POSITIONS = " Models whose embeddings are token embeddings only have no choice, and are left out."
+TWICE = " Close Look prints table 6 again under this number."
+FULL = "Full against partial embeddings"
+EMBEDDINGS = (("full", "partial"), {"embedding": "full"}, {"embedding": "partial"})
+EXPLANATIONS = (("contrastive", "target"), {"explanation": "contrastive"}, {"explanation": "target"})
+TABLE_2 = Pair("2", "Contrastive against target explanations", *EXPLANATIONS)
+TABLE_3 = Pair("3", "Special tokens", ("without", "with"), {"tokens": "non_special"}, {"tokens": "all"})
+TABLE_4 = Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"})
+TABLE_5 = Pair("5", "Precision", ("default", DOUBLE), precisions=True, note=" The row names the default precision.")
+TABLE_6 = Pair("6", FULL, *EMBEDDINGS, as_printed=True, distinct=True, note=NO_POSITIONS)
+EVERY = f"{FULL}, every method that offers both"
+TABLE_7 = Pair("7", EVERY, *EMBEDDINGS, printed="6", distinct=True, note=NO_POSITIONS + TWICE)
+PAIRS = (TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7)
+
+
+def score_tables(results: Results) -> list[Table]:
+    """All tables of scores, in the paper's order."""
+    pairs = [pair_table(results, pair) for pair in PAIRS]
+    return [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
+
+
+def overview(results: Results) -> Table:
+    """Table 1: every method in its default setting."""
+    scopes = "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
+    return Table(
+        "table1",
+        "Table 1. Overview",
+        f"Contrastive explanations, full embeddings, no special tokens{scopes}. "
+        f"Percent, over correctly predicted samples. {CHANCE} {BOLD}",
+        ("model",),
+    ).filled(_overview(results))
+
+
+def _overview(results: Results) -> Iterator[Entry]:
+    """The cells of `overview`."""
+    for cell_key in default_cell_keys(results):
+        compared = results.comparisons.get(cell_key[:3])
+        for group in results.groups():
+            of_method = first_defined(results, group, cell_key)
+            for metric in shown(OVERVIEW):
+                cell = score_cell(results, of_method, metric, "1", "left")
+                cell = marked_if_best(cell, compared, of_method.method, metric, METRICS[metric].higher_is_better)
+                yield Entry(cell_key.task, (cell_key.model,), _metric_column(results, group, metric), cell)
+
+
+def beside_random(results: Results) -> Table:
+    """Table 1 with every metric, its interval, and its difference from random relevance: a method a row."""
+    return Table(
+        "table1_random",
+        "Table 1, beside random",
+        f"The setting of table 1 with a method a row and 95 % intervals. {CHANCE} Δ is the difference from random on "
+        "the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are not "
+        f"tested). {UNSEEN}",
+        ("model", "method"),
+    ).filled(_beside_random(results))
+
+
+def _beside_random(results: Results) -> Iterator[Entry]:
+    """The cells of `beside_random`; the smallest detectable differences follow the methods of a model and task."""
+    base, measures = results.baseline, {name: Column(metric.label, metric.unit) for name, metric in METRICS.items()}
+    places = list(_defined_cell_keys(results))
+    for cell_key, following in zip_longest(places, places[1:]):
+        row = (cell_key.task, (cell_key.model, results.label(cell_key.method)))
+        for name, metric in METRICS.items():
+            yield Entry(*row, measures[name], interval_cell(results, cell_key, name))
+            if base is not None and metric.is_compared:
+                column = Column(metric.label, f"Δ {results.label(base)}", signed=True)
+                yield Entry(*row, column, over_cell(results, cell_key, base, name))
+        if following is None or following[:2] != cell_key[:2]:
+            yield from smallest_differences(
+                cell_key.task, (cell_key.model,), measures, results.comparisons.get(cell_key[:3])
+            )
+
+
+def against_each_other(results: Results) -> Table:
+    """The leading metric of every method minus that of every other method, on the same samples."""
+    columns = {method: Column("minus", results.label(method), signed=True) for method in results.ordered_methods()}
+    frame = []
+    for cell_key in _defined_cell_keys(results):
+        for other, column in columns.items():
+            cell = over_cell(results, cell_key, other, lead())
+            frame.append(Entry(cell_key.task, (cell_key.model, results.label(cell_key.method)), column, cell))
+    return Table(
+        "table1_pairs",
+        "Table 1, methods against each other",
+        f"{METRICS[lead()].label} of the row's method minus that of the column's method, in points, on samples that "
+        f"both explain. * p < 0.05, ** p < 0.01: {TEST}.",
+        ("model", "method"),
+        tuple(columns.values()),
+    ).filled(frame)
+
+
+def accuracies(results: Results) -> Table:
+    """Table 9: the models, and how often the target's logit is larger than the foil's."""
+    return Table(
+        "table9",
+        "Table 9. Models and prediction accuracy",
+        "Accuracy is the share of samples whose target has a larger logit than the foil, in percent.",
+        ("model",),
+        (*SHAPE.values(), *(Column("accuracy", task) for task in results.tasks)),
+    ).filled(_accuracies(results))
+
+
+SHAPE = {name: Column("model", name, digits=0) for name in ("parameters", "layers", "heads", "hidden size")}
+SHAPE["parameters"] = replace(SHAPE["parameters"], digits=2, unit=" M")
+
+
+def _accuracies(results: Results) -> Iterator[Entry]:
+    """The cells of `accuracies`."""
+    for model in results.models:
+        size = results.sizes.get(model)
+        shape = (None,) * len(SHAPE) if size is None else (size.parameters / 1e6, *size[1:])
+        for column, number in zip(SHAPE.values(), shape, strict=True):
+            yield Entry("", (model,), column, known(number))
+        for task in results.tasks:
+            if (model, task) in results.dtypes:
+                score = results.accuracy(model, task, results.dtypes[model, task][0])
+                reference = results.reference("9", "left", CellKey(model, task, "", "none"), "accuracy")
+                yield Entry("", (model,), Column("accuracy", task), _cell_of(score, MISSING, reference))
+
+
+def pair_table(results: Results, pair: Pair) -> Table:
+    """Tables 2 to 7. Rows and methods for which a side is undefined are left out."""
+    printed = {key[4] for key in close_look() if key[0] == pair.number}
+    groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
+    metrics = shown(SETTINGS)
+    frame: list[Entry] = []
+    shown_groups = set()
+    equal: dict[CellKey, list[bool]] = {}  # by row: whether the sides of each pair of cells are equal
+    for cell_key in default_cell_keys(results):
+        dtypes = results.dtypes[cell_key.model, cell_key.task]
+        labels = (cell_key.model, _default_precision(dtypes) or "–") if pair.precisions else (cell_key.model,)
+        for group in groups:
+            for metric in metrics:
+                cells = _sides(results, pair, group, cell_key, metric)
+                if not cells:
+                    continue
+                shown_groups.add(group)
+                left, right = cells
+                equal.setdefault(cell_key, []).append(left.value is not None and left.value == right.value)
+                for side, cell in zip(pair.sides, cells, strict=True):
+                    frame.append(Entry(cell_key.task, labels, _metric_column(results, group, metric, side), cell))
+    if pair.distinct:
+        whole = len(shown_groups) * len(metrics)
+        same = {cell_key[:2] for cell_key, pairs in equal.items() if all(pairs) and len(pairs) == whole}
+        frame = [entry for entry in frame if (entry.labels[0], entry.section) not in same]
+    columns: list[Column] = []
+    for group in groups:
+        if group in shown_groups:
+            columns += [_metric_column(results, group, metric, side) for metric in metrics for side in pair.sides]
+    return Table(
+        f"table{pair.number}",
+        f"Table {pair.number}. {pair.title}",
+        f"The two columns of a metric are {pair.sides[0]} and {pair.sides[1]}; otherwise the setting of table 1."
+        + pair.note,
+        ("model", "default") if pair.precisions else ("model",),
+        tuple(columns),
+    ).filled(frame)
+
+
+def _sides(results: Results, pair: Pair, group: Group, cell_key: CellKey, metric: str) -> list[Cell]:
+    """The left and the right cell of a metric; an empty list if either is undefined."""
+    dtypes = results.dtypes[cell_key.model, cell_key.task]
+    of_sides = (dtypes[0], dtypes[0])
+    if pair.precisions:
+        default = _default_precision(dtypes)
+        if default is None or DOUBLE not in dtypes:
+            return []
+        of_sides = (default, DOUBLE)
+    cells = []
+    for dtype, side, changes in zip(of_sides, ("left", "right"), (pair.left, pair.right), strict=True):
+        of_method = first_defined(results, group, cell_key._replace(dtype=dtype))
+        cells.append(score_cell(results, of_method, metric, pair.printed or pair.number, side, **changes))
+    return [] if any(cell.state == UNDEFINED for cell in cells) else cells
+
+
+def _default_precision(dtypes: tuple[str, ...]) -> str | None:
+    """The first precision of a model that is not double."""
+    return next((dtype for dtype in dtypes if dtype != DOUBLE), None)
+
+
+def default_cell_keys(results: Results) -> Iterator[CellKey]:
+    """The rows of score tables in their order: a task and a model in its default precision, without a method."""
+    for task in results.scored:
+        for model in results.models:
+            if (model, task) in results.dtypes:
+                yield CellKey(model, task, results.dtypes[model, task][0], "")
+
+
+def _defined_cell_keys(results: Results) -> Iterator[CellKey]:
+    """Each of `default_cell_keys` with every method that is defined for its model."""
+    for row in default_cell_keys(results):
+        for method in results.ordered_methods():
+            cell_key = row._replace(method=method)
+            if results.state(cell_key) != UNDEFINED:
+                yield cell_key
+
+
+def first_defined(results: Results, group: Group, cell_key: CellKey) -> CellKey:
+    """`cell_key` with the first method of a group that is defined for its model; with the first of all if none is."""
+    places = [cell_key._replace(method=method) for method in group]
+    return next((of_method for of_method in places if results.state(of_method) != UNDEFINED), places[0])
+
+
+def score_cell(results: Results, cell_key: CellKey, metric: str, table: str, side: str, **changes: str) -> Cell:
+    """The score of the default variant with `changes`, or the reason that there is none.
+
+    `table` and `side` name the place of Close Look's number for the cell, which becomes the reference.
+    """
+    state = results.state(cell_key)
+    if changes and not results.offers(cell_key.task, cell_key.method, changes):
+        state = UNDEFINED
+    if state == DONE and results.is_noise(cell_key, **changes):
+        state = NOISE
+    if state != DONE:
+        return Cell(state=state)
+    reference = results.reference(table, side, cell_key, metric)
+    return _cell_of(results.score(cell_key, metric, **changes), UNDEFINED, reference)
+
+
+def _cell_of(score: Score | None, otherwise: str, reference: float | None) -> Cell:
+    """The cell of a score; a cell in the state `otherwise` without a score."""
+    if score is None:
+        return Cell(state=otherwise)
+    return Cell(score.value, DONE, score.n, reference=reference)
+
+
+def _metric_column(results: Results, group: Group, metric: str, side: str = "") -> Column:
+    """The column of a metric for a group of methods; cells show the unit unless it is percent, which captions name."""
+    record = METRICS[metric]
+    label = "/".join(results.label(method) for method in group)
+    unit = "" if record.unit == "%" else f" {record.unit}"
+    return Column(label, record.label, side, unit=unit)
+
+
+def interval_cell(results: Results, cell_key: CellKey, metric: str) -> Cell:
+    """The default score with its interval."""
+    cell = score_cell(results, cell_key, metric, "1", "left")
+    if cell.value is None:
+        return cell
+    low, high = interval_of(results.comparisons.get(cell_key[:3]), cell_key.method, metric)
+    return replace(cell, low=low, high=high)
+
+
+def over_cell(results: Results, cell_key: CellKey, baseline: str, metric: str) -> Cell:
+    """The score minus the baseline's: on common samples if the methods were compared, else of the two means."""
+    if cell_key.method == baseline:
+        return UNDEFINED_CELL
+    score = score_cell(results, cell_key, metric, "", "")
+    base = score_cell(results, cell_key._replace(method=baseline), metric, "", "")
+    if score.value is None or base.value is None:
+        states = [cell.state for cell in (score, base) if cell.state != DONE]
+        return Cell(state=states[0] if states else UNDEFINED)
+    of_means = known(score.value - base.value)
+    return difference_cell(results.comparisons.get(cell_key[:3]), cell_key.method, baseline, metric, of_means)

@@ -1,0 +1,352 @@
+"""Areas under deletion curves over samples: means, intervals, paired tests, mean curves, and agreement of rankings.
+
+Each table has the schema CURVES and holds one cell (model, task, precision, method). A variant is the (explanation,
+embedding) of relevance. Shapes: N samples, M methods, S points of a grid.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.scoring.faithfulness.flips import ORDERS, SCORES, TARGET_LOGIT
+from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, summarise
+from evaluation.scoring.intervals import cluster_numbers, cluster_sums, mean_intervals
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from lrp_core.neurons.near_ties import ROUNDING
+from lrp_core.records.explained import NONE
+
+AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "area"]
+CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "score", "removed", "logit"]
+AREAS = tuple(MEASURES)[:3]  # delta_area, area_morf, area_lerf
+GRID = np.linspace(0, 1, 41)  # shares of the tokens at which curves of different lengths are averaged
+#: Explanations and embeddings by preference, for methods with several variants. Token embeddings (partial) come first,
+#: since deletion changes tokens while positions stay.
+_PREFERRED = (("target", "log_prob", "contrastive", "none"), ("partial", "full", "none"))
+
+Variant = tuple[str, str]  # explanation, embedding
+
+
+@dataclass(frozen=True)
+class Areas:
+    """Areas of all methods for one model, task, precision and perturbation."""
+
+    summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples of the method
+    variants: Mapping[str, Variant]  # the variant of each method that is shown
+    comparison: Comparison | None  # on the samples that all methods have
+    p_zero: Mapping[str, float]  # p value of each method for a `delta_area` of zero, not adjusted for several methods
+    deltas: Mapping[str, Mapping[str, float]]  # `delta_area` by method and sample, of finite curves
+
+
+@dataclass(frozen=True)
+class JointScores:
+    """Evidence scores and faithfulness of the same relevance, on the samples that all methods have."""
+
+    methods: tuple[str, ...]
+    evidence: np.ndarray  # [N, M] the evidence metric, in its unit
+    delta: np.ndarray  # [N, M] `delta_area`
+    clusters: np.ndarray | None = None  # [N] numbers of the samples' clusters
+
+    def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
+        """Spearman's correlation between the methods' mean evidence scores and mean areas, except of `without`."""
+        kept = [at for at, method in enumerate(self.methods) if method not in without]
+        return agreement_of(self.evidence[:, kept], self.delta[:, kept], resamples, seed, self.clusters)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Spearman's correlation of two rankings of methods, with its 95 % bootstrap interval over samples."""
+
+    value: float  # NaN if all methods of a ranking are equal
+    low: float
+    high: float
+    methods: int
+    n: int  # samples
+
+
+def agreement_of(
+    first: np.ndarray, second: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None
+) -> Agreement:
+    """Spearman's correlation over methods between the means of two scores, `first` and `second` [N, M].
+
+    Both scores are of the same samples. `clusters` [N] are the numbers of the samples' clusters.
+    """
+    sides = np.concatenate([first, second], axis=1)  # [N, 2 M]
+    drawn = bootstrap_means(sides, resamples, seed, clusters) if len(sides) else np.empty((0, sides.shape[1]))
+    correlations = np.array([_between_halves(means) for means in drawn])
+    low, high = finite_interval(correlations)
+    value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
+    return Agreement(value, low, high, first.shape[1], len(sides))
+
+
+def under_both(first: Areas, second: Areas, without: Collection[str]) -> tuple[list[str], np.ndarray]:
+    """ΔA under two perturbations: (sample ids [N], ΔA [N, M, 2]).
+
+    The M methods are those with curves under both perturbations, except of `without`; the samples are those that all
+    these methods have under both.
+    """
+    values = {}
+    for method, deltas in first.deltas.items():
+        others = second.deltas.get(method, {})
+        common = {name: np.array([delta, others[name]]) for name, delta in deltas.items() if name in others}
+        if common and method not in without:
+            values[method] = common
+    ids, stacked = on_common_samples(values)
+    return ids, stacked.reshape(len(ids), len(values), 2)
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """The mean output [S] over `n` samples at each share of removed tokens, with the ends of its 95 % interval [S].
+
+    The shares are GRID, or the SHARES of NormXLogit.
+    """
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: int
+
+
+def areas_of(
+    tables: Mapping[str, pa.Table],
+    perturbation: str,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+    chance: Collection[str] = (),
+) -> Areas:
+    """Areas of methods, from their `tables` of AREA_COLUMNS by method.
+
+    Samples whose areas are not finite are left out and counted. `clusters` maps samples that share a cluster to its
+    name. Methods of `chance` rank at random: as LeRF is MoRF reversed, both of their orders are random. Their ΔA is 0
+    by definition, without an interval, and both areas are the mean of the two.
+    """
+    variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
+    summaries, p_zero, deltas = {}, {}, {}
+    values: dict[str, dict[str, np.ndarray]] = {}
+    for method, samples in rows.items():
+        at_random = method in chance
+        values[method] = {name: _areas(orders, at_random) for name, orders in samples.items()}
+        columns = np.array(list(values[method].values())).T  # [3, N]
+        numbers = cluster_numbers(clusters, list(samples))  # [N]
+        if not at_random:
+            p_zero[method] = _p_zero(columns[0], numbers, resamples, seed)
+        delta_of_sample = zip(samples, columns[0].tolist(), strict=True)
+        deltas[method] = {name: delta for name, delta in delta_of_sample if np.isfinite(delta)}
+        for measure, column in zip(AREAS, columns, strict=True):
+            summary = summarise(column, resamples, seed, clusters=numbers)
+            if at_random and measure == AREAS[0]:
+                summary = replace(summary, low=np.nan, high=np.nan)
+            summaries[method, measure] = summary
+    ids, stacked = on_common_samples(values)  # [N, M, 3]
+    compared = paired(stacked, tuple(values), AREAS, resamples, seed, cluster_numbers(clusters, ids)) if ids else None
+    return Areas(summaries, variants, compared, p_zero, deltas)
+
+
+def joint_scores(
+    evidence: Mapping[str, Mapping[str, float]],
+    tables: Mapping[str, pa.Table],
+    perturbation: str,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+    chance: Collection[str] = (),
+) -> JointScores:
+    """Joins `evidence` scores, by method and sample, with the areas in `tables` of AREA_COLUMNS, by method.
+
+    Samples without an evidence score or without a finite area are left out. `clusters` maps samples that share a
+    cluster to its name; `chance` are the methods that rank at random (see `areas_of`).
+    """
+    _, rows = by_sample({name: tables[name] for name in evidence}, perturbation, ORDERS, ["area"])
+    values = {}
+    for method, samples in rows.items():
+        deltas = {name: _areas(sample, method in chance)[0] for name, sample in samples.items()}
+        known = {name: delta for name, delta in deltas.items() if name in evidence[method] and np.isfinite(delta)}
+        if known:
+            values[method] = {name: np.array([evidence[method][name], delta]) for name, delta in known.items()}
+    ids, stacked = on_common_samples(values)
+    stacked = stacked.reshape(len(ids), len(values), 2)
+    return JointScores(tuple(values), stacked[..., 0], stacked[..., 1], cluster_numbers(clusters, ids))
+
+
+def _between_halves(means: np.ndarray) -> float:
+    """The rank correlation between the first and the second half of `means` [2 M]."""
+    first, second = np.split(means, 2)
+    return rank_correlation(first.tolist(), second.tolist())
+
+
+def by_sample(
+    tables: Mapping[str, pa.Table], perturbation: str, orders: Sequence[str], columns: Sequence[str]
+) -> tuple[dict[str, Variant], dict[str, dict[str, dict[str, dict[str, Any]]]]]:
+    """(the shown variant of each method, its rows by method, sample and order); methods without rows are left out.
+
+    `tables` have the schema CURVES; rows are of one `perturbation` and of `orders`, and hold `columns`. Raises
+    ValueError if a table has curves of several scores.
+    """
+    variants, rows = {}, {}
+    for method, table in tables.items():
+        variant = shown_variant(table)
+        samples: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+        if variant is not None:
+            kept = _selected(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
+            for row in kept.to_pylist():
+                if row["order"] in samples[row["sample_id"]]:
+                    raise ValueError(f"{method}: curves of several scores; choose a score with `of_score`")
+                samples[row["sample_id"]][row["order"]] = row
+        if variant is not None and samples:
+            variants[method], rows[method] = variant, dict(samples)
+    return variants, rows
+
+
+def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray]]) -> tuple[list[str], np.ndarray]:
+    """(ids [N] of the samples that all methods have, their values [N, M, ...]), from `values` by method and sample.
+
+    >>> ids, stacked = on_common_samples({"a": {"s": np.array(1.0), "t": np.array(2.0)}, "b": {"t": np.array(3.0)}})
+    >>> ids, stacked.tolist()
+    (['t'], [[2.0, 3.0]])
+    """
+    ids = sorted(set.intersection(*map(set, values.values()))) if values else []
+    return ids, np.array([[of_method[name] for of_method in values.values()] for name in ids])
+
+
+def _p_zero(values: np.ndarray, clusters: np.ndarray | None, resamples: int, seed: int) -> float:
+    """The p value of a sign-flip test that the finite `values` [N] are symmetric about zero; 1 without values.
+
+    The values of a cluster change their sign together.
+    """
+    known = np.isfinite(values)
+    finite = values[known]
+    if not len(finite) or not resamples:
+        return 1.0
+    against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
+    against_zero, _ = cluster_sums(against_zero, None if clusters is None else clusters[known])
+    return float(sign_flip_p(against_zero, FLIPS * resamples, seed)[0, 1, 0])
+
+
+def of_score(table: pa.Table, score: str) -> pa.Table:
+    """The curves of a table that follow `score`, which is TARGET_LOGIT or CONTRAST."""
+    return table.filter(pc.field("score") == score)
+
+
+def scores_of(tables: Iterable[pa.Table]) -> list[str]:
+    """The scores that both relevance explains and curves follow; TARGET_LOGIT if there are none."""
+    followed: set[str] = set()
+    for table in tables:
+        explained = table.filter(pc.field("explanation") != NONE)
+        followed |= set(explained["score"].unique().to_pylist())
+    return [score for score in SCORES if score in followed] or [TARGET_LOGIT]
+
+
+def shown_variant(table: pa.Table) -> Variant | None:
+    """The variant that tables and figures show; None for an empty table."""
+    rows = table.group_by(["explanation", "embedding"]).aggregate([]).to_pylist()
+    return preferred([(row["explanation"], row["embedding"]) for row in rows])
+
+
+def preferred(variants: Iterable[Variant]) -> Variant | None:
+    """The variant that stands for a method with several; None without variants.
+
+    >>> preferred([("contrastive", "partial"), ("target", "full"), ("target", "partial")])
+    ('target', 'partial')
+    """
+    explanations, embeddings = _PREFERRED
+
+    def rank(variant: Variant) -> tuple[int, int]:
+        return explanations.index(variant[0]), embeddings.index(variant[1])
+
+    return min(variants, key=rank, default=None)
+
+
+def mean_curves(
+    table: pa.Table,
+    perturbation: str,
+    variant: Variant,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, MeanCurve]:
+    """Mean curves by order ("morf", "lerf"), and of their difference as "delta"; empty if no sample is finite.
+
+    `table` holds CURVE_COLUMNS; curves are interpolated at GRID. `clusters` maps samples that share a cluster to its
+    name, and needs `sample_id` among the columns.
+    """
+    kept = _selected(table, perturbation, variant, ORDERS)
+    values = {}
+    for order in ORDERS:
+        curves = kept.filter(pc.equal(kept["order"], order))
+        points = zip(curves["removed"].to_pylist(), curves["logit"].to_pylist(), strict=True)
+        values[order] = np.array([np.interp(GRID, np.divide(k, k[-1]), logit) for k, logit in points])  # [N, S]
+    values["delta"] = values["lerf"] - values["morf"]
+    finite = np.isfinite(values["delta"]).all(axis=-1)
+    if not finite.any():
+        return {}
+    numbers = None
+    if clusters:
+        numbers = cluster_numbers(clusters, curves["sample_id"].filter(pa.array(finite)).to_pylist())
+    return {name: mean_curve(rows[finite], resamples, seed, None, numbers) for name, rows in values.items()}
+
+
+def mean_curve(
+    rows: np.ndarray,
+    resamples: int,
+    seed: int,
+    bounds: tuple[float, float] | None = None,
+    clusters: np.ndarray | None = None,
+) -> MeanCurve:
+    """The mean of finite `rows` [N, S], N at least 1, with its interval; without `resamples` its ends are the mean.
+
+    `bounds` is the range of the values, if they have one; `clusters` [N] are the numbers of the samples' clusters.
+    """
+    mean = rows.mean(axis=0)
+    low, high = mean_intervals(rows, resamples, seed, bounds, clusters) if resamples else (mean, mean)
+    return MeanCurve(mean, low, high, len(rows))
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation; values that are equal up to rounding share the mean of their ranks.
+
+    NaN for fewer than two values, and if all values of `x` or of `y` are equal.
+
+    >>> round(rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]), 3)
+    0.5
+    """
+    if len(x) < 2:
+        return float("nan")
+    first, second = (ranks - ranks.mean() for ranks in (ranks_of(x), ranks_of(y)))
+    spread = float(np.sqrt((first @ first) * (second @ second)))
+    return float(first @ second) / spread if spread else float("nan")
+
+
+def ranks_of(values: Iterable[float]) -> np.ndarray:
+    """Ranks [T] from 0, ascending; values that are equal up to rounding share the mean of their ranks.
+
+    >>> ranks_of([0.5, 2.0, 0.5]).tolist()
+    [0.5, 2.0, 0.5]
+    """
+    numbers = np.asarray(list(values), float)
+    gap = numbers[:, None] - numbers  # [N, N]
+    margin = ROUNDING * np.maximum(np.abs(numbers[:, None]), np.abs(numbers))
+    return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
+
+
+def _areas(rows: Mapping[str, Mapping[str, float]], at_random: bool) -> np.ndarray:
+    """The AREAS [3] of a sample, from its `rows` by order.
+
+    `at_random`: both orders are random, so that ΔA is 0 and each area is the mean of the two.
+    """
+    morf, lerf = rows["morf"]["area"], rows["lerf"]["area"]
+    if at_random:
+        return np.array([0.0, 0.5, 0.5]) * (morf + lerf)
+    return np.array([lerf - morf, morf, lerf], float)
+
+
+def _selected(table: pa.Table, perturbation: str, variant: Variant, orders: Sequence[str]) -> pa.Table:
+    """The rows of a table with this perturbation, variant and one of these orders."""
+    kept = (pc.field("perturbation") == perturbation) & pc.field("order").isin(orders)
+    return table.filter(kept & (pc.field("explanation") == variant[0]) & (pc.field("embedding") == variant[1]))

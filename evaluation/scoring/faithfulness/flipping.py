@@ -1,0 +1,218 @@
+"""Runs a model on perturbed samples: logit, probability and correctness of the explained token in every state.
+
+A state is a set of removed ("flipped") tokens (see `flips`). Every distinct state of a sample runs once. Rows of all
+samples are packed by length into batches of a token budget, and logits are computed at the readout position only.
+
+Shapes: M states of a sample, R rows of a batch, T tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from evaluation.scoring.faithfulness.flips import States
+from lrp_core.device.memory import is_out_of_memory
+from lrp_core.device.transfer import to_device
+from lrp_core.interventions.pixels import pixels_replaced
+from lrp_core.interventions.tokens import check_way, tokens_removed
+from lrp_core.readers.readout import over_vocabulary
+from lrp_core.records.kinds import DELETE, RESAMPLE
+from lrp_core.records.types import Batch
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
+
+log = logging.getLogger(__name__)
+INSTEAD = "instead"  # key of a view row: the tokens [T] that replace removed ones
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The model's outputs in each state [M], or at each point of curves [...]; NaN where logits are not finite."""
+
+    logit: np.ndarray  # of the target
+    log_probability: np.ndarray  # of the target, over the whole vocabulary
+    #: 1 or 0: the target's logit is above the foil's or, without a foil, above every other token's. For rows with a
+    #: gold label (`gold_id`): this label's logit is above every other label's.
+    correct: np.ndarray
+    foil: np.ndarray  # logit of the foil; of the target without a foil
+
+    @property
+    def probability(self) -> np.ndarray:
+        """The probability of the target."""
+        return np.exp(self.log_probability)
+
+    @classmethod
+    def mean(cls, draws: Sequence[Outputs]) -> Outputs:
+        """Mean logits and probabilities over draws; a state is correct if more than half of its draws are."""
+        if len(draws) == 1:
+            return draws[0]
+        logit = np.mean([draw.logit for draw in draws], axis=0)
+        correct = np.mean([draw.correct for draw in draws], axis=0)
+        foil = np.mean([draw.foil for draw in draws], axis=0)
+        log_probability = np.logaddexp.reduce([draw.log_probability for draw in draws]) - np.log(len(draws))
+        majority = np.where(np.isnan(correct), np.nan, correct > 1 / 2)
+        return cls(logit, log_probability, majority, foil)
+
+    def at(self, points: np.ndarray | slice) -> Outputs:
+        """The outputs at some of the states."""
+        return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
+
+
+class Flipper:
+    """Runs perturbed samples through a model in batches of `token_budget` tokens, padding included.
+
+    `way` is the perturbation (see :func:`tokens_removed`); masked tokens become `mask_id`, resampled ones the row's
+    `instead`, and removed pixels or patches of images `fill`, by channel. If memory runs out, the budget is halved for
+    this batch and the following ones. Raises UserError for a perturbation that the model does not support.
+    """
+
+    def __init__(
+        self,
+        view: ModelView,
+        way: str,
+        token_budget: int,
+        mask_id: int | None = None,
+        fill: Sequence[float] | None = None,
+    ) -> None:
+        check_way(view, way, mask_id)
+        self.view, self.way, self.token_budget, self.mask_id, self.fill = view, way, token_budget, mask_id, fill
+        self.computed = 0  # rows that ran: distinct states
+        self.asked = 0  # rows that would run if every point of every curve did
+        self.halved = 0  # how often memory ran out
+
+    def run(self, samples: Sequence[tuple[Mapping[str, Any], States]]) -> list[Outputs]:
+        """The outputs [M] of each sample's states; a sample is a view row and its states.
+
+        Raises the errors of the model; an out-of-memory error only if a single row is too large.
+        """
+        rows = _Rows.of(samples, self.way == DELETE)
+        by_row = np.empty((4, len(rows.lengths)))  # the fields of Outputs for every row
+        order, start = rows.by_length(), 0
+        while start < len(order):
+            size = max(1, self.token_budget // rows.lengths[order[start]])
+            chosen = order[start : start + size]
+            outputs = self._within_memory(rows, chosen)
+            if outputs is None:  # only after the exception is gone is the memory of the failed batch free again
+                self._halve(len(chosen) * int(rows.lengths[chosen[0]]))
+                continue
+            by_row[:, chosen] = outputs
+            start += size
+        self.computed += len(order)
+        self.asked += sum(states.asked for _, states in samples)
+        return [Outputs(*by_row[:, part]) for part in rows.parts()]
+
+    def _halve(self, tokens: int) -> None:
+        """Halves the budget after a batch of so many `tokens` ran out of memory."""
+        if self.view.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.token_budget = tokens // 2
+        self.halved += 1
+        log.warning("out of memory with %d tokens in a batch: going on with %d", tokens, self.token_budget)
+
+    def _within_memory(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
+        """Outputs [4, R] of the rows `chosen` [R]; None if memory ran out for several rows together."""
+        try:
+            return self._forward(rows.batch(chosen))
+        except Exception as error:
+            if len(chosen) == 1 or not is_out_of_memory(error):
+                raise
+        return None
+
+    def _changed(self, states: _Stacked) -> AbstractContextManager[Batch]:
+        """The batch without its removed tokens or, in images, patches or pixels."""
+        if states.batch.pixel_values is None or self.fill is None:
+            instead = states.instead if self.way == RESAMPLE else self.mask_id
+            return tokens_removed(self.view, states.batch, states.removed, self.way, instead)
+        return nullcontext(pixels_replaced(self.view, states.batch, states.removed, self.fill))
+
+    @torch.inference_mode()
+    def _forward(self, states: _Stacked) -> np.ndarray:
+        """The fields of Outputs [4, R] for one batch, NaN for rows with a value that is not finite."""
+        with undisturbed(self.view):
+            with self._changed(states) as changed:
+                hidden = self.view.hidden(changed)
+            state = self.view.prediction(hidden, changed)
+            target, foil = self.view.unembed(state, changed).unbind(-1)
+            total, largest = over_vocabulary(self.view, state)
+        contrasted = to_device(states.contrasted & (states.gold < 0), target.device)
+        gold, targets = to_device(states.gold, largest.device), changed.target_ids.to(largest.device)
+        best = largest == torch.where(gold < 0, targets, gold)
+        correct = torch.where(contrasted, target > foil, best.to(target.device)).to(target.dtype)
+        outputs = torch.stack([target, target - total.to(target), correct, foil])
+        return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class _Stacked:
+    """States of samples as the rows of one batch, on the CPU."""
+
+    batch: Batch
+    removed: Tensor  # [R, T] or [R, H * W] bool, the removed tokens or pixels
+    instead: Tensor | None  # [R, T] tokens that replace removed ones; None if the rows name none
+    contrasted: Tensor  # [R] bool, True where a row is correct if its target is above its foil
+    gold: Tensor  # [R] the gold labels, -1 for rows without
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The states of all samples, one sample after the other, as rows that batches are made of."""
+
+    samples: Sequence[tuple[Mapping[str, Any], States]]
+    sample: np.ndarray  # [R] the index of the row's sample
+    state: np.ndarray  # [R] the index of the row's state in its sample
+    lengths: np.ndarray  # [R] tokens
+
+    @classmethod
+    def of(cls, samples: Sequence[tuple[Mapping[str, Any], States]], deleted: bool) -> _Rows:
+        """The rows of `samples`; if tokens are `deleted`, removed tokens do not count in a row's length."""
+        counts = [len(states.removed) for _, states in samples]
+        state, lengths = [np.zeros(0, int)], [np.zeros(0, int)]  # of each sample [M]
+        for row, states in samples:
+            state.append(np.arange(len(states.removed)))
+            lengths.append(len(row["input_ids"]) - states.removed.sum(axis=1) * deleted)
+        sample = np.repeat(np.arange(len(samples)), counts)
+        return cls(samples, sample, np.concatenate(state), np.concatenate(lengths))
+
+    def by_length(self) -> np.ndarray:
+        """The rows [R] from longest to shortest, so that memory runs out at once or never; a sample's rows together."""
+        return np.lexsort((self.state, self.sample, -self.lengths))
+
+    def parts(self) -> list[slice]:
+        """The range of rows of each sample."""
+        ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
+        return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
+
+    def batch(self, chosen: np.ndarray) -> _Stacked:
+        """The batch of the rows `chosen` [R]."""
+        samples, of = np.unique(self.sample[chosen], return_inverse=True)  # of: the index of each row in `samples`
+        rows = [self.samples[sample][0] for sample in samples]
+        batch = Batch.collate([_with_foil(row) for row in rows], pad_id=0)
+        repeated = {name: value[of] for name, value in vars(batch).items() if value is not None}
+        states = [self.samples[sample][1].removed for sample in samples]
+        removed = np.zeros((len(chosen), max(tokens.shape[1] for tokens in states)), bool)
+        for i, tokens in enumerate(states):
+            removed[of == i, : tokens.shape[1]] = tokens[self.state[chosen[of == i]]]
+        contrasted = torch.tensor([row.get("foil_id") is not None and row.get("predicted_id") is None for row in rows])
+        gold = torch.tensor([-1 if row.get("gold_id") is None else row["gold_id"] for row in rows])
+        instead = None
+        if INSTEAD in rows[0]:
+            instead = pad_sequence([torch.as_tensor(row[INSTEAD]) for row in rows], batch_first=True)[of]
+        return _Stacked(replace(batch, **repeated), torch.from_numpy(removed), instead, contrasted[of], gold[of])
+
+
+def _with_foil(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with its target as foil if it has none, so that rows with and without a foil make one batch.
+
+    The logit of such a foil is not used.
+    """
+    return {**row, "foil_id": row["target_id"] if row.get("foil_id") is None else row["foil_id"]}

@@ -1,0 +1,139 @@
+"""Faithfulness scores of a sample: areas under deletion curves (AttnLRP B.2), and effects of shares (NormXLogit 4, 5).
+
+Scores are kept for every sample, so that means, intervals and paired tests need no second pass. A sample whose
+relevance or outputs are not finite has NaN, is left out of means, and is counted.
+
+Shapes: N samples, V variants (methods, explanations ...), S states of a curve, K shares, M measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluation.scoring.head_orders import area
+from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.statistics import Comparison, compare
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A faithfulness number, of a sample's curves or of all samples together."""
+
+    name: str
+    label: str
+    higher_is_better: bool
+    about: str
+    is_share: bool = False  # True: between 0 and 1 for each sample
+
+
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure("delta_area", "ΔA", True, "area under LeRF minus area under MoRF (AttnLRP, equation 31)"),
+        Measure("area_morf", "A MoRF", False, "area under the curve that removes the most relevant token first"),
+        Measure("area_lerf", "A LeRF", True, "area under the curve that removes the least relevant token first"),
+        Measure("aopc", "AOPC", True, "probability lost without the top tokens, mean over shares"),
+        Measure("sufficiency", "Sufficiency", False, "probability lost with the top tokens alone, mean over shares"),
+        Measure("accuracy", "Accuracy", False, "correct predictions without the top tokens, mean over shares", True),
+        Measure(
+            "sufficiency_accuracy", "Sufficiency, accuracy", True, "correct predictions with the top tokens alone", True
+        ),
+        Measure("pearson", "Pearson r", False, "correlation of predictions without the top tokens and gold scores"),
+        Measure("sufficiency_pearson", "Sufficiency, r", True, "correlation of predictions with the top tokens alone"),
+    )
+}
+
+
+def areas(values: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """`area_morf`, `area_lerf` and their difference `delta_area` [...] of curves `values` [..., 2, S] (MoRF, LeRF).
+
+    `counts` [S] are the numbers of removed tokens in each state, from 0 to N. Areas are taken over the share k / N by
+    the trapezoidal rule (AttnLRP, equation 31).
+
+    >>> scores = areas(np.array([[4.0, 1.0, 0.0], [4.0, 3.0, 0.0]]), np.array([0, 1, 2]))
+    >>> {name: float(value) for name, value in scores.items()}
+    {'area_morf': 1.5, 'area_lerf': 2.5, 'delta_area': 1.0}
+    """
+    morf, lerf = np.moveaxis(area(values, counts), -1, 0)
+    return {"area_morf": morf, "area_lerf": lerf, "delta_area": lerf - morf}
+
+
+def share_scores(probability: np.ndarray, correct: np.ndarray, whole: float) -> dict[str, np.ndarray]:
+    """`aopc`, `sufficiency`, `accuracy` and `sufficiency_accuracy` [..., K] of a sample, at every share of top tokens.
+
+    `probability` and `correct` [..., 2, K] are outputs without the top tokens, and with the top tokens alone. `whole`
+    is the probability on the full input. Tables show means over K.
+    """
+    lost = whole - probability
+    right = np.where(np.isnan(lost), np.nan, correct)
+    return {
+        "aopc": lost[..., 0, :],
+        "sufficiency": lost[..., 1, :],
+        "accuracy": right[..., 0, :],
+        "sufficiency_accuracy": right[..., 1, :],
+    }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A mean over samples; NaN without a finite sample."""
+
+    value: float
+    low: float  # ends of the 95 % interval; NaN without an interval
+    high: float
+    n: int
+    left_out: int  # samples whose value is not finite
+
+
+def summarise(
+    values: np.ndarray,
+    resamples: int,
+    seed: int,
+    bounds: tuple[float, float] | None = None,
+    clusters: np.ndarray | None = None,
+) -> Summary:
+    """The mean of `values` [N] with its interval; values that are not finite are left out and counted.
+
+    For `resamples`, `seed`, `bounds` and `clusters` [N] see `mean_intervals`.
+    """
+    known = np.isfinite(values)
+    finite = values[known]
+    of_finite = None if clusters is None else clusters[known]
+    if not len(finite):
+        return Summary(np.nan, np.nan, np.nan, 0, len(values))
+    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resamples, seed, bounds, of_finite))
+    return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
+
+
+def paired(
+    values: np.ndarray,
+    methods: tuple[str, ...],
+    measures: tuple[str, ...],
+    resamples: int,
+    seed: int,
+    clusters: np.ndarray | None = None,
+) -> Comparison | None:
+    """Compares methods by `values` [N, V, M] on the samples for which the values of all methods are finite.
+
+    A method without any finite sample is left out, since it would leave no samples to the others. Results are not
+    rescaled. `clusters` [N] are the numbers of the samples' clusters. Returns None if there is nothing to compare.
+    """
+    finite = np.isfinite(values).all(axis=-1)  # [N, V]
+    known = finite.any(axis=0)
+    usable = finite[:, known].all(axis=-1)
+    kept, of_kept = values[usable][:, known], None if clusters is None else clusters[usable]
+    names = tuple(name for name, has in zip(methods, known, strict=True) if has)
+    return compare(kept, names, measures, resamples, seed, scale=1.0, clusters=of_kept)
+
+
+def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:
+    """Spreads the rows of `values` [finite V, ...] to [V, ...]: NaN where `finite` [V] is False.
+
+    >>> with_gaps(np.array([1.0, 2.0]), np.array([True, False, True])).tolist()
+    [1.0, nan, 2.0]
+    """
+    whole = np.full((len(finite), *values.shape[1:]), np.nan)
+    whole[finite] = values
+    return whole

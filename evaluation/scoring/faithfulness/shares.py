@@ -1,0 +1,151 @@
+"""Effects of removing shares of the top tokens (NormXLogit 5): AOPC, sufficiency and accuracy of tasks with labels,
+Pearson's r with the gold scores of tasks with scores.
+
+Each table has the schema CURVES and holds one cell (model, task, precision, method). Shapes: N samples, M methods, K
+shares; the axis of 2 is without the top tokens, and with the top tokens alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.scoring.faithfulness.areas import MeanCurve, Variant, by_sample, mean_curve, on_common_samples
+from evaluation.scoring.faithfulness.correlations import Correlations, paired_correlations, pearson
+from evaluation.scoring.faithfulness.flips import SHARE_ORDERS
+from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
+from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.statistics import Comparison, interval
+
+SHARE_COLUMNS = [
+    "sample_id",
+    "explanation",
+    "embedding",
+    "perturbation",
+    "order",
+    "score",
+    "logit",
+    "probability",
+    "correct",
+]
+OF_LABELS = ("aopc", "sufficiency", "accuracy", "sufficiency_accuracy")
+OF_SCORES = ("pearson", "sufficiency_pearson")
+
+Samples = Mapping[str, Mapping[str, Mapping[str, Any]]]  # rows of a method by sample and order
+Gold = Mapping[str, float | None]  # gold scores by sample
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Effects of removing shares of tokens, for all methods of one model, task, precision and perturbation."""
+
+    measures: tuple[str, ...]  # OF_LABELS or OF_SCORES
+    summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples of the method
+    variants: Mapping[str, Variant]  # the variant of each method that is shown
+    comparison: Comparison | None  # of the measures, on the samples that all methods have
+    curves: Mapping[tuple[str, str], MeanCurve]  # at SHARES, by (method, measure), of methods with finite samples
+
+    @property
+    def lead(self) -> str:
+        """The measure that stands for all."""
+        return self.measures[0]
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of measures: without the top tokens, and with the top tokens alone."""
+        return tuple(zip(self.measures[::2], self.measures[1::2], strict=True))
+
+
+def shares_of(
+    tables: Mapping[str, pa.Table],
+    gold: Gold,
+    perturbation: str,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> Shares:
+    """Effects of removing shares of tokens, from `tables` of SHARE_COLUMNS by method.
+
+    `gold` maps samples to their gold scores; samples of tasks with labels have none. `clusters` maps samples that share
+    a cluster to its name. Samples that are not finite are left out and counted.
+    """
+    variants, rows = by_sample(tables, perturbation, SHARE_ORDERS, ["logit", "probability", "correct"])
+    if any(gold.get(name) is not None for samples in rows.values() for name in samples):
+        return _of_scores(rows, variants, gold, resamples, seed, clusters)
+    values: dict[str, dict[str, np.ndarray]] = {}
+    summaries: dict[tuple[str, str], Summary] = {}
+    curves: dict[tuple[str, str], MeanCurve] = {}
+    for method, samples in rows.items():
+        values[method] = {name: _label_scores(orders) for name, orders in samples.items()}
+        stacked, numbers = np.array(list(values[method].values())), cluster_numbers(clusters, list(samples))
+        finite = np.isfinite(stacked).all(axis=(1, 2))  # stacked: [N, 4, K]
+        for at, measure in enumerate(OF_LABELS):
+            bounds = (0.0, 1.0) if MEASURES[measure].is_share else None
+            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed, bounds, numbers)
+            if finite.any():
+                of_finite = None if numbers is None else numbers[finite]
+                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed, bounds, of_finite)
+    ids, common = on_common_samples(values)  # [N, M, 4, K]
+    drawing = (resamples, seed, cluster_numbers(clusters, ids))
+    compared = paired(common.mean(axis=-1), tuple(values), OF_LABELS, *drawing) if ids else None
+    return Shares(OF_LABELS, summaries, variants, compared, curves)
+
+
+def _of_scores(
+    rows: Mapping[str, Samples],
+    variants: Mapping[str, Variant],
+    gold: Gold,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str],
+) -> Shares:
+    """`shares_of` a task with gold scores."""
+    values: dict[str, dict[str, np.ndarray]] = {}
+    summaries: dict[tuple[str, str], Summary] = {}
+    curves: dict[tuple[str, str], MeanCurve] = {}
+    for method, samples in rows.items():
+        values[method] = {name: _predictions(orders) for name, orders in samples.items()}
+        scores, predictions = _gold_of(samples, gold), np.array(list(values[method].values()))  # [N], [N, 2, K]
+        numbers = cluster_numbers(clusters, list(samples))
+        for at, measure in enumerate(OF_SCORES):
+            correlations = pearson(predictions[:, at], scores, resamples, seed, numbers)
+            summaries[method, measure] = correlations.summary
+            if np.isfinite(correlations.by_share).any():
+                curves[method, measure] = _curve_of(correlations)
+    ids, common = on_common_samples(values)  # [N, M, 2, K]
+    compared = None
+    if ids:
+        drawing = (resamples, seed, cluster_numbers(clusters, ids))
+        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), OF_SCORES, *drawing)
+    return Shares(OF_SCORES, summaries, variants, compared, curves)
+
+
+def _curve_of(correlations: Correlations) -> MeanCurve:
+    """Correlations as a curve over shares; NaN where predictions do not vary, and for intervals without resamples."""
+    absent = np.full_like(correlations.by_share, np.nan)
+    low, high = interval(correlations.drawn) if len(correlations.drawn) else (absent, absent)
+    return MeanCurve(correlations.by_share, low, high, correlations.n)
+
+
+def _gold_of(names: Iterable[str], gold: Gold) -> np.ndarray:
+    """The gold scores [N] of samples, NaN for those without."""
+    scores = [gold.get(name) for name in names]
+    return np.array([np.nan if score is None else score for score in scores], float)
+
+
+def _predictions(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+    """The predicted score [2, K] of a sample at each share, from its rows by order."""
+    return np.array([orders[order]["logit"][1:] for order in SHARE_ORDERS], float)
+
+
+def _label_scores(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+    """The measures OF_LABELS [4, K] of a sample at each share, from its rows by order."""
+    probability = np.array([orders[order]["probability"] for order in SHARE_ORDERS], float)  # [2, 1 + K]; null is NaN
+    correct = np.array([orders[order]["correct"] for order in SHARE_ORDERS], float)
+    scores = share_scores(probability[:, 1:], correct[:, 1:], probability[0, 0])
+    return np.array([scores[measure] for measure in OF_LABELS])

@@ -1,0 +1,205 @@
+"""Jobs on a Ray cluster, reached by its dashboard. A root has one job at a time, named after the root.
+
+Ray takes a name once only, so a name is a digest of the root and a number: those who submit the same at once make the
+same name, and all but one are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jobs.cluster.pools import ClusterUnreachable
+from jobs.store import Store, StoreError, lock
+from jobs.store.retry import one_line
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+POLL_S = 0.5
+PATIENCE_S = 120.0  # a dashboard that does not answer for so long is lost
+DRAIN_S = 5.0  # that the last lines of a job's log may take
+#: That a job gets for its units in hand after Ray's SIGTERM; Ray's own default is shorter than closelook's.
+KILL_S = 30
+_LOGGERS = ("ray", "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk")
+RETRY, TIMED_OUT, TERMINATED = 1, 124, 128 + signal.SIGTERM  # exit codes; 124 as of timeout(1)
+
+
+class OtherCommand(RuntimeError):
+    """A job with another command has the root."""
+
+
+@dataclass
+class Deadline:
+    """The time at which a job is stopped; SIGTERM of this process stops it earlier."""
+
+    at: float  # of time.monotonic()
+    terminated: bool = field(default=False)
+
+    @property
+    def reached(self) -> bool:
+        return self.terminated or time.monotonic() >= self.at
+
+    @property
+    def exit_code(self) -> int:
+        return TERMINATED if self.terminated else TIMED_OUT
+
+    @contextmanager
+    def heeding(self) -> Iterator[None]:
+        """SIGTERM counts inside, where it ends nothing by itself."""
+
+        def terminate(number: int, frame: Any) -> None:
+            self.terminated = True
+
+        before = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+class Cluster:
+    """A cluster that takes jobs."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is its dashboard's. Raises ClusterUnreachable."""
+        from ray.job_submission import JobSubmissionClient
+
+        for name in _LOGGERS:  # they tell of every file that is not sent and of every connection
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self.address = address
+        try:
+            self._client: JobSubmissionClient = JobSubmissionClient(address)
+        except (OSError, RuntimeError) as error:
+            raise ClusterUnreachable(f"no Ray cluster takes jobs at {address}: {one_line(error)}") from None
+
+    def job_of(self, root: str, command: str, environment: Mapping[str, Any]) -> tuple[str, bool]:
+        """(name of the job that runs `command` for the root, whether it ran before); where none does, it is submitted.
+
+        `environment` is Ray's runtime environment. Raises OtherCommand where a job of another command has the root,
+        ClusterUnreachable where the cluster takes no job.
+        """
+        while True:
+            known = self._jobs_of(root)
+            for name, job in known.items():
+                if not job.status.is_terminal():
+                    if job.entrypoint != command:
+                        raise OtherCommand(f"{root} is in use by the job {name}, which runs `{job.entrypoint}`")
+                    return name, True
+            number = 1 + max((int(name.rpartition("-")[2]) for name in known), default=0)
+            name = f"{_prefix(root)}{number}"
+            variables = {lock.JOB: name, "RAY_JOB_STOP_WAIT_TIME_S": str(KILL_S)}
+            variables |= environment.get("env_vars", {})
+            try:
+                self._client.submit_job(
+                    entrypoint=command, submission_id=name, runtime_env={**environment, "env_vars": variables}
+                )
+            except RuntimeError as error:
+                if "already exists" in str(error):  # somebody else was faster
+                    continue
+                raise ClusterUnreachable(f"{self.address} takes no job: {one_line(error)}") from None
+            return name, False
+
+    def _jobs_of(self, root: str) -> dict[str, JobDetails]:
+        """All jobs of a root by their names."""
+        jobs = {job.submission_id: job for job in self._client.list_jobs() if job.submission_id is not None}
+        return {name: job for name, job in jobs.items() if name.startswith(_prefix(root))}
+
+    def follow(self, root: str, name: str, deadline: Deadline, grace_s: float) -> int:
+        """Print what the job prints until it ends; its exit code, RETRY where it or the cluster is lost.
+
+        At the deadline it is stopped: first as `closelook stop` does, for `grace_s` seconds, then by Ray.
+        """
+        log = threading.Thread(target=self._print_log, args=(name,), daemon=True)
+        log.start()
+        stopping: Iterator[None] | None = None
+        answered = time.monotonic()
+        while True:
+            try:
+                job = self._jobs_of(root).get(name)
+                answered = time.monotonic()
+            except (OSError, RuntimeError) as error:
+                if time.monotonic() - answered > PATIENCE_S:
+                    raise ClusterUnreachable(f"{self.address} does not answer any more: {one_line(error)}") from None
+            else:
+                if job is None:
+                    raise ClusterUnreachable(f"the cluster at {self.address} lost the job {name}: it was started anew")
+                if job.status.is_terminal():
+                    log.join(DRAIN_S)
+                    return _exit_code(job, deadline)
+                if deadline.reached:
+                    stopping = stopping or self._stopping(root, name, grace_s)
+                    with suppress(OSError, RuntimeError):
+                        next(stopping, None)
+            time.sleep(POLL_S)
+
+    def _stopping(self, root: str, name: str, grace_s: float) -> Iterator[None]:
+        """Stop a job step by step: the next step is taken with the next value."""
+        asked = time.monotonic()
+        if _ask_to_stop(root, name):
+            while time.monotonic() - asked < grace_s:
+                yield
+        while True:
+            self._client.stop_job(name)  # its answer may have been lost: it is no error to ask again
+            asked = time.monotonic()
+            while time.monotonic() - asked < KILL_S:
+                yield
+
+    def _print_log(self, name: str) -> None:
+        """Print what the job prints, also after the connection was lost in between."""
+        shown = 0
+
+        async def print_on() -> None:
+            nonlocal shown
+            seen = 0
+            async for text in self._client.tail_job_logs(name):
+                fresh = text[max(0, shown - seen) :]
+                seen += len(text)
+                if fresh:
+                    shown = seen
+                    print(fresh, end="", flush=True)
+
+        while True:
+            with suppress(Exception):  # whatever the connection raises: the job's state decides when to end
+                asyncio.run(print_on())
+                return
+            time.sleep(POLL_S)
+
+
+def _prefix(root: str) -> str:
+    """The beginning of the names of a root's jobs."""
+    return f"closelook-{hashlib.sha256(root.encode()).hexdigest()[:12]}-"
+
+
+def _exit_code(job: JobDetails, deadline: Deadline) -> int:
+    """The exit code of a job that has ended."""
+    from ray.job_submission import JobStatus
+
+    if job.status == JobStatus.SUCCEEDED:
+        return 0
+    code = job.driver_exit_code or RETRY
+    if code < 0:  # a signal ended it
+        code = RETRY
+    return deadline.exit_code if deadline.reached and code in (RETRY, TERMINATED) else code
+
+
+def _ask_to_stop(root: str, name: str) -> bool:
+    """Ask the run of this job to stop, as `closelook stop` does.
+
+    Returns False unless the job is known to own the root.
+    """
+    with suppress(OSError, StoreError):  # the root may be one that only the cluster reaches
+        store = Store(root)
+        owner = lock.owner_of(store)
+        if owner is not None and owner.get("job") == name:
+            lock.ask_to_stop(store)
+            return True
+    return False

@@ -1,0 +1,103 @@
+"""`closelook compare`: the differences between two runs: cells, scores with paired tests, cost, configuration."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from evaluation.schema import RUNTIME
+from evaluation.scoring.metrics import METRICS, lead
+from evaluation.scoring.statistics import stars
+from jobs.commands.comparison.changes import Change, changes, keys_of
+from jobs.commands.terminal import say, say_table, write_file
+from jobs.config.kept import differences
+from jobs.config.lacking import told
+from jobs.results import Run, open_run
+from lrp_core.records.types import UserError, nearest
+
+
+def show(first_root: str, second_root: str, metric: str | None, to: Path | None, html: Path | None) -> None:
+    """Print the cells of one root alone, the differing settings, every cell's scores side by side, and both costs.
+
+    `to` is a CSV file of the scores, `html` a page with the same, and with samples of both runs beside each other.
+    Raises UserError for a root without a run, an unknown metric, and a file that cannot be written.
+    """
+    metric = metric or lead()
+    if metric not in METRICS:
+        raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
+    first, second = open_run(first_root), open_run(second_root)
+    if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
+        raise UserError(f"{first_root} and {second_root} are the same run: give two to compare")
+    facts = [f"{run.store.root}: {told(run.lacking)}" for run in (first, second) if run.lacking]
+    facts += [*_settings(first, second), *_alone(first, second), *_alone(second, first)]
+    for line in facts:
+        say(line)
+    changed = changes(first, second, metric)
+    _print(changed, METRICS[metric].label)
+    facts.append(f"seconds of methods: {_seconds(first):,.1f} against {_seconds(second):,.1f}")
+    say(facts[-1])
+    if to is not None:
+        write_file(to, _csv(changed), newline="")
+    if html is not None:
+        from jobs.commands.comparison.compare_page import page
+
+        write_file(html, page({first_root: first, second_root: second}, facts, changed, metric))
+
+
+def _settings(first: Run, second: Run) -> Iterator[str]:
+    """The differences between the kept configurations."""
+    lines = [f"  {difference}" for difference in differences(_plain(first), _plain(second))]
+    if lines:
+        yield "configurations differ:"
+        yield from lines
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    return {} if run.config is None else run.config.model_dump(mode="json", exclude={"root", "name"})
+
+
+def _alone(run: Run, other: Run) -> Iterator[str]:
+    """The cells that only `run` holds."""
+    alone = sorted(keys_of(run).keys() - keys_of(other).keys())
+    if alone:
+        yield f"only in {run.store.root}: {len(alone)} cells"
+        yield from (f"  {' · '.join(cell)}" for cell in alone)
+
+
+def _seconds(run: Run) -> float:
+    """Wall seconds of all methods."""
+    files = run.store.files("runtime", recursive=True)
+    if not files:
+        return 0.0
+    table = run.store.read(files, RUNTIME, ["stage", "wall_s"])
+    return pc.sum(table.filter(pc.equal(table["stage"], "method"))["wall_s"]).as_py() or 0.0
+
+
+def _print(changed: Sequence[Change], label: str) -> None:
+    if not changed:
+        say(f"no place was scored by {label} in both runs")
+        return
+    rows = []
+    for change in changed:
+        difference, p = f"{change.difference:+.1f}{stars(change.p)}", f"{change.p:.3g}"
+        if change.same_key:
+            difference, p = "same numbers", ""
+        cell = (change.model, change.task, change.dtype, change.method)
+        rows.append((*cell, str(change.n), f"{change.first:.1f}", f"{change.second:.1f}", difference, p))
+    say(f"{label}, samples that both runs predict rightly; p: paired signs, after Holm:")
+    numbers = ("samples", "first", "second", "difference", "p")
+    say_table(("model", "task", "dtype", "method", *numbers), rows, numbers)
+
+
+def _csv(changed: Sequence[Change]) -> str:
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, [*Change.__dataclass_fields__])
+    writer.writeheader()
+    writer.writerows(map(asdict, changed))
+    return text.getvalue()

@@ -1,0 +1,129 @@
+"""`closelook compare --html`: two runs on one page, with samples of both as either run explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.report.explorers.samples import Explorer
+from evaluation.report.page import comparison_page
+from evaluation.report.results import Results
+from evaluation.report.table import Cell, Column, Row, Table
+from evaluation.scoring.metrics import METRICS
+from jobs.commands.comparison.changes import Change
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Plan
+from jobs.results import Run
+from jobs.stages.report import notes, provenance
+from jobs.stages.report.results import default_samples, results_of
+from jobs.stages.report.samples import choose, explorer
+from lrp_core.records.types import UserError
+
+Entry = dict[str, Any]  # of :func:`heatmap.data`
+MOST = 100  # samples of a task: the page is one file
+
+
+def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change], metric: str) -> str:
+    """The page as HTML of two runs by their names. Raises UserError for a run that keeps no configuration."""
+    first, second = (_Side(name, run) for name, run in runs.items())
+    lines, configs, data, models = list(facts), [], [], []
+    for side in (first, second):
+        made_by = provenance(side.config, side.plan, side.run.ledger)
+        configs.append(f"# {side.name}\n{made_by.config}")
+        data += [(f"{side.name}: {name}", digest) for name, digest in made_by.data]
+        models += [(f"{side.name}: {name}", identity) for name, identity in made_by.models]
+        lines += [f"{side.name}: {note}" for note in notes(side.plan, side.run.ledger, side.results)]
+    names = first.name, second.name
+    both = provenance(first.config, first.plan, first.run.ledger)
+    both = replace(both, run=" against ".join(names), config="\n".join(configs), data=data, models=models)
+    return comparison_page(names, lines, _table(changed, metric, names), _explorer(first, second), both)
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of the runs, as its report would show it."""
+
+    name: str
+    run: Run
+
+    @cached_property
+    def config(self) -> RunConfig:
+        if self.run.config is None:
+            raise UserError(f"{self.name} keeps no configuration: run it once more to compare its samples")
+        return self.run.config
+
+    @cached_property
+    def plan(self) -> Plan:
+        return make_plan(self.config, self.run.store)
+
+    @cached_property
+    def results(self) -> Results:
+        return results_of(self.config, self.plan, self.run.store)
+
+    def scored(self, task: str) -> list[pa.Table]:
+        """A table for each model and method, as :func:`choose` takes them."""
+        cells = [cell for cell in self.results.defaults if cell.task == task]
+        return [default_samples(self.run.store, self.results, cell) for cell in cells]
+
+    def entries(self, samples: dict[str, list[str]]) -> Iterator[Entry]:
+        """The report's entries for these samples of each task, with models named by this run."""
+        for entry in explorer(self.config, self.plan, self.run.store, self.results, samples):
+            yield entry | {"model": self.named(entry["model"])}
+
+    def named(self, model: str) -> str:
+        return f"{model} in {self.name}"
+
+
+def _explorer(first: _Side, second: _Side) -> Explorer:
+    """Samples that both runs scored, as many of each task as the first run's report shows and at most MOST."""
+    tasks = [task for task in first.results.tasks if task in second.results.tasks]
+    samples = {task: _common(first, second, task) for task in tasks}
+
+    def order(entry: Entry) -> tuple[int, int]:
+        return tasks.index(entry["task"]), samples[entry["task"]].index(entry["sample_id"])
+
+    entries = sorted([*first.entries(samples), *second.entries(samples)], key=order)
+    pairs = {}
+    for side, other in ((first, second), (second, first)):
+        for model in first.results.models:
+            if model in second.results.models:
+                pairs[side.named(model)] = other.named(model)
+    return Explorer.of(entries, budget_bytes=float("inf"), pairs=pairs)
+
+
+def _common(first: _Side, second: _Side, task: str) -> list[str]:
+    """The ids of the chosen samples of a task among those that both runs scored."""
+    shared, tables = [], []
+    for side in (first, second):
+        scored = side.scored(task)
+        shared.append({name for table in scored for name in table["sample_id"].to_pylist()})
+        tables += scored
+    both = pa.array(sorted(set.intersection(*shared)), pa.string())
+    kept = [table.filter(pc.is_in(table["sample_id"], both)) for table in tables]
+    return choose(kept, min(MOST, first.config.report.samples))
+
+
+def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
+    """The scores of every cell in both runs."""
+    rows = []
+    for change in changed:
+        p = None if change.same_key else change.p
+        difference = Cell(change.difference, n=change.n, p=p)
+        cells = (Cell(change.n), Cell(change.first), Cell(change.second), difference)
+        rows.append(Row(change.task, (change.model, change.dtype, change.method), cells))
+    scores = [Column("", name) for name in names]
+    return Table(
+        name="changes",
+        title=f"{METRICS[metric].label} of both runs",
+        caption="On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none "
+        "stand where both runs hold the same numbers.",
+        heads=("model", "precision", "method"),
+        columns=(Column("", "samples", digits=0), *scores, Column("", "difference", signed=True)),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,1 @@
+"""Commands that list records, and the pages of docs/ that are generated from records."""

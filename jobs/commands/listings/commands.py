@@ -1,0 +1,67 @@
+"""Commands that list methods, tasks, models and config keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.commands.app import RECORDS, command
+from jobs.commands.options import Columns, Model, RunOptions, named_columns
+
+
+@command(RECORDS)
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Describe this one in full.", show_default=False)] = None,
+) -> None:
+    """The methods there are: what they need and give, what they cost, their options."""
+    from jobs.commands.listings.methods import show
+
+    show(name)
+
+
+@command(RECORDS)
+def tasks() -> None:
+    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
+    from jobs.commands.listings.tasks import show
+
+    show()
+
+
+@command(RECORDS)
+def models() -> None:
+    """The kinds and families of models there are, and which methods apply to them."""
+    from jobs.commands.listings.models import show
+
+    show()
+
+
+@command(RECORDS)
+def init(
+    file: Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")],
+    model: Model,
+    data: Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
+    column: Columns = None,
+) -> None:
+    """Write a commented config for your model and data."""
+    from jobs.commands.init import write
+
+    write(file, model, data, method, named_columns(column))
+
+
+@command(RECORDS)
+def config(
+    run: RunOptions,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="Explain the keys whose name contains this; '' for all.")
+    ] = None,
+) -> None:
+    """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
+    from jobs.commands.listings.config import show, show_keys
+
+    if keys is not None:
+        return show_keys(keys)
+    loaded, _ = run.load()
+    show(loaded)

@@ -1,0 +1,212 @@
+"""Options that several commands share, as records: a command takes a record, and each field becomes an option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import typer
+from typer.models import ParameterInfo
+
+from lrp_core.records.types import UserError
+
+if TYPE_CHECKING:
+    from jobs.commands.questions.opened import Opened
+    from jobs.commands.questions.question import Question
+    from jobs.config import RunConfig
+    from jobs.store import Store
+
+Json = Annotated[Path | None, typer.Option("--json", help="Also write every number to this JSON file.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")]
+Family = Annotated[str | None, typer.Option("--family", help="generic, for a model that no family describes.")]
+Adapter = Annotated[str | None, typer.Option("--adapter", help="The folder or hub id of a LoRA adapter.")]
+Methods = Annotated[
+    str, typer.Option("--method", help="Methods, separated by commas; options as in attnlrp:composite=vit.")
+]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Shorten texts that are too long.")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="text=NAME", help="The file's name of text, target, label, id, ..."),
+]
+Dtype = Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.")]
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`command` for typer: a parameter that is a record becomes an option for each of its fields.
+
+    Help shows these options together, under the record's docstring.
+    """
+    flat: list[Parameter] = []
+    records: dict[str, type] = {}
+    hints = get_type_hints(command, include_extras=True)
+    for parameter in signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            records[parameter.name] = kind
+            flat += _options_of(kind)
+        else:
+            flat.append(parameter.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
+
+    def called(**values: Any) -> Any:
+        made = {}
+        for name, kind in records.items():
+            made[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        return command(**values, **made)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return called
+
+
+def _options_of(record: type) -> Iterator[Parameter]:
+    """The fields of a record as parameters, shown together."""
+    hints = get_type_hints(record, include_extras=True)
+    for field in fields(record):
+        kind, *notes = get_args(hints[field.name])
+        shown = [copy(note) for note in notes]
+        for note in shown:
+            if isinstance(note, ParameterInfo):
+                note.rich_help_panel = (record.__doc__ or "").removesuffix(".")
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, *shown])
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run."""
+
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="A name in jobs/conf (demo, paper, attnlrp, real, smoke) or a path; else that of --root, else demo.",
+            show_default=False,
+        ),
+    ] = None
+    root: Annotated[
+        str | None, typer.Option("--root", help="The folder of all results: a path, s3:// or gs:// URL.")
+    ] = None
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
+    ] = None
+
+    def load(self, is_made: bool | None = None, is_read: bool = False) -> tuple[RunConfig, Store]:
+        """The configuration and the store of the run. Commands call this before heavy imports: mistakes show at once.
+
+        Where the command reads a run (`is_made`; by default where only `root` is given), raises UserError for a root
+        that holds none. `is_read`: methods and the like that no installed package brings are left out of the
+        configuration, which lists them as `lacking`.
+        """
+        from jobs.config.kept import holds_run, load
+
+        loaded, store = load(self.config, self.root, self.set or (), is_read)
+        if is_made is None:
+            is_made = self.root is not None and self.config is None
+        if is_made and not holds_run(store):
+            raise UserError(
+                f"there is no run in {store.root}: check the path, or compute one there with `closelook run`"
+            )
+        return loaded, store
+
+
+@dataclass(frozen=True)
+class WaitingOptions:
+    """Other commands on the same run."""
+
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")] = None
+    family: Family = None
+    adapter: Adapter = None
+    decoder_tokenizer: Annotated[
+        str | None, typer.Option("--decoder-tokenizer", help="The tokenizer of an encoder-decoder's answers.")
+    ] = None
+    dtype: Dtype = "float32"
+    device: Device = "auto"
+
+    def check(self, reads: str = "text") -> None:
+        """Raises UserError unless there is a model."""
+        if self.model is None:
+            raise UserError(f"say which model reads the {reads}: --model demo/gpt2, a hub id or a directory")
+
+    def open(self) -> Opened:
+        """The model, opened. Raises UserError for one that cannot exist."""
+        from jobs.commands.questions.opened import open_model
+
+        self.check()
+        assert self.model is not None
+        return open_model(self.model, self.dtype, self.device, self.family, self.adapter, self.decoder_tokenizer)
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """The explained prediction."""
+
+    target: Annotated[
+        str | None, typer.Option("--target", help="The word to explain; default: the model's prediction.")
+    ] = None
+    foil: Annotated[str | None, typer.Option("--foil", help="The word or label to contrast the target with.")] = None
+    label: Annotated[str | None, typer.Option("--label", help="A classifier's label; default: the predicted one.")] = (
+        None
+    )
+    second: Annotated[str | None, typer.Option("--second", help="The second text of a pair.")] = None
+    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None
+
+    def question(self, text: str) -> Question:
+        """The question about a text. Raises UserError for options that do not go together."""
+        from jobs.commands.questions.question import Question
+
+        return Question(text, self.target, self.foil, self.label, self.second, self.explanation)
+
+
+def named_columns(given: Iterable[str] | None) -> dict[str, str]:
+    """The file's name of each column that `text=NAME` names. Raises UserError for anything else."""
+    columns = {}
+    for text in given or ():
+        known, equals, name = text.partition("=")
+        if not (known and equals and name):
+            raise UserError(f"--column is written text=NAME, not {text!r}")
+        columns[known] = name
+    return columns
+
+
+#: Arguments of Python, as errors name them, that commands have as options.
+_OPTIONS = (
+    *("target", "foil", "label", "second", "method", "explanation", "prefix", "generate", "truncate", "messages"),
+    *("answer", "spans", "hops", "reasoning", "family", "adapter", "decoder_tokenizer", "dtype", "device"),
+)
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors from inside name the options of the command line, where they name arguments of Python."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (as_options(str(error)),)
+        raise
+
+
+def as_options(text: str) -> str:
+    """An error that names options of the command line where it named arguments of Python.
+
+    >>> as_options("`truncate` reads a part of it")
+    '--truncate reads a part of it'
+    """
+    return re.sub(f"`({'|'.join(_OPTIONS)})`", lambda argument: f"--{argument[1].replace('_', '-')}", text)

@@ -1,0 +1,46 @@
+"""Bars that show how far long work is: on the screen and in notebooks, from the second second on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from jobs.commands import terminal
+from lrp_core.device.progress import watched_by
+
+Tell = Callable[[str, int, int], None]  # of a unit, how many are done, and how many there are
+_QUIET_S = 1.0  # seconds in which nothing is shown
+
+
+@contextmanager
+def shown(show_bars: bool | None = None) -> Iterator[Tell]:
+    """Yield a function that reports progress, drawn as a bar for each unit until the end.
+
+    Rows of the forward passes that methods run are reported, too. If `show_bars` is None, bars are drawn on a terminal
+    or in a notebook only; True draws them always, False never.
+    """
+    console = Console(stderr=True, force_terminal=True) if show_bars else terminal.errors
+    visible = show_bars or (show_bars is None and (console.is_terminal or console.is_jupyter))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=console, transient=True, disable=not visible)
+    tasks: dict[str, TaskID] = {}
+    begun = time.monotonic()
+
+    def tell(unit: str, done: int, total: int) -> None:
+        if time.monotonic() - begun < _QUIET_S:
+            return
+        if unit not in tasks:
+            bars.start()
+            tasks[unit] = bars.add_task(unit)
+        bars.update(tasks[unit], completed=done, total=total)
+
+    try:
+        with watched_by(partial(tell, "forwards")):
+            yield tell
+    finally:
+        bars.stop()

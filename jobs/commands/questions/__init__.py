@@ -1,0 +1,1 @@
+"""Commands that explain the prediction of a model for a text."""

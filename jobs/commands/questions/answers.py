@@ -1,0 +1,338 @@
+"""Answers to questions: a prediction, or several in a row, and the relevance of the tokens that the model read.
+
+`closelook explain` prints the answers, and `closelook.explain` (jobs/notebook) hands them to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from evaluation.benchmark.pictures import Preprocessing, pixels_of
+from evaluation.benchmark.pieces import START, words
+from evaluation.benchmark.samples import Row
+from evaluation.report.heatmaps.overlay import patch_names, with_picture
+from evaluation.report.heatmaps.tokens import Line, beyond_noise, data
+from jobs.commands.questions.opened import Opened
+from jobs.commands.questions.question import Question, space_note
+from jobs.commands.questions.reading import read, tokens_of
+from jobs.commands.questions.reasoning import through_reasoning
+from jobs.commands.questions.spans import Said, said_of
+from lrp_core.device.progress import part_of_work
+from lrp_core.methods.hops import Hops
+from lrp_core.methods.record import Method
+from lrp_core.readers.predictions import Decision, against_strongest, decided, decisions
+from lrp_core.readers.readout import rows_for
+from lrp_core.records.explained import CONTRASTIVE, needs_foil
+from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.views.view import ModelView
+
+#: Columns of a row that grow as a text or an answer goes on.
+_GROWING = ("input_ids", "special_mask", "decoder_input_ids")
+_TITLE = 160  # characters of what is explained, in a title
+_AT_ONCE = 256  # predictions of one text whose backwards follow one forward
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One explained prediction: the tokens that the model read, and their relevance by each method."""
+
+    question: Question
+    opened: Opened
+    methods: Sequence[Method]
+    at: int  # predictions of the question that are explained before it
+    row: Row  # of the view schema, target included
+    relevance: dict[str, Relevance]  # by method, of a batch of one
+    tokens: list[str]
+    target: str
+    foil: str | None
+    token: str | None = None  # of the target, with the space that belongs to it; None of labels and scores
+    decoder: list[str] | None = None  # of an encoder-decoder: the tokens that the decoder has seen
+    said: Said | None = None  # the whole of which this is a span
+    hops: Mapping[str, Hops] = field(default_factory=dict)  # by method, of relevance that was followed in hops
+
+    @property
+    def what(self) -> str:
+        return f"{self.target} rather than {self.foil}" if self.foil is not None else self.target
+
+    @property
+    def note(self) -> str:
+        """A note behind `what`: about the space before the target, and tokens that were cut off."""
+        if self.at:
+            return ""
+        cut = self.row.get("cut")
+        return space_note(self.question, self.opened) + (f", {cut} tokens are not read" if cut else "")
+
+    @property
+    def _before(self) -> int | None:
+        """The number of tokens before the explained ones; None for all tokens."""
+        if self.said is None:
+            return None
+        span, written = self.row["said"], len(self.said.pieces) - len(self.said.ids)
+        return int(written + span.first)
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision of the model if it is the explained one; None for regressors and if the target was given."""
+        return self.row.get("decision")
+
+    @property
+    def images(self) -> Preprocessing | None:
+        """Of a model of images: the preparation of the image."""
+        return self.opened.resolved.preprocessing
+
+    @property
+    def logits(self) -> list[float]:
+        """The logit of the target, and of the foil if there is one."""
+        first = next(iter(self.relevance.values()))
+        return [float(logit[0]) for logit in (first.logit_target, first.logit_foil) if logit is not None]
+
+    def lines(self, by_word: bool = False) -> tuple[list[str], list[bool], list[Line]]:
+        """The tokens, whether each is special, and a line a method; `by_word` sums the relevance of a word's pieces.
+
+        Of methods whose relevance is not promised to add up a word has the mean, and the line says so. A line is all
+        zero where a method that shares out a logit has nothing but rounding. Raises UserError for words of an image.
+        """
+        lines, apart = [], set()
+        for method in self.methods:
+            relevance = self.relevance[method.name]
+            columns = (relevance.tokens, relevance.decoder_tokens, relevance.pixels)
+            tokens, decoder, pixels = map(_values, columns)
+            line = Line(method.name, tokens, decoder=decoder, pixels=pixels)
+            lines.append(beyond_noise(line, self.logits) if method.conserves else line)
+            if not (method.conserves and relevance.conserves):
+                apart.add(method.name)
+        special = self.row["special_mask"]
+        if not by_word:
+            return self.tokens, special, lines
+        if self.images is not None:
+            raise UserError("an image has no words, whose pieces could be summed")
+        groups = words(self.tokens, special)
+        texts = ["".join(self.tokens[at] for at in group) for group in groups]
+        summed = []
+        for line in lines:
+            values = [sum(line.values[at] for at in group) for group in groups]
+            if line.label in apart:
+                values = [value / len(group) for value, group in zip(values, groups, strict=True)]
+                line = line._replace(label=f"{line.label} (means)")
+            summed.append(line._replace(values=values))
+        return texts, [special[group[0]] for group in groups], summed
+
+    def entry(self, by_word: bool = False) -> dict[str, Any]:
+        """The answer as an entry of a heat map, in which the tokens that were explained before continue the text."""
+        question = self.question
+        tokens, special, lines = self.lines(by_word)
+        text, slot = question.text, len(question.before)
+        read = None  # the whole text, where the target follows it
+        if self.decoder is not None:
+            read = f"{question.before} → {''.join(self.decoder[1:][: self._before])} "
+        elif self.at or self.said is not None:
+            read = "".join(self.tokens[: self._before]) + " "
+        elif question.second is not None:
+            read = f"{question.sentence} | {question.second} "
+        if read is not None:
+            text, slot = read, len(read)
+        facts: dict[str, Any] = {
+            "model": self.opened.id,
+            "sample_id": f"{'token' if len(self.row.get('span') or [0]) == 1 else 'span'} {self.at + 1}",
+            "text": text,
+            "slot": slot,
+        }
+        facts |= {"target": self.target, "foil": self.foil}
+        shown = data(tokens, lines, special=special, decoder=self.decoder, **facts)
+        if self.images is None:
+            return shown
+        maps = [line.pixels for line in lines]
+        return with_picture(shown, pixels_of(self.row, self.images), self.images, maps, question.sentence)
+
+
+def is_matrix(answers: Sequence[Answer]) -> bool:
+    """True of several predictions of one token each, which are shown as the rows of a matrix."""
+    return len(answers) > 1 and all(answer.said is None or len(answer.row["span"]) == 1 for answer in answers)
+
+
+def titled(answers: Sequence[Answer]) -> str:
+    """The model and all that is explained of a text, in a line."""
+    explained = " ".join(answer.what + answer.note for answer in answers)
+    more = len(explained) > _TITLE
+    return f"{answers[0].opened.id}: why {explained[:_TITLE].rstrip()}{'…' if more else ''}"
+
+
+def _values(relevance: Tensor | None) -> Any:
+    """Relevance of a batch of one as a list, in row-major order; None of None."""
+    return None if relevance is None else relevance[0].flatten().tolist()
+
+
+def answers(question: Question, opened: Opened, methods: Sequence[Method], **finer: Any) -> Iterator[Answer]:
+    """The explained prediction, or several in turn, each read with those before it. `finer` are arguments of methods.
+
+    Of an answer, its spans in their order, each explained as a whole.
+
+    Raises UserError for questions that the model or a method has no answer to.
+    """
+    if question.has_answer:
+        said = said_of(question, opened)
+        rows = [said.row(span) for span in said.spans(question.spans)]
+        if question.hops:
+            yield from _by_hops(said, rows, question, opened, methods, **finer)
+            return
+    else:
+        said, rows = None, list(_rows(question, opened))
+    in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
+    for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
+        yield answer_of(question, opened, methods, row, relevance, at, said)
+
+
+def _by_hops(
+    said: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
+) -> Iterator[Answer]:
+    """Spans of an answer explained by the prompt alone, through the answer's part `reasoning`."""
+    assert question.reasoning is not None
+    for at, row in enumerate(rows):
+        relevance, hops = {}, {}
+        for method in methods:
+
+            def explain(row: Row, method: Method = method) -> Relevance:
+                return relevance_of_rows(opened, [method], [row], question.explanation, **finer)[method.name]
+
+            by_hops = through_reasoning(said, row["said"], question.reasoning, question.hops, explain)
+            relevance[method.name], hops[method.name] = by_hops
+        yield replace(answer_of(question, opened, methods, row, relevance, at, said), hops=hops)
+
+
+def _rows(question: Question, opened: Opened) -> Iterator[Row]:
+    """The row that the model reads for each of the predictions, with the target that it predicts there."""
+    asked, view = read(question, opened), opened.view
+    targets = tokens_of(question, opened) if question.every_token else [None] * question.generate
+    for target in targets:
+        if target is not None:
+            asked = {**asked, "target_id": target}
+        [row] = with_targets([question], view, rows_for(view, [asked]))
+        yield row
+        token = row["target_id"]
+        if view.kind.labels or token == opened.writer.eos_token_id:
+            return
+        asked = {**asked, "position": asked["position"] + 1, "target_id": None}
+        if asked.get("decoder_input_ids") is None:
+            asked["input_ids"] = [*asked["input_ids"], token]
+            asked["special_mask"] = [*asked["special_mask"], False]
+        else:
+            asked["decoder_input_ids"] = [*asked["decoder_input_ids"], token]
+
+
+def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows of questions, those without a target with the model's prediction, and with its `decision`.
+
+    Where a question names a label without a foil, and its explanation needs one, the strongest other label is it.
+    """
+    open_rows = [at for at, row in enumerate(rows) if row["target_id"] is None]
+    made = dict(zip(open_rows, decisions(view, [rows[at] for at in open_rows]), strict=False))  # a score has none
+    completed = []
+    for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
+        if at in made:
+            row = {**decided(view, row, made[at]), "decision": made[at]}
+        elif row["target_id"] is None:
+            row = {**row, "target_id": 0}  # of a score
+        label_without_foil = question.label is not None and question.foil is None
+        if label_without_foil and view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
+            row = against_strongest(view, row)
+        completed.append(dict(row))
+    return completed
+
+
+def relevance_of_rows(
+    opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
+) -> dict[str, Relevance]:
+    """The relevance of the rows, in one batch, by method. Raises UserError for rows that the model cannot explain."""
+    batch = Batch.collate(rows, pad_id=0)
+    try:
+        relevance = {}
+        for method in methods:
+            known = {name: value for name, value in finer.items() if name != "checkpoint" or method.checkpoints}
+            relevance[method.name] = method(opened.view, batch, explanation=explanation, **known)
+        return relevance
+    except UnusableRows as error:
+        raise UserError(f"{opened.resolved.config.id}: {error.detail}") from None
+
+
+def _relevance_in_turn(
+    opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
+) -> Iterator[dict[str, Relevance]]:
+    """The relevance of each of `rows`, by method. Every row is the one before with tokens more.
+
+    Methods that share forwards get the text of the longest row in place of each row's own: one forward serves up to
+    _AT_ONCE rows, and what it says is cut to the length of each.
+    """
+    shared = [method for method in methods if method.shares_forwards and len(rows) > 1]
+    alone = [method for method in methods if method not in shared]
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        longest = {name: max((row.get(name) for row in some), key=lambda ids: len(ids or ())) for name in _GROWING}
+        together = {}
+        if shared:
+            whole = [{**row, **longest} for row in some]
+            together = relevance_of_rows(opened, shared, whole, explanation, texts=1, **finer)
+        for number, row in enumerate(some):
+            relevance = of_row(together, number, row)
+            if alone:
+                with part_of_work(start + number, len(rows)):
+                    relevance |= relevance_of_rows(opened, alone, [row], explanation, **finer)
+            yield {method.name: relevance[method.name] for method in methods}
+
+
+def of_row(relevance: Mapping[str, Relevance], at: int, row: Row) -> dict[str, Relevance]:
+    """The batch of the one row `at`, by method, cut behind its tokens and those that its decoder has seen."""
+    length, cut = len(row["input_ids"]), {}
+    for name, batch in relevance.items():
+        whole = batch.mapped(lambda value: value[at : at + 1])
+        layers = None if whole.layers is None else whole.layers[..., :length]
+        decoder = None if whole.decoder_tokens is None else whole.decoder_tokens[:, : len(row["decoder_input_ids"])]
+        cut[name] = replace(whole, tokens=whole.tokens[:, :length], layers=layers, decoder_tokens=decoder)
+    return cut
+
+
+def answer_of(
+    question: Question,
+    opened: Opened,
+    methods: Sequence[Method],
+    row: Row,
+    relevance: dict[str, Relevance],
+    at: int = 0,
+    said: Said | None = None,
+) -> Answer:
+    """The answer to a question, with the relevance of its row.
+
+    `at` counts the answers before it; `said` is the whole answer text.
+    """
+    resolved = opened.resolved
+    answer = partial(Answer, question, opened, methods, at, row, relevance)
+    target_id, foil_id = row["target_id"], row["foil_id"]
+    if resolved.kind.labels:
+        images = resolved.preprocessing
+        tokens = opened.texts.of(row["input_ids"]) if images is None else patch_names(images)
+        if resolved.output == "score":
+            return answer(tokens, "the score", None)
+        foil = None if foil_id is None else resolved.labels[foil_id]
+        return answer(tokens, resolved.labels[target_id], foil)
+    decoder = row.get("decoder_input_ids")
+    read = row["input_ids"] if decoder is None else decoder[1:]
+    pieces = opened.written.of([*read, target_id]) if said is None else said.pieces[: len(read) + 1]
+    *tokens, token = pieces
+    target, foil = token.strip() or repr(token), None
+    if said is not None:
+        span = row["said"]
+        target = said.text[span.start : span.end].strip() or target
+    elif question.words == "single" and isinstance(question.target, str):
+        target = question.target
+    if question.words == "single" and isinstance(question.foil, str):
+        foil = question.foil
+    elif foil_id is not None:
+        foil = opened.written.of([*read, foil_id])[-1].strip()
+    answer = partial(answer, said=said)
+    if resolved.kind.decoder:
+        return answer(opened.texts.of(row["input_ids"]), target, foil, token, [START, *tokens])
+    return answer(tokens, target, foil, token)

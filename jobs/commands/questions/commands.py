@@ -1,0 +1,256 @@
+"""Commands that open a model: explain predictions, show and change neurons, find max-activating examples, verify."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jobs.commands.app import TEXTS, command
+from jobs.commands.options import (
+    Adapter,
+    Device,
+    Dtype,
+    Family,
+    Json,
+    Methods,
+    ModelOptions,
+    QuestionOptions,
+    RunOptions,
+    Truncate,
+    WaitingOptions,
+    naming_options,
+)
+from jobs.commands.roots.runs import run_stages
+from lrp_core.records.types import UserError
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """An answer, explained as a whole or by its parts."""
+
+    answer: Annotated[
+        str | None, typer.Option("--answer", help="The text of the answer; with --spans, it may be generated.")
+    ] = None
+    spans: Annotated[
+        str | None,
+        typer.Option("--spans", help="The spans of the answer: sentence, token, or characters as 0:17,18:40."),
+    ] = None
+    hops: Annotated[
+        int, typer.Option("--hops", help="The number of steps by which relevance of --reasoning is passed on.")
+    ] = 0
+    reasoning: Annotated[
+        str | None, typer.Option("--reasoning", metavar="START:END", help="The characters of the answer's reasoning.")
+    ] = None
+
+    def asked(self) -> dict[str, Any]:
+        """The fields of a question, as Python has them. Raises UserError for characters that are not START:END."""
+        characters = self.spans is not None and ":" in self.spans
+        spans = [_pair(part) for part in self.spans.split(",")] if self.spans and characters else self.spans
+        reasoning = None if self.reasoning is None else _pair(self.reasoning)
+        return {"answer": self.answer, "spans": spans, "hops": self.hops, "reasoning": reasoning}
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """START:END as numbers. Raises UserError."""
+    start, _, end = text.partition(":")
+    if not (start.strip().isdigit() and end.strip().isdigit()):
+        raise UserError(f"characters are written START:END, as 0:17, not {text!r}")
+    return int(start), int(end)
+
+
+@command(TEXTS)
+def explain(
+    of: ModelOptions,
+    asked: QuestionOptions,
+    answered: AnswerOptions,
+    sentence: Annotated[
+        str | None,
+        typer.Argument(
+            help="The text, with ___ at the target if it is inside, or a picture's file.", show_default=False
+        ),
+    ] = None,
+    messages: Annotated[
+        Path | None, typer.Option("--messages", help="A chat instead of the text: JSON, a list of {role, content}.")
+    ] = None,
+    method: Methods = "attnlrp",
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="The beginning of an encoder-decoder's answer.")
+    ] = None,
+    generate: Annotated[
+        int, typer.Option("--generate", help="The number of tokens to predict and explain in turn.")
+    ] = 1,
+    words: Annotated[
+        bool, typer.Option("--words", help="Sum relevance by word; mean for methods without sums.")
+    ] = False,
+    truncate: Truncate = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also show relevance layer by layer.")] = False,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Recompute blocks in the backward pass to save memory.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")] = None,
+    json: Json = None,
+) -> None:
+    """Explain one prediction, several in turn, or an answer, in the terminal, coloured."""
+    from jobs.typed import every_typed
+
+    of.check()
+    methods = every_typed(method)  # before the heavy imports: a mistyped name shows at once
+
+    from jobs.commands.questions.chat import chat_in
+    from jobs.commands.questions.explain import explain as show
+    from jobs.commands.questions.question import question_of
+
+    with naming_options():
+        if (sentence is None) == (messages is None):
+            raise UserError("give a text, or the file of a chat as `messages`")
+        read = {"generate": generate, "prefix": prefix, "truncate": truncate, **answered.asked()}
+        text_or_chat = sentence if messages is None else chat_in(messages)
+        opened = of.open()
+        question = question_of(text_or_chat, opened, **asdict(asked), **read)
+        show(question, opened, methods, words, layers, checkpoint, html, json)
+
+
+@command(TEXTS)
+def verify(
+    model: Annotated[str, typer.Argument(help="demo/gpt2, a hub id or a directory.")],
+    method: Annotated[str | None, typer.Option("--method", help="The methods to check, separated by commas.")] = None,
+    family: Family = None,
+    adapter: Adapter = None,
+    json: Json = None,
+    dtype: Dtype = "float32",
+    device: Device = "auto",
+) -> None:
+    """Check a model on this machine: what is explained is the model, and relevance is what its rules say.
+
+    Exit code 1 where a check fails; it tells the smallest input that fails and the first layer that differs.
+    """
+    from jobs.commands.questions.verify import show
+    from jobs.commands.questions.verifying import verify as check
+
+    names = None if method is None else [name.strip() for name in method.split(",")]
+    with naming_options():
+        verification = check(model, method=names, dtype=dtype, device=device, family=family, adapter=adapter)
+    if not show(verification, json):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """Change neurons, and see what is predicted."""
+
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="L.N=V", help="Set the neuron to this value (L.E.N=V in a mixture of experts)."),
+    ] = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option("--scale", metavar="L.N=F", help="Multiply the neuron's activation by this factor."),
+    ] = None
+    last: Annotated[bool, typer.Option("--last", help="Change it at the readout position only.")] = False
+    generate: Annotated[
+        int, typer.Option("--generate", help="The number of tokens to generate, without and with the change.")
+    ] = 1
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """The neurons that are shown."""
+
+    method: Annotated[str, typer.Option("--method", help="A method of the gradient family.")] = "attnlrp"
+    top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
+    absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
+    normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
+        False
+    )
+    json: Json = None
+
+
+@dataclass(frozen=True)
+class StageOptions(WaitingOptions):
+    """Without a text: the stage of a run, whose keys --set overrides."""
+
+    config: Annotated[str | None, typer.Option("--config", "-c", help="As in `closelook run`.")] = None
+    root: Annotated[str | None, typer.Option("--root", help="As in `closelook run`.")] = None
+
+
+@command(TEXTS)
+def neurons(
+    of: ModelOptions,
+    asked: QuestionOptions,
+    shown: ShownOptions,
+    change: ChangeOptions,
+    stage: StageOptions,
+    text: Annotated[
+        str | None, typer.Argument(help="The text; without it, the stage runs.", show_default=False)
+    ] = None,
+) -> None:
+    """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed.
+
+    Without a text it is a stage of the run: the corpus is read, and neurons are knocked out, by what methods say of
+    them.
+    """
+    of_text = (of, asked, shown, ChangeOptions(None, change.scale, change.last, change.generate))
+    if text is None:
+        if of_text != (ModelOptions(), QuestionOptions(), ShownOptions(), ChangeOptions()):
+            raise UserError("give a text that the model is to go on with, or leave --model and the like out")
+        return run_stages(("neurons",), RunOptions(stage.config, stage.root, change.set), stage.wait)
+    if stage != StageOptions():
+        raise UserError("--config, --root and --wait are of the stage: leave them out, or the text")
+    of.check()
+
+    from jobs.typed import typed
+
+    chosen = typed(shown.method)  # before the heavy imports: a mistyped name shows at once
+
+    from jobs.commands.questions.steering import Steering, show_neurons
+
+    with naming_options():
+        question = asked.question(text)
+        steering = Steering.of(change.set or (), change.scale or (), change.last)
+        show_neurons(
+            question,
+            of.open(),
+            chosen,
+            steering,
+            shown.top,
+            change.generate,
+            shown.normed,
+            shown.absolute,
+            shown.json,
+        )
+
+
+@command(TEXTS)
+def examples(
+    neuron: Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")],
+    of: ModelOptions,
+    run: RunOptions,
+    corpus: Annotated[Path | None, typer.Option("--corpus", help="A file with one text per line.")] = None,
+    method: Annotated[str, typer.Option("--method", help="A method of the gradient family.")] = "attnlrp",
+    top: Annotated[int, typer.Option("--top", help="The number of passages.", min=0)] = 10,
+) -> None:
+    """The passages that activate a neuron most (max-activating examples), and which tokens make it so.
+
+    They are looked for in a file with --corpus and --model, or are those that a run has kept, with --root; --model
+    then names one of the run's models.
+    """
+    from jobs.typed import typed
+
+    if corpus is None:
+        if run.config is None and run.root is None:
+            raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
+        loaded, store = run.load(is_made=True)
+
+        from jobs.commands.questions.contexts import show_kept
+
+        return show_kept(loaded, store, neuron, method, of.model, top, of.device)
+    of.check("corpus")
+    typed(method)  # before the heavy imports: a mistyped name shows at once
+
+    from jobs.commands.questions.contexts import show_contexts
+
+    with naming_options():
+        show_contexts(of.open(), neuron, corpus, method, top)

@@ -1,0 +1,152 @@
+"""`closelook examples`: the texts in which one neuron is most active, coloured by relevance for its activation.
+
+They are looked for in a file, or read from a run that has looked through a corpus for every neuron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+from rich.text import Text
+
+from evaluation.benchmark.contexts import LENGTH, pieces_of, template_of
+from evaluation.benchmark.corpus import Corpus, Entry, entries
+from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.sources.text import TEXT
+from evaluation.report.heatmaps.tokens import terminal as coloured
+from evaluation.schema import ACTIVATIONS, CONTEXTS
+from jobs.commands import terminal
+from jobs.commands.questions.opened import Opened, chosen_device
+from jobs.commands.terminal import say
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.plan.models import load_tokenizer
+from jobs.plan.node import Run
+from jobs.products.neurons.contexts import ContextsNode, nodes
+from jobs.store import Ledger, Store
+from lrp_core.interventions.neurons import check_neuron
+from lrp_core.neurons.contexts import Context, best_contexts, explain_context
+from lrp_core.parts.neuron_names import NeuronNames
+from lrp_core.records.types import UserError, nearest
+
+
+@dataclass
+class _Lines:
+    """The contexts of a file's lines; lines that hold no text are counted, and the first of them is kept."""
+
+    path: Path
+    texts: int = 0
+    left_out: int = 0
+    first: str = ""
+
+    def contexts(self, opened: Opened) -> Iterator[list[int]]:
+        """Token ids of each context of the model."""
+        longest = min(LENGTH, opened.view.max_length)
+        for entry in entries(Corpus(TEXT.name, str(self.path))):
+            if isinstance(entry, Entry):
+                self.texts += 1
+                yield from (piece.ids for piece in pieces_of(opened.tokenizer, [entry], longest))
+            else:
+                self.left_out += 1
+                self.first = self.first or str(entry)
+
+
+@dataclass(frozen=True)
+class _Neuron:
+    """A neuron of a model, and the method that explains its activation."""
+
+    opened: Opened
+    layer: int
+    number: int
+    method: str
+
+    @classmethod
+    def of(cls, opened: Opened, name: str, method: str) -> _Neuron:
+        """The neuron of this name. Raises UserError if the model has no such neuron."""
+        check_neuron(opened.view, 0, 0)
+        return cls(opened, *opened.view.neuron_names.neuron(name), method)
+
+    def shown(self, context: Context) -> Text:
+        """A line of the context without the template's tokens; without colours, its position in brackets."""
+        values = explain_context(self.opened.view, context, self.layer, self.number, self.method)
+        template = template_of(self.opened.tokenizer)
+        kept = [at for at, token in enumerate(context.ids) if token not in template]
+        texts = pieces(self.opened.tokenizer, [context.ids[at] for at in kept])
+        if terminal.console.color_system:
+            line = coloured(texts, [values[at] for at in kept])
+        else:
+            at = kept.index(context.position)
+            line = Text(f"{''.join(texts[:at])}[{texts[at]}]{''.join(texts[at + 1 :])}")
+        return Text(f"{context.value:+.2f}  ") + line
+
+
+def _check_name(neuron: str) -> None:
+    if not NeuronNames.is_name(neuron):
+        raise UserError(f"a neuron is LAYER.NEURON, as 2.17, not {neuron!r}")
+
+
+def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int) -> None:
+    """Print the `top` contexts of the neuron, LAYER.NEURON, in the lines of a text file.
+
+    A context is at most 64 tokens of a line. Raises UserError for unknown methods, layers and neurons, and for a file
+    that cannot be read or holds no text.
+    """
+    _check_name(name)
+    neuron, lines = _Neuron.of(opened, name, method), _Lines(corpus)
+    contexts, template = lines.contexts(opened), template_of(opened.tokenizer)
+    best = best_contexts(opened.view, contexts, neuron.layer, neuron.number, top, apart=template)
+    if not lines.texts:
+        raise UserError(f"{corpus} holds no text")
+    if lines.left_out:
+        say(f"{lines.left_out} lines are empty or no text, the first is {lines.first}")
+    say(f"{opened.id}: neuron {name} in {lines.texts} lines of {corpus.name}, explained by {method}")
+    for context in best:
+        say(neuron.shown(context))
+
+
+def show_kept(
+    config: RunConfig, store: Store, name: str, method: str, model: str | None, top: int, device: str
+) -> None:
+    """Print the `top` contexts that a run has kept of the neuron, LAYER.NEURON, of one of its models.
+
+    Raises UserError for a model whose contexts the run has not, and as :func:`show_contexts`.
+    """
+    _check_name(name)
+    ledger = Ledger(store)
+    cell = _kept(config, ledger, model)
+    artifact, resolved, record = cell.artifact, cell.plan.resolved, ledger.record(cell.artifact) or {}
+    tokenizer = load_tokenizer(resolved.config)
+    opened = Opened(cell.plan.name, resolved, tokenizer, artifact.dtype, chosen_device(device), seed=config.seed)
+    neuron = _Neuron.of(opened, name, method)
+    shard = record["shards"][neuron.layer]
+    contexts, activations = (f"{folder}/{shard}" for folder in artifact.folders)
+    table = store.read([activations], ACTIVATIONS)
+    (activity,) = table.filter(pc.equal(table["neuron"], neuron.number)).to_pylist()
+    texts, mean = record["corpus"]["survey"]["texts"], activity["mean"] or 0
+    say(
+        f"{opened.id}: neuron {name} in {texts:,} texts of {artifact.task}, explained by {method}; "
+        f"mean {mean:+.3f} over {activity['tokens']:,} tokens"
+    )
+    table = store.read([contexts], CONTEXTS)
+    for row in table.filter(pc.equal(table["neuron"], neuron.number)).to_pylist()[:top]:
+        context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
+        say(neuron.shown(context) + Text(f"  {row['place']}", style="dim"))
+
+
+def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsNode:
+    """The contexts of the model, or of the only one. Raises UserError."""
+    done = {}
+    for cell in nodes(Run(config, make_plan(config, ledger.store), ledger)):
+        if ledger.is_done(cell.artifact):
+            done[cell.plan.name] = cell
+    if not done:
+        raise UserError(f"{ledger.store.root} has no contexts: set `neurons.corpus` and run `closelook neurons`")
+    if model is None and len(done) > 1:
+        raise UserError(f"say which model: --model {' or '.join(done)}")
+    name = model or next(iter(done))
+    if name not in done:
+        raise UserError(f"no contexts of a model {name!r} in {ledger.store.root}{nearest(name, done)}")
+    return done[name]

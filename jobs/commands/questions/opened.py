@@ -1,0 +1,245 @@
+"""Models that questions are put to: named or in memory, checked and opened, and loaded when a question is answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.benchmark.pictures import Preprocessing
+from evaluation.benchmark.pieces import Pieces
+from jobs.commands.terminal import complain
+from jobs.config import ModelConfig
+from jobs.plan.checkpoints import ModelUnavailable
+from jobs.plan.heads import head_of
+from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
+from jobs.versions import versions
+from lrp_core.families.generic import GENERIC
+from lrp_core.opening.loading import check_place
+from lrp_core.opening.model import view_of
+from lrp_core.records.types import UserError
+from lrp_core.views.borrowed import left_as_it_was
+from lrp_core.views.view import ModelView
+
+Location = str | PathLike[str]
+AUTO = "auto"  # of devices: a GPU where there is one
+_told: set[str] = set()  # devices that "auto" chose, of which this process was told
+
+
+@dataclass(frozen=True, repr=False)
+class Opened:
+    """A model that questions are put to; its weights are loaded when the first is answered, and stay."""
+
+    id: str  # as the user wrote it; of a model in memory its name
+    resolved: ResolvedModel
+    tokenizer: Any  # None of a model of images
+    dtype: str
+    device: str
+    decoder_tokenizer: Any = None  # of an encoder-decoder whose answer another tokenizer writes
+    seed: int = 0  # of random weights
+    held: nn.Module | None = None  # a model that the caller has in memory
+
+    def __repr__(self) -> str:
+        return f"<{self.id}: {self.resolved.family.title}, {self.dtype} on {self.device}>"
+
+    @property
+    def writer(self) -> Any:
+        """The tokenizer of predictions."""
+        return self.tokenizer if self.decoder_tokenizer is None else self.decoder_tokenizer
+
+    @cached_property
+    def texts(self) -> Pieces:
+        """The texts of the tokens that the model reads."""
+        return Pieces(self.tokenizer)
+
+    @cached_property
+    def written(self) -> Pieces:
+        """The texts of predictions."""
+        return self.texts if self.decoder_tokenizer is None else Pieces(self.decoder_tokenizer)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts about the model that files of results hold."""
+        return {"model": self.id, "identity": self.resolved.identity, "dtype": self.dtype, "versions": versions()}
+
+    @cached_property
+    def view(self) -> ModelView:
+        """The model with its weights.
+
+        A model that the caller holds is wrapped, see `in_use`. Raises ModelUnavailable.
+        """
+        if self.held is None:
+            return open_view(self.resolved, self.dtype, self.device, self.seed)
+        return view_of(self.held, self.resolved.config.family)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A context in which the model is explained. After it, a model that the caller holds is as it was before."""
+        if self.held is None:
+            yield
+            return
+        with left_as_it_was(self.held):
+            try:
+                yield
+            finally:
+                vars(self).pop("view", None)
+
+
+def open_model(
+    model: Any,
+    dtype: str | None = None,
+    device: str = AUTO,
+    family: str | None = None,
+    adapter: Location | None = None,
+    decoder_tokenizer: Any = None,
+    tokenizer: Any = None,
+) -> Opened:
+    """Open `demo/gpt2`, a hub id or a folder, without its weights, or what the caller has in memory.
+
+    That is a model of transformers, or of peft around one, a `pipeline`, or a `ModelView`. It keeps its precision and
+    device, and is left as it was. `tokenizer` stands in place of the model's own: one of transformers, its hub id or
+    folder; of a model of images its image processor. `dtype` is float32 unless told otherwise, and `device` "auto" a
+    GPU where there is one. `family` "generic" takes a model that no family describes, `adapter` is a LoRA adapter of
+    it, `decoder_tokenizer` writes an encoder-decoder's answer where another tokenizer reads its text.
+
+    Raises UserError for arguments that do not fit, ModelUnavailable for files that cannot be reached.
+    """
+    if isinstance(model, Opened):
+        return model
+    if family not in (None, GENERIC):
+        raise UserError(f"`family` is {GENERIC!r} or left out, not {family!r}")
+    if not isinstance(model, str | PathLike):
+        fixed = {"dtype": dtype, "adapter": adapter, "device": None if device == AUTO else device}
+        for name, value in fixed.items():
+            if value is not None:
+                raise UserError(f"a model in memory keeps its weights, precision and device: leave `{name}` out")
+        return _in_memory(model, tokenizer, decoder_tokenizer, family)
+    dtype, device = dtype or "float32", chosen_device(device)
+    check_place(dtype, device)
+    locations = {"model": model, "adapter": adapter}
+    named = {name: _text(name, value) for name, value in locations.items() if value is not None}
+    model_id = named.pop("model")
+    config = ModelConfig.model_validate({"name": name_of(model_id), "id": model_id, "family": family, **named})
+    resolved = resolve(config)
+    read = None if resolved.kind.images else _tokenizer(tokenizer, config)
+    return Opened(model_id, resolved, read, dtype, device, _of_decoder(decoder_tokenizer, resolved))
+
+
+def chosen_device(device: str) -> str:
+    """`device`, or for "auto" a GPU if torch sees one, which is announced once."""
+    if device != AUTO:
+        return device
+    if not torch.cuda.is_available():
+        return "cpu"
+    chosen = "cuda:0"
+    if chosen not in _told:
+        _told.add(chosen)
+        complain(f"on {chosen} ({torch.cuda.get_device_name(0)}), as `device` is {AUTO!r}")
+    return chosen
+
+
+def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str | None) -> Opened:
+    """Open a model in memory. Raises UserError for objects that are no model, and for models without a tokenizer."""
+    from transformers import Pipeline
+
+    held, view, reader = model, None, tokenizer
+    if isinstance(model, Pipeline):
+        held = model.model
+        reader = reader or model.tokenizer or model.image_processor
+    if isinstance(held, ModelView):
+        view, held = held, None
+        reader = reader or (view.read_tokenizer and view.read_tokenizer())
+    elif isinstance(held, nn.Module):
+        held = extract_model_from_parallel(held, keep_torch_compile=False)
+        with left_as_it_was(held):
+            view = view_of(held, family)
+    else:
+        kinds = "a hub id, a folder, or a model, pipeline or ModelView in memory"
+        raise UserError(f"`model` is {kinds}, not {_short(model)}")
+    name = str(view.model.name_or_path) or type(view.model).__name__
+    config = ModelConfig.model_validate({"name": name_of(name), "id": name, "family": family})
+    output, labels = head_of(config, view.family, view.config)
+    identity, most = f"{type(view.model).__name__} in memory", view.family.most_tokens(view.config)
+    resolved = ResolvedModel(config, name, None, identity, view.family, most, output, labels)
+    if view.kind.images:
+        resolved, reader = replace(resolved, preprocessing=_preprocessing(reader, view)), None
+    else:
+        reader = _tokenizer_in_memory(reader, view, config)
+    dtype, device = str(view.dtype).removeprefix("torch."), str(view.device)
+    opened = Opened(name, resolved, reader, dtype, device, _of_decoder(decoder_tokenizer, resolved), held=held)
+    if held is None:
+        vars(opened)["view"] = view
+    return opened
+
+
+def _tokenizer_in_memory(tokenizer: Any, view: ModelView, config: ModelConfig) -> Any:
+    """The tokenizer of a model in memory: as given, else that of the folder or hub id that it was loaded from."""
+    if tokenizer is not None:
+        return _tokenizer(tokenizer, config)
+    try:
+        return load_tokenizer(config)
+    except (UserError, ModelUnavailable):
+        raise UserError(f"{type(view.model).__name__} in memory comes without a tokenizer: give `tokenizer`") from None
+
+
+def _tokenizer(tokenizer: Any, config: ModelConfig, name: str = "tokenizer") -> Any:
+    """The given tokenizer, or the tokenizer of a hub id or folder; for None, the tokenizer of the model.
+
+    Raises UserError.
+    """
+    if tokenizer is None:
+        return load_tokenizer(config)
+    if isinstance(tokenizer, str | PathLike):
+        return load_tokenizer(config.model_copy(update={"tokenizer": (str(tokenizer),)}))
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise UserError(f"`{name}` is a tokenizer of transformers, its hub id or a folder, not {_short(tokenizer)}")
+    if not tokenizer.is_fast:
+        raise UserError(f"{type(tokenizer).__name__} gives no character offsets of its tokens: give a fast tokenizer")
+    return tokenizer
+
+
+def _of_decoder(tokenizer: Any, resolved: ResolvedModel) -> Any:
+    """The tokenizer that writes an encoder-decoder's answers, where it is another than reads its texts; else None."""
+    if tokenizer is None:
+        return None
+    if not resolved.kind.decoder:
+        raise UserError(f"model {resolved.config.name} is no encoder-decoder: leave out its `decoder_tokenizer`")
+    return _tokenizer(tokenizer, resolved.config, "decoder_tokenizer")
+
+
+def _preprocessing(processor: Any, view: ModelView) -> Preprocessing:
+    """The preparation of images of a model in memory. Raises UserError without its image processor."""
+    from transformers import BaseImageProcessor
+
+    if not isinstance(processor, BaseImageProcessor):
+        name = type(view.model).__name__
+        raise UserError(f"{name} in memory reads images: give its image processor as `tokenizer`, or its pipeline")
+    return Preprocessing.of(processor.to_dict(), view.config.to_dict())
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """A value in an error message, in a line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"a {type(value).__name__}"
+
+
+def _text(name: str, value: Any) -> str:
+    """The hub id or path of a model, an adapter or a tokenizer."""
+    if not isinstance(value, str | PathLike):
+        raise UserError(f"`{name}` is a hub id or a folder, not {_short(value)}")
+    return str(value)
+
+
+def name_of(model_id: str) -> str:
+    """The last part of an id or path, as far as a configured model may be named so."""
+    last = model_id.rstrip("/").rpartition("/")[2]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"

@@ -1,0 +1,346 @@
+"""Rows that a model reads for questions: the tokens of a text, where it predicts, and what."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation.benchmark.answers.units import units_of_tokens
+from evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
+from evaluation.benchmark.labelled import TOO_LONG
+from evaluation.benchmark.pictures import picture, view_of
+from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
+from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
+from evaluation.benchmark.views import tokenise
+from jobs.commands.questions.opened import Opened
+from jobs.commands.questions.question import Question, text_read
+from jobs.plan.models import ResolvedModel
+from lrp_core.records.explained import EXPLAINED, TARGET, needs_foil
+from lrp_core.records.types import UserError, nearest
+
+#: Names of parts of what a model reads, beside the roles of a chat.
+PROMPT, TEMPLATE = "prompt", "template"
+_OF_TOKENS = ("input_ids", "special_mask", "part_names")  # columns of a row with an entry for each token
+
+
+def _encoded(question: Question, opened: Opened) -> Encoding:
+    """The tokens of the text, those that the tokenizer's template adds included."""
+    tokenizer = opened.tokenizer
+    if question.ids is not None:
+        return encoding_of_ids(question.ids, tokenizer)[0]
+    (encoding,) = encode(tokenizer, [text_read(question, opened)], template=question.parts is None)
+    return encoding if question.parts is None else with_specials(encoding, tokenizer)
+
+
+def read(question: Question, opened: Opened) -> Row:
+    """The row of the view schema; its target is None where the model is asked for its prediction.
+
+    Raises UserError for questions that do not fit the model.
+    """
+    resolved = opened.resolved
+    kind = resolved.kind
+    if kind.images:
+        return _picture(question, resolved)
+    if kind.labels:
+        return _whole(question, opened)
+    _check_words(question, resolved)
+    if question.is_sample:
+        return _fitted(_with_word(question, opened), question, opened)
+    encoding = _encoded(question, opened)
+    target, foil = _token_id(question.target, question, opened), _token_id(question.foil, question, opened)
+    row: Row = {"target_id": target, "foil_id": foil}
+    if kind.decoder:
+        _check_text(encoding, "no text to read")
+        written = [] if question.prefix is None else _written(question, opened)
+        if opened.writer.eos_token_id in written:
+            raise UserError(f"`prefix` ends the sequence: nothing follows {opened.writer.eos_token!r}")
+        row |= {"position": len(written), "decoder_input_ids": written}
+    else:
+        encoding = encoding if kind.slot or question.as_it_is else encoding.open_ended()
+        _check_text(encoding, "no text before the place of the target")
+        row["position"] = _slot(encoding, opened) if kind.slot else len(encoding) - 1
+    row |= {"input_ids": encoding.ids, "special_mask": encoding.special.tolist()}
+    row["part_names"] = _part_names(encoding, question, opened)
+    return _fitted(row, question, opened)
+
+
+def _part_names(encoding: Encoding, question: Question, opened: Opened) -> list[str]:
+    """The part of the prompt that each token belongs to: a message of a chat by its role, else the text; or a template.
+
+    A token that straddles two parts belongs to the one with more of its characters.
+    """
+    if question.parts is None:
+        return [TEMPLATE if special else PROMPT for special in encoding.special]
+    text = text_read(question, opened)
+    nonempty = [part for part in question.parts if part.start < part.end]
+    names, spans = [part.name for part in nonempty], [(part.start, part.end) for part in nonempty]
+    if not nonempty:
+        return [TEMPLATE] * len(encoding)
+    numbers = units_of_tokens(encoding.offsets, np.zeros(len(encoding), bool), text, spans)
+    return [names[number] if number >= 0 else TEMPLATE for number in numbers]
+
+
+def _slot(encoding: Encoding, opened: Opened) -> int:
+    """The index of the token that a masked model predicts. Raises UserError unless there is exactly one."""
+    mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
+    if times != 1:
+        raise UserError(
+            f"{opened.id} predicts one position of a text, its token {mask}: `input_ids` have it {times} times"
+        )
+    return encoding.ids.index(opened.tokenizer.mask_token_id)
+
+
+def _fitted(row: Row, question: Question, opened: Opened) -> Row:
+    """The row, shortened to as many tokens as the model takes if the question allows that; `cut` counts the tokens
+    lost.
+
+    Models that go on with the text lose its beginning, all others its end; special tokens stay. Raises UserError.
+    """
+    resolved = opened.resolved
+    goes_on = resolved.kind.causal and not resolved.kind.labels
+    steps, most = _steps(question, opened, row) if goes_on else 1, resolved.max_length
+    if question.truncate:
+        most = min(most, opened.tokenizer.model_max_length)
+    excess = len(row["input_ids"]) + steps - 1 - most
+    if excess <= 0:
+        return row
+    if not question.truncate:
+        more = f" and {steps} more" if goes_on else ""
+        raise UserError(f"{len(row['input_ids'])} tokens{more}: {most} are the most; `truncate` reads a part of it")
+    special = row["special_mask"]
+    ordinary = [at for at, is_special in enumerate(special) if not is_special]
+    if excess >= len(ordinary):
+        raise UserError(f"{steps} tokens to explain leave no room for a text: {most} are the most")
+    gone = set(ordinary[:excess] if goes_on else ordinary[-excess:])
+    if resolved.kind.slot and row["position"] in gone:
+        raise UserError("the place of the target is in the part of the text that is cut off: shorten the text")
+    kept = [at for at in range(len(special)) if at not in gone]
+    cut = {name: [row[name][at] for at in kept] for name in _OF_TOKENS if row.get(name) is not None}
+    position = row["position"]
+    if not resolved.kind.decoder:
+        position -= sum(at < position for at in gone)
+    return {**row, **cut, "position": position, "cut": excess}
+
+
+def _check_words(question: Question, resolved: ResolvedModel) -> None:
+    """Raises UserError for questions that do not fit a model of words."""
+    model, kind = resolved.config.id, resolved.kind
+    if question.label is not None or question.second is not None:
+        raise UserError(f"{model} predicts words: `label` and `second` are for models that predict labels")
+    if question.foil is None and needs_foil(question.explanation or TARGET.name):
+        free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
+        raise UserError(f"a {question.explanation} explanation is against a foil: give one, or ask for {free}")
+    if question.prefix is not None and not kind.decoder:
+        raise UserError(f"{model} has no decoder, whose answer `prefix` would begin: leave it out")
+    if kind.slot and question.several:
+        advice = "leave `words` out" if question.every_token else "leave `answer`, `spans` and `generate` out"
+        raise UserError(f"{model} predicts a word inside a text and does not continue one: {advice}")
+
+
+def _unexplained(reason: object) -> UserError:
+    return UserError(f"this sentence cannot be explained: {reason}")
+
+
+def _check_text(encoding: Encoding, reason: str) -> None:
+    """Raises UserError for a text without ordinary tokens."""
+    if not len(encoding) or encoding.special.all():
+        raise _unexplained(reason)
+
+
+def _token_id(word: str | int | None, question: Question, opened: Opened) -> int | None:
+    """The number of a token; of a word, that of its one token behind the text, or the decoder's answer so far.
+
+    None without a word, and for a word whose tokens are explained in turn.
+    """
+    if isinstance(word, int):
+        return _known_token(word, opened)
+    if word is None or question.every_token:
+        return None
+    if opened.resolved.kind.slot:
+        raise UserError("`input_ids` need a target that is a token id, too")
+    if opened.resolved.kind.decoder:
+        before, written = question.answer_so_far(opened), _written(question, opened)
+        (joint,) = encode(opened.writer, [before.with_target(word.strip())], template=False)
+        tail = joint.ids[len(written) :] if joint.ids[: len(written)] == written else []
+    else:
+        before = question.prompt(opened)
+        tail = tokens_behind(question, word if question.parts is not None else word.strip(), opened)
+    if len(tail) != 1:
+        raise _unexplained(f"{word!r} is not one token after {before.text[-40:]!r}")
+    return tail[0]
+
+
+def _known_token(token: Any, opened: Opened) -> int:
+    """Raises UserError for what is the number of no token."""
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < len(opened.writer):
+        raise UserError(f"there is no token {token}: the tokenizer has {len(opened.writer):,}, from 0")
+    return token
+
+
+def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
+    """The tokens of a `text` that goes on with a prompt which is read as it is."""
+    prompt, tokenizer = question.prompt(opened), opened.tokenizer
+    before, behind = _encoded(question, opened).ids, text if text[:1].isspace() else prompt.space + text
+    joint, alone = encode(tokenizer, [prompt.text + behind, behind], template=False)
+    return joint.ids[len(before) :] if joint.ids[: len(before)] == before else alone.ids
+
+
+def _written(question: Question, opened: Opened) -> list[int]:
+    """The tokens of the decoder's answer so far."""
+    return encode(opened.writer, [question.answer_so_far(opened).text], template=False)[0].ids
+
+
+def _steps(question: Question, opened: Opened, row: Row) -> int:
+    """The number of tokens that are explained one after the other, behind the prompt of a row."""
+    if question.answer is not None:
+        return len(answer_ids(question, opened, row))
+    return len(tokens_of(question, opened)) if question.every_token else question.generate
+
+
+def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
+    """The tokens of a question's answer, behind the prompt of its row. Raises UserError for an answer without any."""
+    answer, writer = question.answer, opened.writer
+    if isinstance(answer, str) and not answer.strip():
+        raise UserError("the answer has no tokens: give one that is not empty")
+    if isinstance(answer, str) and opened.resolved.kind.decoder:
+        so_far, written = question.answer_so_far(opened), row["decoder_input_ids"]
+        behind = answer if answer[:1].isspace() else so_far.space + answer
+        joint, alone = encode(writer, [so_far.text + behind, behind], template=False)
+        ids = joint.ids[len(written) :] if joint.ids[: len(written)] == written else alone.ids
+    elif isinstance(answer, str):
+        ids = _behind(question, answer, opened)
+    else:
+        ids = [_known_token(token, opened) for token in answer or ()]
+    if not ids:
+        raise UserError("the answer has no tokens: give one that is not empty")
+    return ids
+
+
+def _behind(question: Question, answer: str, opened: Opened) -> list[int]:
+    """The tokens that go on with a prompt: what the tokenizer adds when the answer follows it, or where the two would
+    share a token, those of the answer alone.
+    """
+    if question.as_it_is:
+        return tokens_behind(question, answer, opened)
+    prompt, tokenizer = question.prompt(opened), opened.tokenizer
+    joint = prompt.with_target(answer)
+    if answer[:1].isspace():
+        joint = question.before + answer
+    context, both = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
+    if both.ids[: len(context)] == context.ids:
+        return both.ids[len(context) :]
+    return encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids
+
+
+def tokens_of(question: Question, opened: Opened) -> list[int]:
+    """The tokens of a target that follows the text, or that a decoder writes, one after the other.
+
+    Raises UserError where it has none.
+    """
+    word = str(question.target).strip()
+    if opened.resolved.kind.decoder:
+        ids = encode(opened.writer, [word], template=False)[0].ids
+        if not ids:
+            raise _unexplained(f"{question.target!r} has no tokens")
+        return ids
+    if question.as_it_is:
+        return tokens_behind(question, word, opened)
+    prompt, tokenizer = question.prompt(opened), opened.tokenizer
+    encodings = encode(tokenizer, [prompt.text, prompt.with_target(word)])
+    context, joint = (encoding.open_ended() for encoding in encodings)
+    try:
+        return tail_behind(prompt, word, context, joint, tokenizer).ids
+    except Malformed as error:
+        raise _unexplained(error) from None
+
+
+def _whole(question: Question, opened: Opened) -> Row:
+    """The row of a text, or of a pair, whose label or score is explained."""
+    resolved, model = opened.resolved, opened.resolved.config.id
+    if question.target is not None or question.several:
+        raise UserError(f"{model} predicts {resolved.output}s: leave `target`, `generate` and `answer` out")
+    if question.label is not None and resolved.output == "score":
+        raise UserError(f"{model} predicts a score: it has no labels")
+    if question.as_it_is:
+        if question.second is not None:
+            raise UserError("give a pair of texts as texts, its `second` is one")
+        encoding = _encoded(question, opened)
+        _check_text(encoding, "no text to read")
+        position = 0 if resolved.kind.reads == "first" else len(encoding) - 1
+        row = {"input_ids": encoding.ids, "special_mask": encoding.special.tolist(), "position": position}
+        row |= {"target_id": 0 if resolved.output == "score" else None, "foil_id": None}
+        return _fitted(row, question, opened) | _labels(question, resolved)
+    try:
+        row = sample("terminal", question.sentence, None, None, None, second=question.second)
+    except Malformed as error:
+        raise _unexplained(error) from None
+    return _view(row, question, opened) | _labels(question, resolved)
+
+
+def _picture(question: Question, resolved: ResolvedModel) -> Row:
+    """The row of the image in the file that the question names, with `pixel_values` as the model takes them."""
+    model, path = resolved.config.id, Path(question.sentence).expanduser()
+    if question.target is not None or question.second is not None or question.several:
+        raise UserError(f"{model} predicts labels of images: leave `target`, `second`, `generate` and `answer` out")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{model} reads images, and {path} is not an image file: {error.strerror}") from None
+    assert resolved.preprocessing is not None
+    try:
+        view = view_of(picture("terminal", path.name, data, label=None), resolved.preprocessing)
+    except Malformed as error:
+        raise UserError(f"{path} cannot be explained: {error}") from None
+    (row,) = resolved.taken([view])
+    return {**row, "pixels": view["pixels"], **_labels(question, resolved)}
+
+
+def _labels(question: Question, resolved: ResolvedModel) -> dict[str, int]:
+    """The numbers of the labels that the question names. Raises UserError for a label that the model does not have."""
+    ids = {}
+    for key, name in (("target_id", question.label), ("foil_id", question.foil)):
+        if name is None:
+            continue
+        number = resolved.label_id(str(name))
+        if number is None:
+            raise UserError(f"{resolved.config.id} has no label {name!r}{nearest(str(name), resolved.labels)}")
+        ids[key] = number
+    return ids
+
+
+def _with_word(question: Question, opened: Opened) -> Row:
+    """The row of a text with a word as its target; the first word of the text stands for the evidence."""
+    before = question.before
+    foil = None if question.foil is None else str(question.foil)
+    try:
+        row = sample("terminal", question.text, len(before), str(question.target), foil)
+        first = [(0, len(before.split(maxsplit=1)[0]))] if before.split() else []
+        row = with_evidence(row, first)
+    except Malformed as error:
+        raise _unexplained(error) from None
+    return _view(row, question, opened)
+
+
+def _view(row: Row, question: Question, opened: Opened) -> Row:
+    """The sample `row` as the model reads it. Raises UserError where that is impossible."""
+    resolved = opened.resolved
+    views, rejects = tokenise(
+        [row],
+        opened.tokenizer,
+        kind=resolved.kind,
+        max_length=sys.maxsize if question.truncate and not resolved.kind.labels else resolved.max_length,
+        truncate=question.truncate and resolved.kind.labels,
+        words="first_difference" if question.words == "first_difference" else "single",
+        decoder_tokenizer=opened.decoder_tokenizer,
+    )
+    for reject in rejects:
+        message = ": ".join(filter(None, (reject["reason"], reject["detail"])))
+        if reject["reason"] == NOT_ONE_TOKEN and question.words == "single" and not resolved.kind.slot:
+            message += "; closelook.explain in Python explains such words, by its `words`"
+        if reject["reason"] == TOO_LONG and not question.truncate:
+            message += "; `truncate` reads a part of it"
+        raise _unexplained(message)
+    return views[0]

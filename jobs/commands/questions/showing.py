@@ -1,0 +1,171 @@
+"""Answers on the screen: tokens in colours or with numbers, several predictions as a matrix, spans with shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.style import Style
+from rich.text import Text
+
+from evaluation.report.heatmaps.tokens import Line, colour, in_digits, least, scale, share_of
+from evaluation.report.heatmaps.tokens import terminal as coloured
+from jobs.commands import terminal
+from jobs.commands.questions.answers import Answer, is_matrix
+from jobs.commands.questions.shares import shares
+from jobs.commands.terminal import not_finite, say, say_table
+
+PATCHES = 6  # of an image, that a terminal without colours shows
+_WHOLE = 64  # tokens that are shown all; of more, the most relevant
+_STRONGEST = 8
+
+
+def show_all(answers: Sequence[Answer], by_word: bool = False) -> None:
+    """Print the explanation of a text: a prediction, several as a matrix for each method, or the spans of an answer.
+
+    `by_word` sums the relevance of a word's pieces.
+    """
+    if not is_matrix(answers):
+        for answer in answers:
+            show(answer, by_word)
+        return
+    first = answers[0]
+    say(f"{first.opened.id}: why {' · '.join(answer.what for answer in answers)}{first.note}")
+    lines = [answer.lines(by_word) for answer in answers]
+    for number in range(len(first.methods)):
+        _show_matrix(answers, [(tokens, of_answer[number]) for tokens, _, of_answer in lines])
+
+
+def show(answer: Answer, by_word: bool = False) -> None:
+    """Print the explained prediction, then a line a method: its tokens in colours, or with numbers without colours.
+
+    Behind the tokens of an encoder stand those that its decoder has seen, where the method gives their relevance, with
+    numbers. Spans of an answer have the shares of what was read above; of long texts only the most relevant tokens are
+    shown.
+    """
+    tokens, special, lines = answer.lines(by_word)
+    opened = answer.opened
+    say(f"{opened.id}: why {answer.what} ({_explained(answer)}){answer.note}")
+    width = max(len(line.label) for line in lines)
+    for line, method in zip(lines, answer.methods, strict=True):
+        label = f"{line.label:{width}}  "
+        if not line.finite:
+            say(label + not_finite(opened.dtype))
+            continue
+        if not any((*line.values, *(line.decoder or ()))):
+            say(f"{label}nothing beyond rounding")
+            continue
+        if answer.images is not None:
+            _show_patches(answer, line, label)
+            continue
+        if answer.said is not None:
+            say(f"{label}{_shares(answer, method.name)}")
+            label = " " * len(label)
+        if low := least(line.values, special):
+            label += f"(white is {low:.3g}) " if terminal.console.color_system else ""
+        say(Text(label) + _tokens(answer, tokens, special, line))
+
+
+def _explained(answer: Answer) -> str:
+    """The number that is explained, in words: a logit, one against another, a sum, or a score."""
+    logits = " against ".join(number.removeprefix("+") for logit in answer.logits for number in in_digits([logit]))
+    if answer.said is not None and len(answer.row["span"]) > 1:
+        return f"sum of {len(answer.row['span'])} logits {logits}"
+    return f"{'score' if answer.opened.resolved.output == 'score' else 'logit'} {logits}"
+
+
+def _shares(answer: Answer, method: str) -> str:
+    """The shares of the input in a line, with the share that hops leave out."""
+    if method in answer.hops:
+        hops = answer.hops[method]
+        discarded = ", ".join(f"{share:.0%}" for share in hops.discarded)
+        return f"prompt by hops; clamping discarded {discarded}; {hops.left:.0%} is left on the reasoning"
+    return " · ".join(f"{share.part} {share.share:.0%}" for share in shares(answer, method))
+
+
+def _tokens(answer: Answer, tokens: Sequence[str], special: Sequence[bool], line: Line) -> Text:
+    """The tokens of a line and, behind a bar, those that a decoder has seen."""
+    if len(tokens) > _WHOLE and answer.said is not None:
+        text = _strongest(tokens, line.values)
+    elif terminal.console.color_system:
+        text = coloured(tokens, line.values, special=special)
+    else:
+        text = _numbers(tokens, line.values)
+    if answer.decoder is not None and line.decoder is not None:
+        text += Text(" | ", "dim") + _numbers(answer.decoder, line.decoder)
+    return text
+
+
+def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    numbers = in_digits(values)
+    shown = [token.strip() or "␣" for token in tokens]
+    return Text(" ".join(f"{token} {number}" for token, number in zip(shown, numbers, strict=True)))
+
+
+def _strongest(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    """The tokens of the largest relevance by magnitude, in the order of the text."""
+    largest = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:_STRONGEST]
+    chosen = sorted(largest)
+    return Text("… ") + _numbers([tokens[at] for at in chosen], [values[at] for at in chosen])
+
+
+def _show_matrix(answers: Sequence[Answer], lines: Sequence[tuple[Sequence[str], Line]]) -> None:
+    """Print a row for each prediction and a column for each token that was read; rows of the largest where it is wide.
+
+    Tokens that a decoder has seen are columns too, behind those of the encoder.
+    """
+    rows = [(*line.values, *(line.decoder or ())) for _, line in lines]
+    longest = max(range(len(rows)), key=lambda at: len(rows[at]))
+    tokens, of_longest = lines[longest]
+    method = of_longest.label
+    columns = [*tokens, *((answers[longest].decoder or ()) if of_longest.decoder is not None else ())]
+    if not all(line.finite for _, line in lines):
+        say(f"{method}: {not_finite(answers[0].opened.dtype)}")
+        return
+    if not any(map(any, rows)):
+        say(f"{method}: nothing beyond rounding")
+        return
+    numbers = in_digits([value for row in rows for value in row])
+    width = max(map(len, numbers))
+    label = max(len(answer.target) for answer in answers)
+    if label + sum(max(len(token.strip()), width) + 1 for token in columns) > terminal.console.width:
+        for answer, row in zip(answers, rows, strict=True):
+            say(Text(f"{method} {answer.target:{label}}  ") + _strongest(columns[: len(row)], row))
+        return
+    headings = [method, "logit", *(token.strip() or "␣" for token in columns)]
+    table: list[list[Text]] = []
+    for answer, cells in zip(answers, _cells(rows), strict=True):
+        unread = [Text()] * (len(columns) - len(cells))
+        table.append([Text(answer.target), Text(f"{answer.logits[0]:.2f}"), *cells, *unread])
+    say_table(headings, table, headings[1:], lines=False)
+
+
+def _cells(rows: Sequence[Sequence[float]]) -> Iterator[list[Text]]:
+    """The numbers of a matrix, with as many digits each, on a ground of the colours of all of it."""
+    every = [value for row in rows for value in row]
+    plain = [False] * len(every)
+    high, low, numbers = scale(every, plain), least(every, plain), iter(in_digits(every))
+    for row in rows:
+        cells = []
+        for value in row:
+            share = share_of(value, high, low)
+            cells.append(Text(next(numbers), Style(color="black", bgcolor=colour(share))))
+        yield cells
+
+
+def _show_patches(answer: Answer, line: Line, label: str) -> None:
+    """Print the patches as coloured cells, two letters wide, row under row; without colours, the largest of them."""
+    if not terminal.console.color_system:
+        largest = sorted(range(len(line.values)), key=lambda at: -abs(line.values[at]))[:PATCHES]
+        numbers = in_digits([line.values[at] for at in largest])
+        say(label + "; ".join(f"{answer.tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True)))
+        return
+    assert answer.images is not None
+    rows, columns = answer.images.grid
+    patches = line.values[1:]
+    plain = [False] * len(patches)
+    high, low = scale(patches, plain), least(patches, plain)
+    for row in range(rows):
+        text = Text(label if row == 0 else " " * len(label))
+        for value in patches[row * columns : (row + 1) * columns]:
+            text.append("  ", Style(bgcolor=colour(share_of(value, high, low))))
+        say(text)

@@ -1,0 +1,161 @@
+"""An answer behind a prompt, token by token, and the parts of it that are explained, each as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from evaluation.benchmark.answers.sentences import sentences_in
+from evaluation.benchmark.answers.units import units_of_tokens
+from evaluation.benchmark.encoding import encoding_of_ids
+from evaluation.benchmark.samples import Row
+from jobs.commands.questions.opened import Opened
+from jobs.commands.questions.question import SENTENCE, TOKEN, Question
+from jobs.commands.questions.reading import answer_ids, read
+from lrp_core.device.precision import unrounded
+from lrp_core.readers.readout import rows_for
+from lrp_core.records.types import UserError, span_row
+from lrp_core.views.guard import undisturbed
+
+OWN = "answer so far"  # the part of what a model reads that are earlier tokens of its answer
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of an answer: its characters [start, end), and its tokens [first, behind)."""
+
+    start: int
+    end: int
+    first: int
+    behind: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """A prompt, and an answer behind it by its tokens. Characters are those of `text`, the answer's own."""
+
+    prompt: Row  # as the model reads it, before the answer
+    ids: list[int]  # of the answer's tokens [n]
+    text: str
+    offsets: np.ndarray  # [n, 2], the characters [start, end) of each token
+    pieces: list[str]  # the text of each token of what its writer has before it, and of its own
+
+    @property
+    def is_decoders(self) -> bool:
+        """A decoder says the answer, and the prompt is the encoder's."""
+        return self.prompt.get("decoder_input_ids") is not None
+
+    def row(self, span: Span, weights: Sequence[float] | None = None) -> Row:
+        """The view row that explains a span; tokens of it count as `weights`, default 1 each."""
+        row, answer_so_far = dict(self.prompt), self.ids[: span.behind - 1]
+        if self.is_decoders:
+            row["decoder_input_ids"] = [*row["decoder_input_ids"], *answer_so_far]
+        else:
+            row["input_ids"] = [*row["input_ids"], *answer_so_far]
+            row["special_mask"] = [*row["special_mask"], *[False] * len(answer_so_far)]
+            row["part_names"] = [*row["part_names"], *[OWN] * len(answer_so_far)]
+        first = self.prompt["position"] + span.first
+        return {**span_row(row, first, self.ids[span.first : span.behind], weights), "said": span}
+
+    def tokens_of(self, spans: Sequence[tuple[int, int]]) -> list[Span]:
+        """The spans of tokens that belong to spans of characters; a token across two spans belongs to the one with more
+        of it.
+
+        Raises UserError for spans that overlap, that lie outside of the answer, or that no token is of.
+        """
+        for start, end in spans:
+            if not 0 <= start < end <= len(self.text):
+                raise UserError(f"({start}, {end}) is no part of the answer: it has {len(self.text)} characters")
+        ordered = sorted(spans)
+        for (start, end), (other, behind) in pairwise(ordered):
+            if other < end:
+                raise UserError(
+                    f"`spans` overlap: ({start}, {end}) and ({other}, {behind}); explain one in another call"
+                )
+        if not spans:
+            raise UserError("`spans` names no part of the answer")
+        numbers = units_of_tokens(self.offsets, np.zeros(len(self.ids), bool), self.text, spans)
+        token_spans = []
+        for number, (start, end) in enumerate(spans):
+            tokens = np.flatnonzero(numbers == number)
+            if not len(tokens):
+                raise UserError(f"no token of the answer is of {self.text[start:end]!r} alone: widen ({start}, {end})")
+            token_spans.append(Span(start, end, int(tokens[0]), int(tokens[-1]) + 1))
+        return token_spans
+
+    def spans(self, asked: Any) -> list[Span]:
+        """The spans that a question asks for: the whole answer (None), its sentences, its tokens, or characters."""
+        if asked is None:
+            return [Span(0, len(self.text), 0, len(self.ids))]
+        if asked == TOKEN:
+            places = [(int(start), int(end)) for start, end in self.offsets]
+            return [Span(*span, at, at + 1) for at, span in enumerate(places)]
+        return self.tokens_of(sentences_in(self.text) if asked == SENTENCE else asked)
+
+
+def said_of(question: Question, opened: Opened) -> Said:
+    """The answer of a question, given or generated. Raises UserError for an answer that the tokenizer cannot write."""
+    row, given_answer = read(question, opened), question.answer
+    [prompt] = rows_for(opened.view, [row])
+    ids = (
+        _generated(dict(prompt), question.generate, opened)
+        if given_answer is None
+        else answer_ids(question, opened, row)
+    )
+    before = prompt.get("decoder_input_ids") or prompt["input_ids"]
+    encoding, spelt = encoding_of_ids(ids, opened.writer, after=before)
+    text = given_answer if isinstance(given_answer, str) else spelt.lstrip()
+    if text.strip() != spelt.strip():
+        where = next(at for at, pair in enumerate(zip_longest(text.strip(), spelt.strip())) if len(set(pair)) > 1)
+        ours, theirs = (repr(each.strip()[max(0, where - 10) : where + 10]) for each in (text, spelt))
+        raise UserError(f"the tokenizer does not reproduce the answer: it spells {ours} as {theirs}: give it so")
+    lead = _lead(spelt) - _lead(text)
+    written = before[1:] if opened.resolved.kind.decoder else before  # without the start token
+    pieces = opened.written.of([*written, *ids])
+    return Said(dict(prompt), ids, text, np.clip(encoding.offsets - lead, 0, len(text)), pieces)
+
+
+def _lead(text: str) -> int:
+    """The number of white characters that a text begins with."""
+    return len(text) - len(text.lstrip())
+
+
+def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
+    """The model's own answer, up to `most` tokens: the likeliest next token again and again, up to an end token.
+
+    Raises UserError where the first one ends it.
+    """
+    view = opened.view
+    known = (opened.writer.eos_token_id, view.config.eos_token_id, view.model.generation_config.eos_token_id)
+    ends = {end for ids in known if ids is not None for end in (ids if isinstance(ids, list) else [ids])}
+    start = (prompt.get("decoder_input_ids") or [None])[0]
+    settings = GenerationConfig(
+        max_new_tokens=most,
+        do_sample=False,
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=view.pad_id,
+        decoder_start_token_id=start,
+    )
+    read, options = torch.tensor([prompt["input_ids"]], device=view.device), {}
+    if start is not None:
+        options["decoder_input_ids"] = torch.tensor([prompt["decoder_input_ids"]], device=view.device)
+    model: Any = view.model
+    with undisturbed(view), torch.no_grad(), unrounded(view.dtype):
+        usual = model.generation_config  # such as beams and penalties, which `generate` would add to `settings`
+        try:
+            model.generation_config = settings
+            generated = model.generate(read, attention_mask=torch.ones_like(read), **options)
+        finally:
+            model.generation_config = usual
+    new_ids: list[int] = generated[0, options.get("decoder_input_ids", read).shape[1] :].tolist()
+    if new_ids and new_ids[-1] in ends:
+        new_ids.pop()
+    if not new_ids:
+        raise UserError(f"{opened.id} generates nothing after this text: its first token ends the answer")
+    return new_ids

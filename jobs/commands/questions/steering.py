@@ -1,0 +1,292 @@
+"""Neurons of one text, in the terminal: the most relevant ones, the words that they write, and predictions after a
+change of their activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.samples import Row
+from jobs.commands.questions.answers import with_targets
+from jobs.commands.questions.opened import Opened
+from jobs.commands.questions.question import Question, space_note
+from jobs.commands.questions.reading import read
+from jobs.commands.terminal import as_json, not_finite, say, say_table, write_file
+from lrp_core.device.transfer import to_host
+from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
+from lrp_core.methods.record import Method
+from lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top_neurons, writing
+from lrp_core.parts.block import SHARED
+from lrp_core.parts.neuron_names import NeuronNames
+from lrp_core.readers.readout import label_logits
+from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
+
+_WORDS = 4  # of a neuron's value vector, and of its key, that are shown
+_PREDICTIONS = 3  # that are shown with their probabilities
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Changes of neurons, by their names."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    last: bool = False  # only where the model predicts and behind, else at all positions
+
+    @classmethod
+    def of(cls, sets: Sequence[str], scales: Sequence[str], last: bool) -> Steering:
+        """Parse `L.N=V` and `L.N=F`, in mixtures of experts `L.E.N`.
+
+        Raises UserError for anything else, and for a neuron that is named twice.
+        """
+        values: dict[str, float] = {}
+        factors: dict[str, float] = {}
+        for option, texts, changes in (("--set", sets, values), ("--scale", scales, factors)):
+            for text in texts:
+                neuron, number = _change(text, option)
+                if neuron in values or neuron in factors:
+                    raise UserError(f"neuron {neuron} is changed twice: set it or scale it, once")
+                changes[neuron] = number
+        return cls(values, factors, last)
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.factors)
+
+    def __str__(self) -> str:
+        changes = [f"{neuron} set to {value:g}" for neuron, value in self.values.items()]
+        changes += [f"{neuron} times {factor:g}" for neuron, factor in self.factors.items()]
+        return ", ".join(changes) + (" at the last position" if self.last else "")
+
+    def check(self, view: ModelView) -> None:
+        """Raises UserError for layers and neurons that the model does not have."""
+        check_neuron(view, 0, 0)
+        for neuron in (*self.values, *self.factors):
+            view.neuron_names.neuron(neuron)
+
+    @contextmanager
+    def on(self, view: ModelView, batch: Batch, prompt: int) -> Iterator[None]:
+        """The model with changed neurons, for a batch of one sample whose prompt predicts at position `prompt`."""
+        positions = None
+        if self.last:
+            at = torch.arange(batch.input_ids.shape[1])
+            positions = (at == prompt if view.kind.slot else at >= prompt)[None]
+        with ExitStack() as undo:
+            for change, numbers in ((neurons_set, self.values), (neurons_scaled, self.factors)):
+                located = {view.neuron_names.neuron(neuron): number for neuron, number in numbers.items()}
+                undo.enter_context(change(view, [located], positions))
+            yield
+
+
+def _change(text: str, option: str) -> tuple[str, float]:
+    """The name of the neuron and the number of `L.N=V`."""
+    neuron, _, number = text.partition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = None
+    if value is None or not NeuronNames.is_name(neuron):
+        raise UserError(f"{option} takes LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}")
+    if value != value:
+        raise UserError(f"{option} {text}: not a number to set a neuron to")
+    parts = (part if part == SHARED else str(int(part)) for part in neuron.split("."))
+    return ".".join(parts), value
+
+
+@dataclass(frozen=True)
+class Known:
+    """A relevant neuron with the words that it writes and those that it answers to."""
+
+    neuron: TopNeuron
+    name: str
+    token: str  # at its position
+    writes: list[str]
+    against: list[str]
+    entropy: float
+    key: list[str]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The model's predictions for a text, and its continuation."""
+
+    predictions: list[tuple[str, float]]  # with probabilities, or one score; those asked for behind the most likely
+    continuation: str | None
+    unit: Literal["probability", "score"] = "probability"
+
+    def show(self, heading: str) -> None:
+        """Print the predictions, and the continuation if there is one."""
+        digits = ".1%" if self.unit == "probability" else ".2f"
+        say(f"{heading}: {', '.join(f'{word} {number:{digits}}' for word, number in self.predictions)}")
+        if self.continuation is not None:
+            say(f"  and on: {self.continuation}")
+
+
+def show_neurons(
+    question: Question,
+    opened: Opened,
+    method: Method,
+    steering: Steering,
+    top: int,
+    generate: int,
+    normed: bool,
+    absolute: bool,
+    json_file: Path | None,
+) -> None:
+    """Print the `top` neurons by relevance under the method, and the prediction before and after `steering`.
+
+    `generate` tokens, if more than one, are generated greedily, with and without the change. Raises UserError for
+    layers and neurons that there are not, for words that are not one token, and for changes that make logits infinite,
+    or states so large that norms cannot take their deviation.
+    """
+    if opened.resolved.kind.images:
+        raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
+    row = read(question, opened)
+    view = opened.view
+    steering.check(view)
+    [row] = with_targets([question], view, [row])
+    model = _SteeredModel(opened, row, generate)
+    relevance = _relevance(question, opened, method, row)
+    logits = (relevance.logit_target, relevance.logit_foil)
+    explained = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
+    names = " rather than ".join(map(model.named, model.asked))
+    say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){space_note(question, opened)}")
+    shown = pieces(opened.tokenizer, row["input_ids"])
+    known = [_known(opened, neuron, shown, normed) for neuron in top_neurons(relevance, top, absolute)[0]]
+    if known:
+        _show_table(known)
+    before, after = model.predict(Steering()), None
+    before.show("before" if steering else "prediction")
+    if steering:
+        after = model.predict(steering)
+        after.show("after")
+        say(f"changed: {steering}")
+    if json_file is not None:
+        neurons = [asdict(neuron) for neuron in known]
+        predictions = {"before": asdict(before), "after": after and asdict(after)}
+        write_file(json_file, as_json({**opened.facts, "method": method.name, "neurons": neurons, **predictions}))
+
+
+def _relevance(question: Question, opened: Opened, method: Method, row: Row) -> Relevance:
+    """Relevance of the row with that of neurons, on the host. Raises UserError where it is not finite."""
+    batch = Batch.collate([row], pad_id=0)
+    try:
+        computed = method(opened.view, batch, explanation=question.explanation, neurons=True)
+    except UnusableRows as error:
+        raise UserError(f"{opened.id}: {error.detail}") from None
+    (relevance,) = Relevance.on_host([computed])
+    assert relevance.neurons is not None
+    if not relevance.neurons.isfinite().all():
+        raise UserError(f"{opened.id}: relevance of {method.name} is {not_finite(opened.dtype)}")
+    return relevance
+
+
+def _known(opened: Opened, top: TopNeuron, shown: Sequence[str], normed: bool) -> Known:
+    """The neuron in words; `shown` are the tokens of the text."""
+    view, words = opened.view, []
+    written = writing(view, top.layer, top.neuron, _WORDS, normed)
+    near = nearest_tokens(view, top.layer, top.neuron, _WORDS)
+    for listed in (written.promoted, written.suppressed, near):
+        texts = pieces(opened.tokenizer, [token for token, _ in listed])
+        words.append([piece.strip() or repr(piece) for piece in texts])
+    promoted, suppressed, key = words
+    name = view.neuron_names.of(top.layer, top.neuron)
+    return Known(top, name, shown[top.position].strip(), promoted, suppressed, written.entropy, key)
+
+
+def _show_table(known: Sequence[Known]) -> None:
+    rows = []
+    for neuron in known:
+        relevance, activation = f"{neuron.neuron.relevance:+.2f}", f"{neuron.neuron.value:+.2f}"
+        writes, against, key = (" ".join(words) for words in (neuron.writes, neuron.against, neuron.key))
+        rows.append((neuron.name, relevance, activation, neuron.token, writes, against, f"{neuron.entropy:.2f}", key))
+    headings = ("neuron", "relevance", "activation", "at", "writes", "against", "entropy", "key")
+    say_table(headings, rows, numbers=("relevance", "activation", "entropy"), lines=False)
+
+
+@dataclass(frozen=True)
+class _SteeredModel:
+    """A model that predicts for one row, as it is or steered."""
+
+    opened: Opened
+    row: Row
+    generate: int  # tokens of the continuation
+
+    @property
+    def asked(self) -> list[int]:
+        """The tokens or labels that are explained."""
+        ids = (self.row.get("target_id"), self.row.get("foil_id"))
+        return [token for token in ids if token is not None]
+
+    def named(self, token: int) -> str:
+        """A token, or a label, in words."""
+        resolved = self.opened.resolved
+        if resolved.kind.labels:
+            return resolved.labels[token] if resolved.labels else "the score"
+        (piece,) = pieces(self.opened.tokenizer, [token])
+        return piece.strip() or repr(piece)
+
+    def predict(self, steering: Steering) -> Predictions:
+        """The most likely tokens or labels with the explained ones, and the greedy continuation if it is asked for."""
+        logits = self._logits(self.row, steering)
+        if self.opened.view.predicts_score:
+            return Predictions([("the score", float(logits[0]))], None, "score")
+        shares = logits.softmax(0)
+        best = logits.sort(descending=True, stable=True).indices[:_PREDICTIONS].tolist()
+        shown = [(self.named(token), float(shares[token])) for token in dict.fromkeys([*best, *self.asked])]
+        return Predictions(shown, self._continued(steering) if self.generate > 1 else None)
+
+    def _continued(self, steering: Steering) -> str:
+        tokenizer, row, new = self.opened.tokenizer, dict(self.row), []
+        for _ in range(self.generate):
+            token = int(self._logits(row, steering).argmax())
+            new.append(token)
+            if token == tokenizer.eos_token_id or len(row["input_ids"]) >= self.opened.view.max_length:
+                break
+            row |= {"input_ids": [*row["input_ids"], token], "position": row["position"] + 1}
+        return "".join(pieces(tokenizer, new)).strip()
+
+    @torch.inference_mode()
+    def _logits(self, row: Row, steering: Steering) -> Tensor:
+        """Logits of all tokens or labels [V], where `row` predicts. Raises UserError where they are not finite."""
+        view = self.opened.view
+        batch = Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0).to(view.device)
+        change = steering.on(view, batch, self.row["position"])
+        with undisturbed(view), change, _overflowing(view) as overflown:
+            state = view.prediction(view.hidden(batch), batch)
+            logits = label_logits(view, state)[0].double().cpu()
+        if not logits.isfinite().all():
+            if steering:
+                raise UserError(f"with {steering} the model's logits are not finite: choose smaller values")
+            raise UserError("the model's logits are not finite")
+        if steering and overflown():
+            raise UserError(f"with {steering} the model's states are too large for its norms: choose smaller values")
+        return logits
+
+
+@contextmanager
+def _overflowing(view: ModelView) -> Iterator[Callable[[], bool]]:
+    """Gives a function that tells whether a norm met states inside whose squares are not finite.
+
+    Its deviation is then infinite, and its output is 0 (or its bias) whatever the states are: finite logits that mean
+    nothing.
+    """
+    finite: list[Tensor] = []
+
+    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        x = args[0]
+        squares = x.to(torch.promote_types(x.dtype, torch.float32)).square()
+        finite.append(squares.mean(-1).isfinite().all())
+
+    with ExitStack() as undo:
+        for norm in view.norms():
+            undo.callback(norm.module.register_forward_pre_hook(look).remove)
+        yield lambda: not all(map(bool, to_host(finite)))

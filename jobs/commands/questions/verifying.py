@@ -1,0 +1,105 @@
+"""`closelook.verify`: a model in, findings about it on this machine out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from jobs.commands.progress import shown
+from jobs.commands.questions.opened import AUTO, Opened, open_model
+from jobs.methods import METHODS
+from jobs.methods import method as method_named
+from jobs.plan.models import open_view
+from jobs.versions import versions
+from lrp_core.opening.model import view_of
+from lrp_core.records.types import UserError
+from lrp_core.verification import record
+from lrp_core.verification.run import verify_view
+from lrp_core.views.borrowed import left_as_it_was
+from lrp_core.views.view import ModelView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(record.Verification):
+    """The findings about a model on one machine, shown as a table in notebooks."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a check: what it claims, whether it passed, how far numbers lay apart, and may."""
+        import pandas as pd
+
+        columns = [field.name for field in fields(record.Finding)]
+        return pd.DataFrame([vars(finding) for finding in self.findings], columns=columns)
+
+    def __repr__(self) -> str:
+        states = [finding.state for finding in self.findings]
+        failed = f"{states.count('fail')} failed, " if not self.passed else ""
+        return f"<Verification of {self.model}, {self.dtype} on {self.device}: {failed}{states.count('pass')} passed>"
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(index=False, na_rep="", float_format=lambda value: f"{value:.1e}")
+
+
+def verify(
+    model: Any,
+    *,
+    method: str | list[str] | None = None,
+    dtype: str | None = None,
+    device: str = AUTO,
+    family: str | None = None,
+    adapter: str | PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Verification:
+    """Verify on this machine that the explained model is the stock model, and that relevance follows its rules.
+
+    >>> import closelook
+    >>> closelook.verify("demo/gpt2", method="gradient_x_input").passed
+    True
+
+    Each check compares two computations of the same numbers: logits with the stock model's, padded batches with single
+    samples, methods in one order with the other, sums with the explained number, layer by layer, attnlrp with its slow
+    original, and each rule with numerical derivatives. The bound of their distance is the effect of rounding in this
+    precision, which is measured. `model` is as in `closelook.explain`, and needs no tokenizer; `method` are the methods
+    to check, by default all that apply. A model in memory is left unchanged.
+
+    Raises UserError for an unknown model or method, and ModelUnavailable for files that cannot be reached.
+    """
+    names = METHODS if method is None else [method] if isinstance(method, str) else method
+    methods = {name: method_named(name) for name in names}
+    with shown(progress) as tell:
+        if isinstance(model, ModelView | nn.Module):
+            with _wrapped(model, family) as view:
+                verification = verify_view(view, methods, tell=tell)
+            name, identity = str(view.model.name_or_path) or type(view.model).__name__, ""
+        else:
+            opened = open_model(model, dtype, device, family, adapter)
+            with opened.in_use():
+                verification = verify_view(opened.view, methods, _opener(opened), tell)
+            name, identity = opened.id, opened.resolved.identity
+    return Verification(**vars(replace(verification, model=name, identity=identity, versions=versions())))
+
+
+def _opener(opened: Opened) -> Any:
+    """A function that opens the same files again; None for a model in memory, of which copies are made."""
+    if opened.held is not None:
+        return None
+    return lambda: open_view(opened.resolved, opened.dtype, opened.device, opened.seed)
+
+
+@contextmanager
+def _wrapped(model: ModelView | nn.Module, family: str | None) -> Iterator[ModelView]:
+    """The view of a model in memory."""
+    if isinstance(model, ModelView):
+        if family is not None:
+            raise UserError("a ModelView has its family: leave `family` out")
+        yield model
+        return
+    with left_as_it_was(model):
+        yield view_of(model, family)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Commands about a root: the cost of a run, its state, and its removable files."""

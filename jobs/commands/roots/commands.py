@@ -1,0 +1,185 @@
+"""Commands about runs: compute all or one stage, show state and cost, clean up, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.commands.app import RUNS, command
+from jobs.commands.listings.benchmarks import NEEDS_CLONE, benchmark, names
+from jobs.commands.options import RunOptions, WaitingOptions
+from jobs.commands.roots.runs import run_stages
+from jobs.commands.terminal import say
+from jobs.stages.record import STAGES
+from lrp_core.records.types import UserError
+
+
+def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
+    """Add a command that runs these stages."""
+
+    @command(RUNS, name=name, help=about)
+    def compute(run: RunOptions, waiting: WaitingOptions) -> None:
+        run_stages(stages, run, waiting.wait)
+
+
+_add_stages("run", f"Everything that is missing: {', '.join(STAGES)}.", tuple(STAGES))
+for _stage in STAGES.values():
+    if not _stage.own_command:
+        _add_stages(_stage.name, _stage.about, (_stage.name,))
+
+
+@command(RUNS)
+def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
+    """End a run after the units in hand: it begins no other. The same command goes on where it stopped."""
+    _, store = RunOptions(root=root).load(is_made=True, is_read=True)
+
+    from jobs.commands.stopping import stop as ask
+
+    ask(store)
+
+
+@command(RUNS)
+def status(run: RunOptions) -> None:
+    """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
+    loaded, store = run.load(is_read=True)
+
+    from jobs.commands.roots.status import status as show
+
+    if not show(loaded, store):
+        raise typer.Exit(1)
+
+
+@command(RUNS)
+def plan(run: RunOptions) -> None:
+    """The cells of a run and what they will cost, from measured runtimes where there are any."""
+    loaded, store = run.load()
+
+    from jobs.commands.roots.plan import show
+
+    show(loaded, store)
+
+
+@command(RUNS)
+def gc(
+    run: RunOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also remove results of other settings, not only leftovers.")
+    ] = False,
+) -> None:
+    """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
+    loaded, store = run.load(is_made=True)
+
+    from jobs.commands.roots.gc import collect
+
+    collect(loaded, store, dry_run=dry_run, stale_too=yes)
+
+
+@command(RUNS)
+def sources(
+    run: RunOptions,
+    top: Annotated[int, typer.Option("--top", min=1, help="So many sources of a sentence.")] = 3,
+    every: Annotated[bool, typer.Option("--every", help="By every method, not by two.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write all of them there.")] = None,
+) -> None:
+    """The sentences of answers, and the sources of the prompt that each comes from most."""
+    loaded, store = run.load(is_made=True, is_read=True)
+
+    from jobs.commands.roots.sources import show
+
+    show(loaded, store, top, every, json)
+
+
+@command(RUNS)
+def forget(
+    run: RunOptions,
+    sample: Annotated[
+        list[str], typer.Option("--sample", help="A `sample_id`, or an `id` of your own file. As often as needed.")
+    ],
+) -> None:
+    """Remove samples from every artifact and page of a root, for good; say from which. The rest keeps its keys."""
+    loaded, store = run.load(is_made=True)
+
+    from jobs.commands.roots.forget import forget as remove
+
+    remove(loaded, store, sample)
+
+
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@command(RUNS, context_settings=_PASSED_ON)
+def bench(
+    context: typer.Context,
+    run: RunOptions,
+    waiting: WaitingOptions,
+    name: Annotated[str, typer.Argument(help=" | ".join(names()) or NEEDS_CLONE, show_default=False)] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
+) -> None:
+    """Measure: value, target, met or missed. NAME --help shows its options; --root DIR keeps the results as Parquet.
+
+    Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
+    """
+    if name == "--help":
+        return say(context.get_help())
+    has_options = quick or json or context.args
+    if not name and not has_options:
+        return run_stages(("bench",), run, waiting.wait)
+    module = benchmark(name)
+    arguments = ["--quick"] if quick else []
+    for option, value in (("--config", run.config), ("--root", run.root), ("--json", json)):
+        if value is not None:
+            arguments += [option, str(value)]
+    for override in run.set or ():
+        arguments += ["--set", override]
+    module.main([*arguments, *context.args])
+
+
+@command(RUNS)
+def audit(
+    run: RunOptions,
+    task: Annotated[str | None, typer.Option("--task", help="Audit this task only.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="The number of samples of each task, or of each part.")] = None,
+    part: Annotated[str | None, typer.Option("--part", help="Audit this part of the task only, such as ana.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the audit to this file.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every file and compare it with its hash.")] = False,
+) -> None:
+    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence. Exit code 1 for damage."""
+    loaded, store = run.load(is_made=True)
+
+    from jobs.commands.roots.audit import audit as show
+
+    if not show(loaded, store, task, part, n, json, deep):
+        raise typer.Exit(1)
+
+
+@command(RUNS)
+def export(
+    run: RunOptions,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="A new folder for the benchmark and its dataset card.")
+    ] = None,
+    relevance: Annotated[
+        Path | None,
+        typer.Option(
+            "--relevance", metavar="OUT.parquet", help="Write relevance by word; OUT.tokens.parquet has tokens."
+        ),
+    ] = None,
+) -> None:
+    """Write the prepared benchmark as a data set with a card, or relevance as tidy rows, as explain-file does."""
+    if to is None and relevance is None:
+        raise UserError("say what to write: --to FOLDER for the benchmark, --relevance OUT.parquet for relevance")
+    loaded, store = run.load(is_made=True)
+
+    if to is not None:
+        from jobs.commands.roots.audit import export as write
+
+        for path in write(loaded, store, to):
+            say(str(path))
+    if relevance is not None:
+        from jobs.commands.roots.explained import write_relevance
+
+        write_relevance(store, relevance)

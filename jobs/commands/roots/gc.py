@@ -1,0 +1,170 @@
+"""Garbage: what killed writers left, and cells, scores and curves that the configuration at hand has no use for.
+
+The former is nobody's. The latter is often another run's, of other settings: each group says what makes it stale.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.commands.terminal import say
+from jobs.config import RunConfig
+from jobs.config.kept import differences, refuse_another
+from jobs.config.methods import configured
+from jobs.plan.cells import make_plan
+from jobs.plan.node import ModelPlan, Plan, Run
+from jobs.products.relevance import FINER, RELEVANCE
+from jobs.products.table import nodes, stale
+from jobs.store import Artifact, Ledger, Store, damage
+from jobs.store.artifacts import short
+from jobs.store.by_hash import CONFIGS, HASHES, path_of
+from jobs.store.damage import note_of
+from jobs.store.listings import sizes_in
+from jobs.store.lock import run_lock
+from jobs.store.records import artifact_in, key_in, manifest
+
+TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive
+MOST_DIFFERENCES = 4  # that a reason lists
+#: Settings that decide the numbers of cells, and those of a model that do.
+_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", "heads", "layers", "labels", "neurons")
+_OF_A_MODEL = ("id", "revision", "tokenizer", "attn")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Files that are stale for one reason, manifests last, so that an interrupted removal can be repeated."""
+
+    why: str
+    files: tuple[str, ...]
+    leftover: bool = False  # of killed writers: of no use to any run
+
+
+def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) -> None:
+    """Print every group of garbage and remove leftovers, and stale files where `stale_too`; nothing if `dry_run`.
+
+    Raises UserError where the root keeps another configuration than `config`.
+    """
+    refuse_another(config, store)
+    with run_lock(store):
+        removed = kept = 0
+        for group in garbage(config, store):
+            say(f"{group.why}: {len(group.files)} files", "bold")
+            for path in group.files:
+                say(f"  {path}")
+            if not (dry_run or stale_too or group.leftover):
+                kept += len(group.files)
+                continue
+            removed += len(group.files)
+            for path in () if dry_run else group.files:
+                store.delete(path)
+    say(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
+    if kept:
+        say(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
+
+
+def garbage(config: RunConfig, store: Store) -> list[Garbage]:
+    """The files that no artifact of the plan needs, by reason; leftovers first."""
+    plan, ledger = make_plan(config, store), Ledger(store)
+    groups = [
+        Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True),
+        Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True),
+    ]
+    groups.append(Garbage("side files and notes of manifests that are gone", tuple(_loose(ledger)), leftover=True))
+    if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
+        notes = store.files("attempts", ".json", recursive=True)
+        groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
+    reasons: dict[str, dict[str, None]] = {}
+    for why, path in _outdated(config, ledger, plan):
+        reasons.setdefault(why, {})[path] = None
+    for why, files in reasons.items():
+        groups.append(Garbage(why, tuple(sorted(files, key=lambda path: path.startswith("manifest/")))))
+    return [group for group in groups if group.files]
+
+
+def _temporaries(store: Store) -> Iterator[str]:
+    for path in store.temporaries():
+        modified = store.modified_s(path)
+        if modified is not None and time.time() - modified > TEMPORARY_AGE_S:
+            yield path
+
+
+def _loose(ledger: Ledger) -> Iterator[str]:
+    """Paths of configurations, hashes and notes of damage that no manifest refers to."""
+    named: dict[str, set[str]] = {CONFIGS: set(), HASHES: set()}
+    listed: set[str] = set()
+    for _, record in ledger.records():
+        named[CONFIGS].add(str(record.get("config")))
+        named[HASHES] |= {str(record.get(name)) for name in ("hashes", "hashes_before")}
+        artifact = artifact_in(record)
+        listed |= set(sizes_in(artifact, record)) if artifact is not None else set()
+    for folder, names in named.items():
+        kept = {path_of(folder, name) for name in names}
+        yield from (path for path in ledger.store.files(folder, ".json") if path not in kept)
+    yield from (note_of(path) for path in damage.notes(ledger.store) if path not in listed)
+
+
+def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
+    """(reason, path) of files that were made for planned artifacts with other settings."""
+    every = {item.artifact: (product, item) for product, item in nodes(Run(config, plan, ledger))}
+    models = {model.name: model for model in plan.models}
+    reasons: dict[tuple[Artifact, str], str] = {}  # by wanted artifact and the beginning of the other key
+    for artifact, name in stale(ledger, every):
+        record, (product, _) = ledger.named(name) or {}, every[artifact]
+        why = product.outdated
+        if product in (RELEVANCE, *FINER.values()):
+            why = _difference(config, ledger, record, models[artifact.model], artifact)
+        reasons[artifact, short(key_in(record))] = why
+        for path in (*ledger.belongings(artifact, record), manifest(name)):
+            yield why, path
+    for artifact, (product, item) in every.items():
+        begun = f"parts of {product.title} of other settings or code, never completed"
+        yield from ((reasons.get((artifact, key), begun), path) for path, key in ledger.others(artifact))
+        entered = ledger.record(artifact)
+        if entered is None or not ledger.is_done(artifact):
+            continue
+        if any(not ledger.is_done(part) and ledger.described_damage(part) is None for part in item.made_of):
+            for path in (*ledger.belongings(artifact, entered), manifest(artifact.name)):
+                yield product.outdated, path
+            continue
+        listed = set(ledger.belongings(artifact, entered))
+        for folder in artifact.folders:
+            for shard in ledger.shards(artifact, folder):
+                if f"{folder}/{shard}" not in listed:
+                    yield f"parts of complete {product.title} that were cut into other batches", f"{folder}/{shard}"
+
+
+def _difference(config: RunConfig, ledger: Ledger, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
+    """The differences between the manifest of a cell and the planned cell that replaces it."""
+    inputs = model.inputs[artifact.task]
+    chosen = next(planned.chosen for planned in model.cells if planned.artifact == artifact)
+    method = configured(config)[artifact.method].configured(**chosen)
+    samples, weights = record.get("inputs", {}).get("sha256"), record.get("model", {}).get("identity")
+    parts = []
+    if samples not in (None, inputs.digest):
+        parts.append("other samples")
+    if weights not in (None, model.resolved.identity):
+        parts.append("other weights")
+    if record.get("method") not in (None, json.loads(json.dumps(method.key()))):
+        parts.append("another version or other options of the method")
+    settings = []
+    entered = ledger.config_of(record)
+    if entered:
+        every = differences(entered, config.model_dump(mode="json"))
+        settings = [setting for setting in every if _matters(setting.key, artifact)]
+    for setting in settings[:MOST_DIFFERENCES]:
+        parts.append(f"{setting.key} was {json.dumps(setting.then)}, is {json.dumps(setting.now)} here")
+    if len(settings) > MOST_DIFFERENCES:
+        parts.append(f"{len(settings) - MOST_DIFFERENCES} more settings")
+    return f"cells of another run: {'; '.join(parts) or 'other code'}"
+
+
+def _matters(key: str, cell: Artifact) -> bool:
+    """True for a setting that may change this cell's numbers."""
+    first, *rest = key.split(".")
+    if first == "models":
+        return rest[0] == cell.model and rest[-1] in _OF_A_MODEL
+    return first in _NUMBERS and (not rest or rest[0] == cell.task)

@@ -1,0 +1,249 @@
+"""Costs of parts of a run: choices among options, finer relevance and faithfulness curves, before equal states merge.
+
+They are estimated for every task of every model, from measured seconds or from the model's geometry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.commands.roots.plan_speeds import speed
+from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
+from jobs.config.methods import configured, defined_options
+from jobs.geometries import geometry_of
+from jobs.plan.cells import requests_of
+from jobs.plan.choices import curve_settings
+from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
+from jobs.plan.inputs import Inputs
+from jobs.plan.node import Cell, ModelPlan, Plan
+from jobs.plan.units import LABELS_PASS
+from jobs.products.curves import CURVES, curves_of
+from jobs.products.record import Product
+from jobs.store import Ledger
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import Capability
+from lrp_core.records.kinds import MASKED
+
+Measured = Mapping[tuple[str, str, str], float]  # seconds per token, by model, precision and pass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one part of a run."""
+
+    cells: int
+    missing: int
+    forwards: int  # of a sample, for what is missing
+    seconds: float | None  # on one device; None when nothing is known
+    trials: int = 0  # of a choice among options
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum of costs, whose seconds are None where those of one are."""
+    cells = missing = forwards = trials = 0
+    seconds: float | None = 0.0
+    for cost in costs:
+        cells += cost.cells
+        missing += cost.missing
+        forwards += cost.forwards
+        trials += cost.trials
+        seconds = None if seconds is None or cost.seconds is None else seconds + cost.seconds
+    return Cost(cells, missing, forwards, seconds, trials)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A run, its artifacts and plan, and the seconds per token that were measured."""
+
+    config: RunConfig
+    ledger: Ledger
+    plan: Plan
+    measured: Measured
+
+    def subjects(self) -> Iterator[Subject]:
+        """Every task of every model, in the order of the config."""
+        planned = {model.name: model for model in self.plan.models}
+        for model in self.config.models:
+            model_plan = planned.get(model.name)
+            methods = defined(self.config, model, model_plan)
+            for task in self.plan.tasks_of(self.config, model):
+                yield Subject(self, model, model_plan, task, methods)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task of a model, and the methods that exist for the model."""
+
+    basis: Basis
+    model: ModelConfig
+    planned: ModelPlan | None  # None where the model is out of reach
+    task: str
+    methods: list[str]
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """The samples of the task as the model reads them; None before they are prepared."""
+        return None if self.planned is None else self.planned.inputs.get(self.task)
+
+    def lengths(self, samples: int | None = None, draw: int | str = 0) -> np.ndarray:
+        """The tokens of each sample of the task [N], or of so many that `draw` selects, as published before they are
+        prepared."""
+        if self.inputs is not None:
+            return self.inputs.lengths[self.inputs.subset(samples, draw)]
+        config = self.basis.config
+        published, length = config.task(self.task).published
+        limits = (config.tasks[self.task].limit, samples)
+        return np.full(min([published, *(limit for limit in limits if limit is not None)]), length)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The planned cells of the task, in all precisions; none before its samples are prepared."""
+        return [cell for cell in self.planned.cells if cell.artifact.task == self.task] if self.planned else []
+
+    def waiting(self, dtype: str) -> list[str]:
+        """Methods whose cells have no keys yet: all before the samples are prepared, then those without a choice."""
+        if self.planned is None or self.inputs is None:
+            return self.methods
+        undecided = [choice.artifact for choice in self.planned.choices if choice.chosen is None]
+        return [cell.method for cell in undecided if (cell.task, cell.dtype) == (self.task, dtype)]
+
+    def seconds(self, dtype: str, tokens: int) -> float | None:
+        """Seconds of one forward of `tokens`: by the cheapest measured pass, which is no less, else by the geometry."""
+        key, measured = (self.model.name, dtype), self.basis.measured
+        rates = [rate for (model, precision, _), rate in measured.items() if (model, precision) == key]
+        return tokens * min(rates) if rates else self._by_geometry(dtype, tokens)
+
+    def seconds_of(
+        self, methods: Sequence[Method], dtype: str, tokens: int, forwards: float, suffix: str = ""
+    ) -> tuple[float | None, bool]:
+        """Seconds of the methods' passes for `tokens`, and True where every pass was measured on this model.
+
+        Otherwise they are those of so many `forwards`; None where nothing is known. `suffix` ends the passes' names.
+        """
+        passes = {(self.model.name, dtype, f"{method.pass_name}{suffix}") for method in methods}
+        rates = [rate for key, rate in self.basis.measured.items() if key in passes]
+        if len(rates) == len(passes):
+            return tokens * sum(rates), True
+        return self._by_geometry(dtype, tokens * forwards), False
+
+    def _by_geometry(self, dtype: str, tokens: float) -> float | None:
+        """Seconds of a forward of `tokens` by arithmetic of the model's geometry; None where that is unknown."""
+        geometry, flops = geometry_of(self.model.id, self.model.shape), speed(self.basis.config, self.model, dtype)
+        if geometry is None or flops is None:
+            return None
+        return 2.0 * geometry.block_parameters * tokens / flops
+
+
+def defined(config: RunConfig, model: ModelConfig, planned: ModelPlan | None) -> list[str]:
+    """The methods that apply to the model; all methods if its family is unknown."""
+    capabilities, methods = capabilities_of(model, planned), configured(config)
+    entries = config.methods_of(model)
+    return [entry.name for entry in entries if defined_options(methods[entry.name], entry, capabilities)]
+
+
+def capabilities_of(model: ModelConfig, planned: ModelPlan | None) -> frozenset[Capability] | None:
+    """The model's properties that methods may need; None where neither its plan nor its id tells its family."""
+    if planned is not None:
+        return planned.resolved.capabilities
+    geometry = geometry_of(model.id, model.shape)
+    return None if geometry is None else geometry.model_family.capabilities
+
+
+def choice_costs(basis: Basis) -> Iterator[Cost]:
+    """Costs of choices by model, task, precision and method. Equal states of several trials count each time."""
+    config, known = basis.config, configured(basis.config)
+    select = config.select or SelectConfig()
+    for subject in basis.subjects():
+        model, capabilities = subject.model, capabilities_of(subject.model, subject.planned)
+        lengths = subject.lengths(select.samples, select.draw)
+        steps = np.minimum(lengths, curve_settings(config).steps)
+        for entry in config.methods_of(model):
+            options = defined_options(known[entry.name], entry, capabilities)
+            if len(options) < 2:
+                continue
+            trials = [known[entry.name].configured(**values) for values in options]
+            # one variant of each trial, and both of its curves, which share their ends
+            states = _forwards_of_trials(trials, lengths) + 2 + 2 * len(trials) * (steps - 1)
+            for dtype in model.dtypes_for(subject.task):
+                missing = entry.name in subject.waiting(dtype)
+                count, tokens = (int(each.sum()) * missing for each in (states, states * lengths))
+                yield Cost(1, int(missing), count, subject.seconds(dtype, tokens), len(trials))
+
+
+def _forwards_of_trials(trials: Sequence[Method], lengths: np.ndarray) -> np.ndarray:
+    """The forwards of one variant of all trials for each sample [N] of so many tokens."""
+    forwards = []
+    for length in lengths.tolist():
+        forwards.append([trial.cost(length) + (trial.rules is not None) for trial in trials])
+    return np.array(forwards).reshape(len(lengths), -1).sum(axis=1)
+
+
+def finer_costs(basis: Basis, product: Product) -> Iterator[Cost]:
+    """Costs of finer relevance, which is computed beside that of tokens, by model and task."""
+    for subject in basis.subjects():
+        expected = product.expected(basis.config, subject.model, subject.task, subject.methods)
+        for dtype, cells in expected.items():
+            if cells:
+                yield _finer_cost(subject, product, dtype, cells)
+
+
+def _finer_cost(subject: Subject, product: Product, dtype: str, cells: int) -> Cost:
+    config, task = subject.basis.config, subject.task
+    missing = _missing_finer(subject, product)
+    chosen = {name: options for name, options in missing.items() if options}
+    lengths = subject.lengths(config.finer(product.name)[task], config.seed)
+    length = float(lengths.mean()) if len(lengths) else 0.0
+    methods = records(config, list(missing), length, chosen)
+    if product.name == "labels":
+        planned = subject.planned
+        labels = config.task(task).labels if planned is None else planned.resolved.labels
+        each, suffix = forwards_of_labels(methods, len(labels), length), LABELS_PASS
+    else:
+        each, suffix = forwards(config, list(missing), length, chosen, task), ""
+    seconds, _ = subject.seconds_of(methods, dtype, int(lengths.sum()), each, suffix)
+    return Cost(cells, len(missing), round(each * len(lengths)), seconds)
+
+
+def _missing_finer(subject: Subject, product: Product) -> Chosen:
+    """The methods without relevance of this kind, with the options that were chosen for them."""
+    config, ledger = subject.basis.config, subject.basis.ledger
+    if subject.inputs is None:
+        methods = ((name, product.expected(config, subject.model, subject.task, [name])) for name in subject.methods)
+        return {name: {} for name, expected in methods if sum(expected.values())}
+    cells = [planned for planned in subject.cells if planned.artifact.product == product.name]
+    return {planned.artifact.method: planned.chosen for planned in cells if not ledger.is_done(planned.artifact)}
+
+
+def curves_costs(basis: Basis) -> Iterator[Cost]:
+    """Costs of faithfulness curves by model and task. Equal states of several methods count each time."""
+    config, settings = basis.config, basis.config.perturb
+    if settings is None:
+        return
+    known = configured(config)
+    for subject in basis.subjects():
+        model, task = subject.model, subject.task
+        for dtype, cells in CURVES.expected(config, model, task, subject.methods).items():
+            missing = _missing_curves(subject, settings, dtype)
+            requests = [request for name in missing for request in requests_of(config, known[name])]
+            variants = sum(map(settings.asks, requests))
+            lengths = subject.lengths(settings.samples, config.seed)
+            states = np.zeros_like(lengths)
+            # a model out of reach, which may be of either kind, is taken for a masked one
+            kind = MASKED if subject.planned is None else subject.planned.resolved.kind
+            for flips in settings.flips_of(kind, config.task(task).output, config.seed) if variants else ():
+                states += flips.draws * (2 + variants * 2 * (flips.most_states(lengths) - 1))
+            seconds = subject.seconds(dtype, int((states * lengths).sum()))
+            yield Cost(cells, len(missing), int(states.sum()), seconds)
+
+
+def _missing_curves(subject: Subject, settings: PerturbConfig, dtype: str) -> list[str]:
+    """Methods without curves of the task."""
+    basis, task, missing = subject.basis, subject.task, []
+    if subject.planned is not None and subject.inputs is not None:
+        for cell in curves_of(basis.config, settings, subject.planned):
+            if cell.artifact.task == task and not basis.ledger.is_done(cell.artifact):
+                missing.append(cell.artifact.method)
+    return missing + [name for name in subject.waiting(dtype) if settings.takes(task=task, method=name)]

@@ -1,0 +1,87 @@
+"""Stages of a run, computed by a command or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from jobs.commands.options import RunOptions
+from jobs.commands.stopping import stoppable
+from jobs.commands.terminal import complain, say
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.stages.record import StageSummary
+    from jobs.store import Store
+
+
+END = "end"  # of a run, in place of a stage
+
+
+def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> None:
+    """Run the stages under the root's lock and print a summary of each. Raises typer.Exit where one is not complete."""
+    reads = stages == ("report",)
+    loaded, store = options.load(is_made=reads, is_read=reads)
+    complete, computed = True, 0
+    for summary in summaries(loaded, store, stages, wait_s, say):
+        if summary.stage != END:
+            say(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", "bold")
+        for line in summary.lines:
+            say(f"  {line}")
+        for failure in summary.failures:
+            complain(f"  {failure}", "red")
+        complete &= summary.complete
+        computed += summary.computed
+    if not complete:
+        raise typer.Exit(1)
+    if not computed:
+        say(f"nothing to do: {store.root} has everything that can be made now")
+
+
+def summaries(
+    loaded: RunConfig, store: Store, stages: Sequence[str], wait_s: float, tell: Callable[[str], None]
+) -> Iterator[StageSummary]:
+    """Run the stages under the root's lock, yielding the summary of each, and at the END of what they leave undone.
+
+    `tell` is told what the configuration lacks and changes. Raises as `jobs.stages.run.run` does, and typer.Exit where
+    somebody stopped the run.
+    """
+    from jobs.cluster.pools import check_address
+    from jobs.config.kept import keeping
+    from jobs.config.lacking import told
+    from jobs.plan.cells import validate
+    from jobs.stages.record import StageSummary
+    from jobs.stages.run import not_complete, run
+    from jobs.stages.runs import recorded
+    from jobs.store import Ledger
+    from jobs.store.lock import is_asked, run_lock
+
+    if loaded.lacking:
+        tell(told(loaded.lacking))
+    else:
+        validate(loaded)
+    check_address(loaded)
+    store.create()
+    with (
+        run_lock(store, wait_s),
+        stoppable(store),
+        keeping(loaded, store) as changed,
+        recorded(loaded, store, stages) as record,
+    ):
+        if changed:
+            tell(f"the configuration that {store.root} keeps changes:")
+        for difference in changed:
+            tell(f"  {difference}")
+        for line in Ledger(store).unreadable().values():
+            complain(line)
+        complete = True
+        for summary in run(loaded, store, stages):
+            yield summary
+            record(summary)
+            complete &= summary.complete
+        if complete and not is_asked(store):
+            end = StageSummary(END, failures=tuple(not_complete(loaded, store, stages)))
+            yield end
+            record(end)

@@ -1,0 +1,57 @@
+"""`closelook sources`: each sentence of the answers of a run with the sources that it comes from most, by method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evaluation.report.heatmaps.tokens import in_digits
+from jobs.answers import Entry, answers_of, sentences_of
+from jobs.commands.terminal import say, write_file
+from jobs.config import RunConfig
+from jobs.store import Store
+from lrp_core.records.types import UserError
+
+
+def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None) -> None:
+    """Print the `top` sources of each sentence, by two methods or by all, or write all of them as JSON.
+
+    Raises UserError for a run that has no sources of answers.
+    """
+    answers = answers_of(config, store)
+    if not answers.entries:
+        raise UserError(f"{store.root} holds no sources of answers: set `ablations`, and run `closelook run`")
+    if to is not None:
+        write_file(to, json.dumps(answers.entries, ensure_ascii=False, indent=1) + "\n")
+        return
+    for entry in answers.entries:
+        untrained = " (untrained)" if entry["untrained"] else ""
+        say(f"{entry['task']} · {entry['model']}{untrained} · {entry['way']} · {entry['sample_id']}", style="dim")
+        shown = entry["rows"] if every else [entry["rows"][at] for at in dict.fromkeys(entry["pair"])]
+        for sentence, by_method in _by_sentence(entry, shown).items():
+            say(sentence, style="bold")
+            for label, values in by_method.items():
+                say(f"  {label}")
+                for line in _top(entry, values, top):
+                    say(f"    {line}")
+
+
+def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """The relevance of the sources by method, for each sentence of an answer."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for method in methods:
+        for (start, end), values in sentences_of(entry, method):
+            found.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
+    return found
+
+
+def _top(entry: Entry, values: list[float], count: int) -> list[str]:
+    """A line for each of the sources of the highest relevance, with its number; `evidence` where it is known."""
+    order = sorted(range(len(values)), key=lambda at: -values[at])[:count]
+    lines = []
+    for at, number in zip(order, in_digits([values[at] for at in order]), strict=True):
+        start, end = entry["units"][at]
+        known = " (evidence)" if entry["evidence"] and entry["evidence"][at] else ""
+        lines.append(f"{number} source {at + 1}{known}: {' '.join(entry['prompt'][start:end].split())}")
+    return lines

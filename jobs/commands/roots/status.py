@@ -1,0 +1,156 @@
+"""`closelook status`: artifacts that are done, partial and missing, and rejected samples, by the manifests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from jobs.commands.roots.plan import by_reason
+from jobs.commands.roots.plan_costs import defined
+from jobs.commands.terminal import say, say_table
+from jobs.config import RunConfig
+from jobs.config.lacking import told
+from jobs.plan.cells import make_plan, without_samples
+from jobs.plan.choices import undecided
+from jobs.plan.node import Choice, Plan, Run, state_of
+from jobs.products.scores import metrics_lacking
+from jobs.products.table import PRODUCTS, nodes, stale
+from jobs.products.trials import TRIALS
+from jobs.store import Artifact, Ledger, State, Store
+from jobs.store.records import is_complete
+
+MOST_ROWS = 2000  # of a table that shows rows of which all is done, too
+_STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")
+
+
+@dataclass
+class Counts:
+    """A row of the table: the artifacts of a product for a model, task and precision."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    samples: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+Rows = dict[tuple[str, str, str, str], Counts]  # by model, task, dtype and product
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The little of a node that counts: of very many, nodes with all that decides their keys take gigabytes."""
+
+    product: str
+    artifact: Artifact
+    samples: int
+    made_of: tuple[Artifact, ...]
+
+    def state(self, ledger: Ledger) -> State:
+        return state_of(ledger, self.artifact, self.made_of)
+
+
+def status(config: RunConfig, store: Store) -> bool:
+    """Print the state of everything that the run wants; returns True where all is complete."""
+    ledger = Ledger(store)
+    with ledger.listed_ahead():
+        plan = make_plan(config, store, is_read=True, ledger=ledger)
+        artifacts = wanted_of(config, plan, ledger)
+    cells, totals = [], dict[str, Counter[str]]()
+    rows = collect(config, plan, ledger, artifacts)
+    is_long = len(rows) > MOST_ROWS
+    for (*group, name), row in rows.items():
+        product = PRODUCTS[name]
+        totals.setdefault(product.title, Counter()).update(row.states)
+        if is_long and row.states["done"] == row.states.total():
+            continue
+        reasons = ", ".join(f"{count} {reason}" for reason, count in row.rejected.items()) or "0"
+        states = [str(row.states[state]) for state in _STATES]
+        cells.append((*group, product.heading, *states, str(row.samples), reasons))
+    numbers = (*_STATES, "samples", "rejected")
+    say_table(("model", "task", "dtype", "product", *numbers), cells, numbers, f"{config.name} in {store.root}")
+    if is_long:
+        say(f"{len(rows) - len(cells)} further rows, of which all is done, are left out")
+    for plural, total in totals.items():
+        shown = [state for state in _STATES if state != "damaged" or total[state]]
+        counted = ", ".join(f"{total[state]} {state}" for state in shown)
+        say(f"{total.total()} {plural}: {counted}")
+    for line in _remarks(config, plan, ledger, [item.artifact for item in artifacts]):
+        say(line)
+    done = all(total["done"] == total.total() for total in totals.values())
+    return done and not (config.lacking or plan.failures or plan.unprepared or plan.undecided)
+
+
+def wanted_of(config: RunConfig, plan: Plan, ledger: Ledger) -> list[Wanted]:
+    """All that the run wants, product by product."""
+    planned = nodes(Run(config, plan, ledger))
+    return [Wanted(product.name, node.artifact, node.samples, node.made_of) for product, node in planned]
+
+
+def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[Wanted] | None = None) -> Rows:
+    """The rows of the table, places together. Rejected samples count once, not once a method."""
+    rows: Rows = {}
+    planned = {model.name: model for model in plan.models}
+    for model in config.models:
+        names = defined(config, model, planned.get(model.name))
+        for task in plan.tasks_of(config, model):
+            if model.name not in plan.failures and (model.name, task) not in plan.unprepared:
+                continue  # its artifacts have keys
+            for product in PRODUCTS.values():
+                for dtype, count in product.expected(config, model, task, names).items():
+                    if count:
+                        rows[model.name, task, dtype, product.name] = Counts(Counter(missing=count))
+    for choice in plan.undecided:
+        group = (choice.artifact.model, choice.artifact.task, choice.artifact.dtype)
+        for name, count in _waiting(config, choice):
+            rows.setdefault((*group, name), Counts()).states["missing"] += count
+    empty = without_samples(plan, ledger)
+    for item in wanted_of(config, plan, ledger) if artifacts is None else artifacts:
+        artifact = item.artifact
+        row = rows.setdefault((artifact.model, artifact.task, artifact.dtype, item.product), Counts())
+        row.states[item.state(ledger)] += 1
+        row.samples = item.samples
+        if rejects := (ledger.record(artifact) or {}).get("rejects"):
+            row.rejected |= Counter(rejects)  # the most of any method
+        if not item.made_of and (artifact.model, artifact.task) in empty:
+            row.rejected |= Counter(empty[artifact.model, artifact.task])
+    places = {columns: at for at, columns in enumerate(dict.fromkeys(row[:3] for row in rows))}
+    return dict(sorted(rows.items(), key=lambda row: places[row[0][:3]]))
+
+
+def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
+    """(product, count) of the artifacts that have no key before this choice is made."""
+    waiting = choice.artifact
+    model = config.model(waiting.model)
+    every = [entry.name for entry in config.methods_of(model)]
+    others = [name for name in every if name != waiting.method]
+    for product in PRODUCTS.values():
+        if product is TRIALS:
+            continue
+        with_it = product.expected(config, model, waiting.task, every).get(waiting.dtype, 0)
+        without = product.expected(config, model, waiting.task, others).get(waiting.dtype, 0)
+        if with_it > without:
+            yield product.name, with_it - without
+
+
+def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """Lines about everything that is lacking, left out, waiting, damaged or stale, of the wanted `artifacts`."""
+    if lacking := [*config.lacking, *metrics_lacking(ledger)]:
+        yield told(lacking)
+    yield from (f"left out: {line}" for line in config.left_out)
+    for model, task in plan.unprepared:
+        yield f"{model}: {task} is not prepared; run `closelook prepare`"
+    yield from by_reason(plan.failures)
+    yield from map(undecided, plan.undecided)
+    if plan.undefined:
+        pairs = ", ".join(f"{method} on {model}" for model, method in plan.undefined)
+        yield f"not defined, hence not planned: {pairs}"
+    damaged = [artifact for artifact in artifacts if ledger.state(artifact) == "damaged"]
+    yield from filter(None, map(ledger.described_damage, damaged))
+    yield from ledger.unreadable().values()
+    unverified = sum(is_complete(record) and not ledger.is_verifiable(record) for _, record in ledger.records())
+    if unverified:
+        yield f"{unverified} artifacts are unverified: an older version wrote them, without hashes of their files"
+    old = stale(ledger, artifacts)
+    if old:
+        yield f"{len(old)} stale records, which `closelook gc --yes` removes:"
+        yield from (f"  {name}" for _, name in old)

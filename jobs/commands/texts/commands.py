@@ -1,0 +1,62 @@
+"""The command that explains a file of texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.commands.app import TEXTS, command
+from jobs.commands.options import Columns, Methods, ModelOptions, Truncate, named_columns, naming_options
+from jobs.commands.terminal import complain
+
+
+@command(TEXTS, name="explain-file")
+def explain_file(
+    of: ModelOptions,
+    file: Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")],
+    to: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")],
+    method: Methods = "attnlrp",
+    column: Columns = None,
+    workers: Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)] = 1,
+    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
+    truncate: Truncate = False,
+) -> None:
+    """Explain every text of a file, as rows by word and by token. Killed and called again, it goes on.
+
+    Without a target a model's own decision is explained, its label or next word.
+    """
+    from jobs.typed import every_typed
+
+    of.check("file")
+    every_typed(method)  # before the heavy imports: a mistyped name shows at once
+    columns = named_columns(column)
+
+    from jobs.commands.questions.opened import chosen_device
+    from jobs.commands.texts.computing import Asking
+    from jobs.commands.texts.explaining import explain_file as write
+    from jobs.commands.texts.parts import Job, WorkerDied
+
+    with naming_options():
+        job = Job(replace(of, device=chosen_device(of.device)), method, Asking(explanation, truncate))
+        try:
+            write(file, to, job, columns, workers)
+        except WorkerDied as error:
+            complain(f"error: {error}: the same command goes on where it stopped", "red")
+            raise typer.Exit(1) from None
+
+
+@command(TEXTS)
+def decisions(
+    file: Annotated[Path, typer.Argument(metavar="ROWS.parquet", help="Of explain-file, or export --relevance.")],
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Pages go there, with their data.")],
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="ID", help="A sheet about the case with this id.")
+    ] = None,
+) -> None:
+    """Show what decided: words by label over all texts, cases where methods disagree, a case on one sheet of paper."""
+    from jobs.commands.texts.deciding import write_decisions
+
+    write_decisions(file, to, case or ())

@@ -1,0 +1,117 @@
+"""`closelook decisions`: rows by word in, pages about the decisions out, with their data beside them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from evaluation.explained.cases import Case
+from evaluation.explained.cases import cases as cases_of
+from evaluation.explained.disagreement import Disagreement, disagreements
+from evaluation.explained.importance import Importances
+from evaluation.explained.pages import PAIRS, overview, sheet
+from evaluation.report.page import Provenance
+from evaluation.schema import WORDS, check
+from evaluation.schema.versioned import SchemaMismatch
+from jobs.commands.terminal import say
+from jobs.versions import versions
+from lrp_core.records.types import UserError, nearest
+
+
+class _Key(NamedTuple):
+    """All that tells cases apart."""
+
+    id: str
+    row: int | None
+    model: str
+    task: str | None
+    decision: str | None
+
+
+def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
+    """Write the pages of the rows in `file` to the folder `to`, with a sheet for each case of the `wanted` ids.
+
+    Cases on which methods disagree most have sheets too. Raises UserError for a file that holds no rows by word, a
+    folder that holds something else, and an id that no case has.
+    """
+    every = list(cases_of(_read(file)))
+    if to.is_dir() and any(to.iterdir()) and not (to / "importance.csv").exists():
+        raise UserError(f"{to} holds something else: name another folder")
+    ids = {case.name.id for case in every}
+    for name in wanted:
+        if name not in ids:
+            raise UserError(f"{file} has no case {name!r}{nearest(name, ids)}")
+    importances = Importances()
+    for case in every:
+        importances.add(case)
+    pairs = sorted(disagreements(every), key=lambda pair: (pair.correlation, pair.id))
+    shown = pairs[:PAIRS]
+    asked = [_key_of_case(case) for case in every if case.name.id in set(wanted)]
+    sheets = _files([*asked, *map(_key_of_pair, shown)])
+    provenance = Provenance(file.stem, "", versions())
+    (to / "cases").mkdir(parents=True, exist_ok=True)
+    pa.csv.write_csv(importances.table(), to / "importance.csv")
+    _write_pairs(to / "disagreements.csv", pairs)
+    for case in every:
+        if (key := _key_of_case(case)) in sheets:
+            (to / sheets[key]).write_text(sheet(case, provenance), encoding="utf-8")
+    linked = [(pair, sheets[_key_of_pair(pair)]) for pair in shown]
+    (to / "index.html").write_text(overview(every, importances, linked, provenance), encoding="utf-8")
+    for key in dict.fromkeys(asked):
+        say(f"case {key.id} of {key.model}: {to / sheets[key]}")
+    say(f"{len(every):,} cases: open {to / 'index.html'}")
+
+
+def _read(file: Path) -> pa.Table:
+    """Rows of the schema WORDS. Raises UserError for anything else, and for none."""
+    try:
+        table = pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"cannot read {file}: {str(error).splitlines()[0]}") from None
+    try:
+        check(table.schema, WORDS, str(file))
+    except SchemaMismatch as error:
+        raise UserError(
+            f"{file} holds no rows by word, as explain-file and `export --relevance` write: {error}"
+        ) from None
+    if not table.num_rows:
+        raise UserError(f"{file} holds no row")
+    return table
+
+
+def _key_of_case(case: Case) -> _Key:
+    return _Key(*case.name, case.model, case.task, case.decision)
+
+
+def _key_of_pair(pair: Disagreement) -> _Key:
+    return _Key(pair.id, pair.row, pair.model, pair.task, pair.decision)
+
+
+def _files(keys: Sequence[_Key]) -> dict[_Key, str]:
+    """A file for each case, named after its id."""
+    files: dict[_Key, str] = {}
+    taken = set[str]()
+    for key in dict.fromkeys(keys):
+        stem = re.sub(r"[^\w-]+", "-", key.id).strip("-")[:80] or "case"
+        number, candidate = 1, stem
+        while candidate.lower() in taken:
+            number += 1
+            candidate = f"{stem}-{number}"
+        taken.add(candidate.lower())
+        files[key] = f"cases/{candidate}.html"
+    return files
+
+
+def _write_pairs(path: Path, pairs: Sequence[Disagreement]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, [field.name for field in fields(Disagreement)])
+        writer.writeheader()
+        writer.writerows(map(asdict, pairs))

@@ -1,0 +1,178 @@
+"""Parts of the texts of a file: each is computed once, written in one step, and found again by its key."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from evaluation.schema import TOKENS, WORDS, titled
+from jobs.commands.options import ModelOptions
+from jobs.commands.questions.opened import Opened
+from jobs.commands.texts.computing import Asking, compute
+from jobs.commands.texts.content import Text
+from jobs.plan.models import tokenizers_key
+from jobs.store import key_of
+from jobs.store.artifacts import short
+from jobs.typed import every_typed
+
+VERSION = 1  # raised when the same texts get other rows
+PART_TEXTS = 512  # what a killed process loses at most
+_WATCH_S = 1.0
+
+
+class WorkerDied(RuntimeError):
+    """A process ended in the middle of a part."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model and what it is asked about every text, as a process is told it."""
+
+    of: ModelOptions
+    methods: str  # as on the command line
+    asking: Asking
+
+    def open(self, device: str | None = None) -> Opened:
+        """The model, without its weights. Raises as :func:`open_model` does."""
+        return (self.of if device is None else replace(self.of, device=device)).open()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Texts that are computed and written together."""
+
+    key: str  # of all that decides its numbers
+    texts: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of parts beside the file that they will be joined to."""
+
+    path: Path
+
+    def words(self, part: Part) -> Path:
+        """Written last: where it is, the part is done."""
+        return self.path / f"{short(part.key)}.words.parquet"
+
+    def tokens(self, part: Part) -> Path:
+        return self.path / f"{short(part.key)}.tokens.parquet"
+
+    def errors(self, part: Part) -> dict[int, str]:
+        """The reasons why texts of a done part, by number, have no explanation."""
+        return {int(at): reason for at, reason in json.loads(self._errors(part).read_text()).items()}
+
+    def _errors(self, part: Part) -> Path:
+        return self.path / f"{short(part.key)}.errors.json"
+
+    def commit(self, part: Part, words: pa.Table, tokens: pa.Table, errors: dict[int, str]) -> None:
+        """Write a part; who is killed meanwhile leaves none."""
+        self._write(self._errors(part), lambda file: file.write_text(json.dumps(errors)))
+        self._write(self.tokens(part), lambda file: pq.write_table(tokens, file))
+        self._write(self.words(part), lambda file: pq.write_table(words, file))
+
+    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        write(unfinished)
+        os.replace(unfinished, path)
+
+
+def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
+    """The texts in parts, in their order."""
+    decides: dict[str, Any] = {
+        "version": VERSION,
+        "schemas": [titled(WORDS), titled(TOKENS)],
+        "model": opened.resolved.identity,
+        "tokenizer": tokenizers_key(opened.tokenizer, opened.decoder_tokenizer),
+        "dtype": job.of.dtype,
+        "methods": [method.key() for method in every_typed(job.methods)],
+        "asking": asdict(job.asking),
+    }
+    parts = []
+    for start in range(0, len(texts), PART_TEXTS):
+        some = tuple(texts[start : start + PART_TEXTS])
+        parts.append(Part(key_of(**decides, texts=some), some))
+    return parts
+
+
+def computed(
+    job: Job, opened: Opened, parts: Sequence[Part], folder: Folder, workers: int, tell: Callable[[int], None]
+) -> None:
+    """Compute and write parts, in this process or in several; `tell` hears of texts as they are explained.
+
+    Raises WorkerDied where a process ended, and what computing raises.
+    """
+    workers = min(workers, len(parts))
+    if workers <= 1:
+        methods = every_typed(job.methods)
+        with opened.in_use():
+            for part in parts:
+                folder.commit(part, *_computed(opened, methods, part, job.asking, tell))
+        return
+    for part in _in_processes(job, parts, folder, workers):
+        tell(len(part.texts))
+
+
+def _computed(
+    opened: Opened, methods: Sequence[Any], part: Part, asking: Asking, tell: Callable[[int], None]
+) -> tuple[pa.Table, pa.Table, dict[int, str]]:
+    result = compute(opened, methods, part.texts, asking, tell)
+    return result.tables.words, result.tables.tokens, result.errors
+
+
+def _in_processes(job: Job, parts: Sequence[Part], folder: Folder, workers: int) -> Iterator[Part]:
+    """Parts as processes, each with the model open, have written them."""
+    context = get_context("spawn")
+    started = context.Value("i", 0)
+    threads = max(1, torch.get_num_threads() // workers)
+    pool = ProcessPoolExecutor(workers, context, _begin, (job, folder, threads, started))
+    try:
+        waiting = {pool.submit(_one, part): part for part in parts}
+        for future in as_completed(waiting):
+            future.result()
+            yield waiting[future]
+    except BrokenProcessPool:
+        raise WorkerDied("a process ended in the middle of a part") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_process: dict[str, Any] = {}  # of a worker: what `_begin` was given, and the open model
+
+
+def _begin(job: Job, folder: Folder, threads: int, started: Any) -> None:
+    """Open the model in a worker, on a GPU of its own where there are several; the worker ends with its parent."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(threads)
+    with started.get_lock():
+        number = started.value
+        started.value += 1
+    device = job.of.device
+    if device.startswith("cuda") and torch.cuda.device_count() > 1:
+        device = f"cuda:{number % torch.cuda.device_count()}"
+    _process.update(job=job, folder=folder, opened=job.open(device), methods=every_typed(job.methods))
+
+
+def _one(part: Part) -> None:
+    asking = _process["job"].asking
+    _process["folder"].commit(part, *_computed(_process["opened"], _process["methods"], part, asking, lambda _: None))
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after `parent`, which may be killed and then tells nobody."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+    os._exit(1)

@@ -1,0 +1,124 @@
+"""Parts joined to the files that were asked for: rows by word, rows by token, and the rows that have none."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluation.explained.rows import Name
+from evaluation.schema import TOKENS, WORDS
+from jobs.commands.texts.content import Content, Unexplained
+from jobs.commands.texts.parts import Folder, Part
+from jobs.store import key_of
+from lrp_core.records.types import UserError
+
+_KEY = b"closelook.key"  # in the metadata of a file, the key of all that it holds
+
+
+@dataclass(frozen=True)
+class Output:
+    """The files that are written: `path` by word, another by token and, where rows have no explanation, a list."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        if self.path.suffix != ".parquet":
+            raise UserError(f"rows are written as Parquet: name the file {self.path.stem or 'explained'}.parquet")
+        if not self.path.absolute().parent.is_dir():
+            raise UserError(f"there is no folder {self.path.absolute().parent}")
+
+    @property
+    def tokens(self) -> Path:
+        return self.path.with_suffix(".tokens.parquet")
+
+    @property
+    def unexplained(self) -> Path:
+        return self.path.with_suffix(".unexplained.csv")
+
+    @property
+    def parts(self) -> Path:
+        """The folder of parts, until they are joined."""
+        return self.path.with_suffix(".parts")
+
+    def key(self) -> str | None:
+        """The key of what the files hold; None where they are not there. Raises UserError for another file."""
+        if not (self.path.exists() and self.tokens.exists()):
+            return None
+        try:
+            metadata = pq.read_schema(self.path).metadata or {}
+        except pa.ArrowException:
+            metadata = {}
+        return metadata.get(_KEY, b"").decode()
+
+
+def key_of_whole(content: Content, parts: Sequence[Part]) -> str:
+    """The key of joined parts: of what they hold, and of the rows of the file that have their texts."""
+    names = [[list(name) for name in names] for names in content.names.values()]
+    bad = [[*row.name, row.reason] for row in content.bad]
+    return key_of(parts=[part.key for part in parts], names=names, bad=bad)
+
+
+def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]) -> list[Unexplained]:
+    """Write the files, each in one step, and return the rows without an explanation."""
+    key = key_of_whole(content, parts)
+    unexplained = [*content.bad]
+    for part in parts:
+        for at, reason in folder.errors(part).items():
+            text = part.texts[at]
+            unexplained += [Unexplained(name, content.places[text], reason) for name in content.names[text]]
+    unexplained.sort(key=lambda row: row.name.row or 0)
+    _write_list(output.unexplained, unexplained)
+    _write(output.tokens, TOKENS, key, content, parts, folder.tokens)
+    _write(output.path, WORDS, key, content, parts, folder.words)
+    return unexplained
+
+
+def _write(
+    path: Path, schema: pa.Schema, key: str, content: Content, parts: Sequence[Part], file_of: Callable[[Part], Path]
+) -> None:
+    schema = schema.with_metadata({**schema.metadata, _KEY: key.encode()})
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    with pq.ParquetWriter(unfinished, schema) as writer:
+        for part in parts:
+            names = [content.names[text] for text in part.texts]
+            writer.write_table(_named(pq.read_table(file_of(part)), names).cast(schema))
+    os.replace(unfinished, path)
+
+
+def _named(table: pa.Table, names: Sequence[Sequence[Name]]) -> pa.Table:
+    """The rows of texts, by number in `row`, once for each row of the file that has the text, under its name."""
+    number = table["row"].to_numpy()
+    edges = np.searchsorted(number, np.arange(len(names) + 1))
+    taken, of_name = [np.zeros(0, np.int64)], list[Name]()
+    lengths = []
+    for at, of_text in enumerate(names):
+        rows = np.arange(edges[at], edges[at + 1])
+        for name in of_text if len(rows) else ():
+            taken.append(rows)
+            of_name.append(name)
+            lengths.append(len(rows))
+    which = pa.array(np.repeat(np.arange(len(of_name)), lengths))
+    table = table.take(pa.array(np.concatenate(taken)))
+    for field, values in (("id", [name.id for name in of_name]), ("row", [name.row for name in of_name])):
+        index = table.schema.get_field_index(field)
+        column = pa.array(values, table.schema.field(field).type).take(which)
+        table = table.set_column(index, table.schema.field(field), column)
+    return table
+
+
+def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
+    """The rows without an explanation; no file where there are none."""
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["row", "id", "where", "reason"])
+        writer.writerows([row.name.row, row.name.id, row.where, row.reason] for row in rows)

@@ -1,0 +1,240 @@
+"""`closelook.compare`: a model, data and methods in; their means, differences, tests and groups out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.commands.init import first_record, usual_methods
+from jobs.commands.progress import shown
+from jobs.commands.questions.opened import AUTO, Opened, name_of, open_model
+from jobs.commands.roots.runs import summaries
+from jobs.config import ModelConfig, RunConfig
+from jobs.plan.models import ResolvedModel, resolve
+from jobs.results import Run, open_run
+from jobs.store import Store
+from jobs.tested import Tested
+from jobs.versions import extra_of
+from lrp_core.records.types import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STAGES = ("prepare", "attribute", "evaluate", "perturb", "report")
+DATA = "data"  # the task of samples that are given
+SHOWN = ("pg", "delta_area")  # of the metrics, in a repr
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods compared on the samples that all of them have, by the tests of the report of a run."""
+
+    run: Run
+    failures: tuple[str, ...] = ()  # of parts of the run that are not complete
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """A row for each metric and method: mean, ends of the 95 % interval, number of the group."""
+        return self.run.means()
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """A row for each metric and two methods: difference, ends of the interval, p after Holm, smallest told."""
+        return self.run.differences()
+
+    @cached_property
+    def groups(self) -> pd.DataFrame:
+        """A row for each metric and group of methods, the best first; no other of a group and below is better."""
+        return self.run.groups()
+
+    @property
+    def report(self) -> str:
+        """The first page of the report."""
+        return self.run.store.url("report/index.html")
+
+    def __repr__(self) -> str:
+        lines = [f"<Comparison in {self.run.store.root}"]
+        for test in self.run.tests:
+            lines += [f"  {_title(test, metric)}: {_groups(test, metric)}" for metric in _shown(test)]
+        return "\n".join([*lines, *(f"  not complete: {failure}" for failure in self.failures)]) + ">"
+
+    def _repr_html_(self) -> str:
+        shown = self.means[self.means["metric"].isin(SHOWN)]
+        columns = [name for name in shown.columns if shown[name].astype(str).str.len().any()]
+        return shown[columns].to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.1f}")
+
+
+def _shown(test: Tested) -> list[str]:
+    return [metric for metric in test.comparison.metrics if metric in SHOWN]
+
+
+def _title(test: Tested, metric: str) -> str:
+    way = f" of {test.explained} by {test.way}" if test.way else ""
+    return f"{test.model} on {test.task}, {test.comparison.n} samples, {metric}{way}"
+
+
+def _groups(test: Tested, metric: str) -> str:
+    """Groups with the means of their methods, and the smallest difference that so many samples tell."""
+    lines = []
+    for number, group in enumerate(test.groups(metric), start=1):
+        values = [f"{name} {test.comparison.mean[test.comparison.at(name, metric)]:.1f}" for name in group]
+        lines.append(f"{number}. {', '.join(values)}")
+    at = test.comparison.metrics.index(metric)
+    smallest = float("nan") if test.comparison.smallest is None else float(test.comparison.smallest[at])
+    power = f" (differences from {smallest:.1f} are told four times in five)" if isfinite(smallest) else ""
+    return "; ".join(lines) + power
+
+
+def compare(
+    model: Any,
+    data: Any = None,
+    methods: str | Sequence[str | Mapping[str, Any]] | None = None,
+    *,
+    root: str | PathLike[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    faithfulness: bool = True,
+    tokenizer: Any = None,
+    dtype: str = "float32",
+    device: str = AUTO,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Comparison:
+    """Compare methods on samples: by their evidence, and by the effect of removing tokens.
+
+        closelook.compare("demo/gpt2", "mine.jsonl", ["attnlrp", "lrp", "random"]).differences
+
+    `data` is a file or folder of samples as the README describes them, a pandas frame or a list of such rows, or
+    settings of tasks as in a config, such as `{"sva": {"source": "demo"}}`; the default is a task of the demo.
+    `columns` maps known columns to those of the file, and at most `limit` samples are read. `methods` are names, or
+    names with options as in a config; the default are cheap and stable methods. The model is named as in
+    `closelook.explain`, or is a model of transformers in memory with its `tokenizer`, which is saved into the root.
+
+    This is a run like those of the command line, by Ray's workers on this machine. The folder `root` keeps its results,
+    and the same call resumes it; without `root`, results are in a temporary folder that is removed with the returned
+    object. `faithfulness` adds deletion and insertion curves.
+
+    Raises UserError if the run is impossible, or nothing can be compared.
+    """
+    _check_ray()
+    with _root(root) as folder:
+        store = Store(folder)
+        store.create()
+        settings = _model(model, tokenizer, store, dtype)
+        resolved = resolve(ModelConfig.model_validate(settings))
+        chosen = [methods] if isinstance(methods, str) else methods
+        keys: dict[str, Any] = {
+            "name": "compare",
+            "device": device,
+            "seed": seed,
+            "models": [settings],
+            "tasks": _tasks(data, resolved, store, columns, limit),
+            "methods": list(chosen or (record.name for record in usual_methods(resolved.capabilities))),
+            "perturb": {"measures": ["areas"]} if faithfulness else None,
+            "report": {"resamples": resamples},
+        }
+        failures: list[str] = []
+        with shown(progress) as tell:
+            config = RunConfig.load(keys, store.root, ())
+            for done, summary in enumerate(summaries(config, store, STAGES, 0.0, lambda line: None), start=1):
+                tell("stages", min(done, len(STAGES)), len(STAGES))
+                failures += summary.failures
+        compared = Comparison(open_run(store.root), tuple(failures))
+        if not compared.run.tests:
+            why = failures[0] if failures else "no method has scores or curves: give evidence, or leave faithfulness on"
+            raise UserError(f"nothing can be compared: {why}")
+    if root is None:
+        weakref.finalize(compared, shutil.rmtree, folder, ignore_errors=True)
+    return compared
+
+
+@contextmanager
+def _root(root: str | PathLike[str] | None) -> Iterator[str]:
+    """The folder of the run: `root`, or a temporary one, which an error inside removes."""
+    if root is not None:
+        yield str(root)
+        return
+    folder = tempfile.mkdtemp(prefix="closelook-compare-")
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check_ray() -> None:
+    try:
+        import ray  # noqa: F401
+    except ModuleNotFoundError:
+        raise UserError(f"runs need Ray: pip install 'closelook[{extra_of('ray') or 'run'}]'") from None
+
+
+def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
+    """The config of the model. A model in memory is saved into the root, from where workers open it."""
+    if isinstance(model, Opened) and model.held is None:
+        return {**model.resolved.config.model_dump(exclude_defaults=True), "dtype": model.dtype}
+    if isinstance(model, str | PathLike):
+        return {"name": name_of(str(model)), "id": str(model), "dtype": dtype}
+    opened = model if isinstance(model, Opened) else open_model(model, tokenizer=tokenizer)
+    if "://" in store.root:
+        raise UserError("a model in memory is saved into the root: give a folder of this machine as `root`")
+    to = Path(store.root) / "model"
+    held: Any = opened.view.model if opened.held is None else opened.held
+    held.save_pretrained(to)
+    opened.tokenizer.save_pretrained(to)
+    return {"name": name_of(opened.id), "id": str(to), "dtype": opened.dtype}
+
+
+def _tasks(
+    data: Any, resolved: ResolvedModel, store: Store, columns: Mapping[str, str] | None, limit: int | None
+) -> dict[str, Any]:
+    """The tasks of the config. Raises UserError for data that are no samples."""
+    limited = {} if limit is None else {"limit": limit}
+    if data is None:
+        kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
+        return {kind: {"source": "demo", **limited}}
+    if isinstance(data, Mapping):
+        return {name: {**settings, **limited} for name, settings in data.items()}
+    path = str(data) if isinstance(data, str | PathLike) else _written(data, store)
+    task: dict[str, Any] = {"source": "samples", "path": path, **limited}
+    if columns:
+        task["columns"] = dict(columns)
+    first = first_record(Path(path))
+    has_evidence = first.get((columns or {}).get("evidence", "evidence")) not in (None, "", [])
+    if resolved.output != "token":
+        return {DATA: {**task, "output": resolved.output, **({"evidence": True} if has_evidence else {})}}
+    return {DATA: task if has_evidence else {**task, "evidence": False}}
+
+
+def _written(data: Any, store: Store) -> str:
+    """The path of a file in the root with the rows. Raises UserError for unsuitable objects."""
+    rows = data.to_dict("records") if hasattr(data, "to_dict") else data
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
+    lines = [json.dumps(row, ensure_ascii=False) for row in _rows(rows)]
+    if "://" in store.root:
+        raise UserError("rows in memory are written into the root: give a folder of this machine as `root`")
+    store.write_bytes("data.jsonl", "\n".join([*lines, ""]).encode())
+    return str(Path(store.root) / "data.jsonl")
+
+
+def _rows(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Rows without what is missing in a frame; a text alone is a row."""
+    for row in rows:
+        if isinstance(row, str):
+            yield {"text": row}
+        elif isinstance(row, Mapping):
+            yield {name: value for name, value in row.items() if value is not None and value == value}
+        else:
+            raise UserError(f"a row of `data` is a text or a mapping of columns, not a {type(row).__name__}")

@@ -1,0 +1,64 @@
+"""Relevance that a run keeps of some samples beside that of tokens: a product each, under the config key of its name.
+
+A record here, a key of the config and a function that makes rows are all that a run needs to keep one of `FINER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from evaluation.schema import HEADS, LABELS, LAYERS, NEURONS
+from lrp_core.records.explained import TARGET
+from lrp_core.records.finer import FINER
+from lrp_core.records.types import Request
+
+if TYPE_CHECKING:
+    from jobs.plan.models import ResolvedModel
+    from lrp_core.methods.record import Method
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A product of cells that holds a relevance of `FINER`, for methods whose record provides it."""
+
+    name: str  # of the product, of the config key, and in `FINER`
+    schema: pa.Schema
+    columns: str  # "module:function" that makes tables of a batch (see `jobs/products/relevance_tables.py`)
+    beside: tuple[str, ...] = ()  # others of `FINER` that are asked for with it
+
+    def is_of(self, method: Method, output: str) -> bool:
+        """True if the method gives it of samples whose prediction is an `output`, as tasks name it."""
+        return self.name in method.gives
+
+    def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
+        """The requests of a method's cell: `variants` of one embedding; none if the method lacks this relevance."""
+        if not self.is_of(method, resolved.output):
+            return ()
+        return tuple(variants) if set(FINER[self.name].needs) <= set(resolved.capabilities) else ()
+
+
+class KeptLabels(Kept):
+    """Relevance for every label of a classifier, for methods whose relevance depends on the label."""
+
+    def is_of(self, method: Method, output: str) -> bool:
+        return output == "label" and TARGET.name in method.explanations
+
+    def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
+        """A request for each label."""
+        if not self.is_of(method, resolved.output):
+            return ()
+        labels = range(len(resolved.labels))
+        return tuple(Request(method.name, TARGET.name, variants[0].embedding, label=label) for label in labels)
+
+
+_RECORDS = (
+    Kept("heads", HEADS, "jobs.products.relevance_tables:heads_columns"),
+    Kept("layers", LAYERS, "jobs.products.relevance_tables:layers_columns"),
+    KeptLabels("labels", LABELS, "jobs.products.relevance_tables:labels_columns"),
+    Kept("neurons", NEURONS, "jobs.products.relevance_tables:neurons_columns", beside=("boundaries",)),
+)
+KEPT = {kept.name: kept for kept in _RECORDS}

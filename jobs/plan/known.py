@@ -1,0 +1,161 @@
+"""Facts that planning found out about models and views, kept in the root: who only looks needs neither again.
+
+A command that looks at a root takes what a run wrote of a model whose files, and of views whose manifest, are the same;
+a run finds out anew about models, since it computes with them. Removing the file costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import entry_points
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.config import ModelConfig
+from jobs.plan.checkpoints import location_of
+from jobs.plan.models import Reading, ResolvedModel
+from jobs.store import Store
+from jobs.versions import versions
+from lrp_core.families import FAMILIES, Family
+
+if TYPE_CHECKING:
+    from evaluation.benchmark.pictures import Preprocessing
+
+FILE = "known.json"
+VERSION = 1  # raised when facts have other names or meanings
+#: Code that decides what models resolve to.
+_SOURCES = ("lrp_core", "jobs/plan", "jobs/geometries.py", "evaluation/benchmark/pictures.py")
+_ROOT = Path(__file__).parents[2]
+
+Facts = dict[str, Any]  # JSON
+
+
+class Known:
+    """Facts about a root that planning needs. Missing facts are computed and added, and a run saves them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._text = b""
+        self._facts: Facts = {"models": {}, "views": {}}
+        (text,) = store.read_all([FILE])
+        with suppress(ValueError, KeyError, TypeError):
+            facts = json.loads(text or b"")
+            if facts["version"] == VERSION:
+                self._text, self._facts = text or b"", {name: dict(facts[name]) for name in ("models", "views")}
+
+    @classmethod
+    def of(cls, store: Store) -> Known:
+        """The facts that this store's root keeps, read once."""
+        return store.kept("known", FILE, lambda: cls(store))
+
+    def save(self) -> None:
+        """Write the facts where there are new ones. Only the owner of the root may."""
+        text = json.dumps({"version": VERSION, **self._facts}, sort_keys=True).encode()
+        if text != self._text:
+            self._store.write_bytes(FILE, text)
+            self._text = text
+
+    def views(self, name: str, of: Sequence[Any]) -> Facts:
+        """The facts of the views whose manifest has this name; `of` is all that they hold for."""
+        entry = self._facts["views"].get(name)
+        if entry is None or entry["of"] != list(of):
+            entry = self._facts["views"][name] = {"of": list(of), "facts": {}}
+        return entry["facts"]
+
+    def model(self, config: ModelConfig, seed: int) -> tuple[ResolvedModel, Reading] | None:
+        """A model as a run resolved it; None where no run did, or where its files or this code are others now."""
+        entry, stamp = self._facts["models"].get(config.name), stamp_of(config, seed)
+        if entry is None or stamp is None or entry["of"] != stamp:
+            return None
+        facts = dict(entry["facts"])
+        family, images = _family_at(facts.pop("family")), facts.pop("preprocessing")
+        read = facts.pop("reading")
+        reading = Reading(read["key"], read["mask_id"], tuple(read["special_ids"]))
+        if family is None:
+            return None
+        labels, preprocessing = tuple(facts.pop("labels")), None if images is None else _preprocessing(images)
+        return ResolvedModel(config, family=family, labels=labels, preprocessing=preprocessing, **facts), reading
+
+    def learn(self, stamp: str | None, resolved: ResolvedModel, reading: Reading) -> None:
+        """Keep the facts of a model that was resolved after `stamp` was taken of it."""
+        family = _place_of(resolved.family)
+        if stamp is None or family is None:
+            return
+        images = resolved.preprocessing
+        facts = {name: getattr(resolved, name) for name in ("location", "revision", "identity", "max_length", "output")}
+        facts |= {"family": family, "labels": list(resolved.labels), "reading": asdict(reading)}
+        facts["preprocessing"] = None if images is None else asdict(images)
+        self._facts["models"][resolved.config.name] = {"of": stamp, "facts": json.loads(json.dumps(facts))}
+
+
+def stamp_of(model: ModelConfig, seed: int) -> str | None:
+    """A hash of all that decides what a model resolves to, weights by the stamps of their files; None on the hub."""
+    is_random = model.id.startswith("random/")
+    if is_random and not model.tokenizer:
+        return None  # the tokenizer is on the hub
+    location = location_of(model)
+    folders = [] if is_random else [location]
+    folders += [model.adapter] if model.adapter else []
+    folders += [*(model.tokenizer or ()), *(model.decoder_tokenizer or ())]
+    if not all(Path(folder).expanduser().is_dir() for folder in folders):
+        return None
+    files = [list(_stamps(Path(folder).expanduser())) for folder in folders]
+    facts = [model.model_dump(mode="json"), seed, _code(), location, files]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
+    """Name, bytes, times and inode of every file of a folder."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            known = path.stat()
+            yield path.name, known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino
+
+
+@cache
+def _code() -> str:
+    """A hash of the versions, and of the files of this code, that resolve models."""
+    files = []
+    for source in _SOURCES:
+        source_path = _ROOT / source
+        paths = source_path.rglob("*.py") if source_path.is_dir() else [source_path]
+        files += [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(paths)]
+    brought = [(entry.name, entry.value, entry.dist and entry.dist.version) for entry in _brought()]
+    return hashlib.sha256(json.dumps([versions("tokenizers"), brought, files]).encode()).hexdigest()
+
+
+def _brought() -> list[Any]:
+    """The families that installed packages bring."""
+    return sorted(entry_points(group="closelook.families"), key=lambda entry: entry.name)
+
+
+def _place_of(family: Family) -> list[Any] | None:
+    """The name of a family, the number of its variant, and whether it has labels; None for a generic family."""
+    for name in FAMILIES:
+        for at, labelled in product(range(1 + len(FAMILIES[name].variants)), (False, True)):
+            if _family_at([name, at, labelled]) == family:
+                return [name, at, labelled]
+    return None
+
+
+def _family_at(key: Sequence[Any]) -> Family | None:
+    name, at, labelled = key
+    if name not in FAMILIES:
+        return None
+    every = [FAMILIES[name], *(variant.family for variant in FAMILIES[name].variants)]
+    family = every[at] if at < len(every) else None
+    return family.with_labels if labelled and family is not None else family
+
+
+def _preprocessing(facts: Facts) -> Preprocessing:
+    """The settings of images from JSON, which has lists for tuples."""
+    from evaluation.benchmark.pictures import Preprocessing
+
+    values: Facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+    return Preprocessing(**values)

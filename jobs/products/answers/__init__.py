@@ -1,0 +1,1 @@
+"""Answers after ablated prompts, and the sources of answers by every method."""

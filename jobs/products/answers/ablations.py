@@ -1,0 +1,198 @@
+"""Answers after prompts without some of their sources: what rivals of relevance are made of, and all are judged by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.ablations.masks import Masks, Sizes, masks_of
+from evaluation.schema import ABLATIONS as SCHEMA
+from evaluation.schema import RUNTIME, titled
+from jobs.config import ModelConfig, RunConfig
+from jobs.config.methods import configured
+from jobs.plan.inputs import Inputs
+from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
+from jobs.products.record import Made, Opened, Product, Row, Unit
+from jobs.store import Artifact, Store
+from lrp_core.methods.record import Method
+from lrp_core.records.ablated import Ablated
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+UNIT_TOKENS = 500_000  # of the forwards of one unit of work
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AblationsNode(Node):
+    """The ablations of one model's answers in one way."""
+
+    rows: tuple[int, ...]  # samples: indices into the views
+    sizes: Sizes
+    seed: int
+
+
+def nodes(run: Run) -> Iterator[AblationsNode]:
+    """A node for each way, of every model and task that the settings name."""
+    settings = run.config.ablations
+    for model, inputs, rows in asked(run):
+        assert settings is not None
+        sizes = sizes_of(run.config, model)
+        for way in settings.ways:
+            yield AblationsNode(
+                artifact=Artifact("ablations", model.name, inputs.task, _dtype(model, inputs), way),
+                key_fields={
+                    "version": VERSION,
+                    "schema": titled(SCHEMA),
+                    "model": model.resolved.identity,
+                    "tokenizer": inputs.tokenizer,
+                    "inputs": inputs.answers_digest,
+                    "task": inputs.task,
+                    "dtype": _dtype(model, inputs),
+                    "attention": model.resolved.config.attn,
+                    "way": way,
+                    "sizes": [sizes.fit, sizes.judge, sizes.shapley],
+                    "seed": run.config.seed,
+                    "subset": rows.tolist(),
+                },
+                samples=len(rows),
+                model=model,
+                rows=tuple(rows.tolist()),
+                sizes=sizes,
+                seed=run.config.seed,
+            )
+
+
+def asked(run: Run) -> Iterator[tuple[ModelPlan, Inputs, np.ndarray]]:
+    """Every model and task whose answers are ablated, with the samples: indices into the views."""
+    settings = run.config.ablations
+    for model in run.plan.models if settings else ():
+        for task, inputs in model.inputs.items():
+            if settings is not None and inputs.of_answers and settings.takes(model=model.name, task=task):
+                rows = inputs.subset(settings.samples, run.config.seed)
+                if len(rows):
+                    yield model, inputs, rows
+
+
+def _dtype(model: ModelPlan, inputs: Inputs) -> str:
+    return model.resolved.config.dtypes_for(inputs.task)[0]
+
+
+def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
+    """The methods of a model that are made of ablations, by their names in the run."""
+    methods = configured(config)
+    named = {entry.name: methods[entry.name] for entry in config.methods_of(model)}
+    taken = {name: method for name, method in named.items() if "units" in method.given}
+    settings = config.ablations
+    return {name: method for name, method in taken.items() if settings is not None and settings.takes(method=name)}
+
+
+def sizes_of(config: RunConfig, model: ModelPlan) -> Sizes:
+    """The numbers of masks of each sample; sets for Shapley values where a method asks for them."""
+    settings = config.ablations
+    assert settings is not None
+    wants_sets = any(
+        method.explanations for method in of_units(config, model.resolved.config).values() if method.seeded
+    )
+    return Sizes(settings.fit, settings.judge, settings.shapley if wants_sets else 0)
+
+
+def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One for each way, of a task whose samples or weights are absent."""
+    settings = config.ablations
+    if settings is None or not config.task(task).explains_answers or not settings.takes(task=task, model=model.name):
+        return {}
+    return {model.dtypes_for(task)[0]: len(settings.ways)}
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """Samples whose forwards make about UNIT_TOKENS."""
+    first, config = nodes[0], run.config
+    assert isinstance(first, AblationsNode)
+    inputs = first.plan.inputs[first.artifact.task]
+    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
+    costs = inputs.lengths * (first.sizes.fit + first.sizes.judge + first.sizes.shapley)
+    for cut in cut_by_tokens(inputs, first.rows, costs, UNIT_TOKENS):
+        parts = tuple(Part(node, cut.name) for node in nodes)
+        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The answers of a batch of samples after their ablated prompts, for every way."""
+    return {part: _made(opened, part, rows) for part in parts}
+
+
+def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
+    from evaluation.ablations.running import answers_of_masks
+    from jobs.runner.rows import that_fits
+    from lrp_core.records.types import UnusableRows
+
+    node, way = part.node, part.node.artifact.method
+    assert isinstance(node, AblationsNode)
+    entries, timed, splits = [], [], 0
+    for at, row in enumerate(rows):
+        masks = masks_of(row["sample_id"], len(row["unit_spans"]), node.seed, node.sizes)
+
+        def run(token_budget: int, row: Row = row, masks: Masks = masks) -> Any:
+            return answers_of_masks(opened.view, opened.tokenizer, row, masks.kept, way, token_budget)
+
+        start = time.perf_counter()
+        try:
+            numbers, split = that_fits(run, opened.token_budget)
+        except UnusableRows as error:
+            raise UnusableRows((at,), error.reason, error.detail) from None
+        timed.append(_timing(row, way, len(masks.kept), time.perf_counter() - start))
+        splits += split
+        entries.append({"sample_id": row["sample_id"], **_columns({**vars(masks), **numbers._asdict()})})
+    _write_runtime(opened, part, timed)
+    return Made(pa.Table.from_pylist(entries, schema=SCHEMA), splits=splits)
+
+
+def _columns(facts: dict[str, Any]) -> dict[str, Any]:
+    """The masks and the numbers of a sample as columns of its row."""
+    random = facts["random"]
+    columns = facts | {"random": [masks.tolist() for masks in random.values()], "random_gone": list(random)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns.items()}
+
+
+def ablated_of(row: Row) -> Ablated:
+    """The ablations of a sample from its row."""
+    indices = {name: np.array(row[name], int) for name in ("without", "fit", "judge", "shapley")}
+    kept, logits, log_odds = (np.array(row[name]) for name in ("kept", "logits", "log_odds"))
+    weights = np.array(row["shapley_weights"], float)
+    return Ablated(kept, logits, log_odds, row["full"], shapley_weights=weights, **indices)
+
+
+def _timing(row: Row, way: str, prompts: int, wall_s: float) -> dict[str, Any]:
+    """Columns of the runtime schema: all prompts of a sample as a batch."""
+    of_batch = {"length": len(row["input_ids"]), "batch": prompts, "wall_s": wall_s}
+    return {"batch_id": row["sample_id"], "method": f"ablations {way}", "stage": "method", **of_batch}
+
+
+def _write_runtime(opened: Opened, part: Part, timed: Sequence[dict[str, Any]]) -> None:
+    """Write what was timed, apart from the passes of methods, which cost no less than a forward."""
+    device = str(opened.view.device)
+    table = pa.Table.from_pylist([{**row, "device": device} for row in timed], schema=RUNTIME)
+    opened.store.write_shard(f"{timings_of(opened.store, part.node.artifact)}/{part.shard}.parquet", table, RUNTIME)
+
+
+def timings_of(store: Store, ablations: Artifact) -> str:
+    """The folder of what the prompts of ablations took."""
+    folder = store.runtime(ablations.model, ablations.task, ablations.dtype)
+    return f"{folder}/ablations={ablations.method}"
+
+
+ABLATIONS = Product(
+    name="ablations",
+    title="sets of ablations",
+    stage="ablations",
+    nodes=nodes,
+    expected=expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+)

@@ -1,0 +1,144 @@
+"""The sources of one answer by several methods: their claims, the prompts still to be run, and the judgement."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evaluation.ablations import claims
+from evaluation.ablations.claims import Claim, Sample
+from evaluation.ablations.running import answers_of_masks
+from evaluation.ablations.units import of_units
+from jobs.plan.node import Part
+from jobs.products.answers.ablations import ablated_of
+from jobs.products.answers.node import SourcesNode
+from jobs.products.controls.controlled import BASELINE
+from jobs.products.explaining import Explainer, with_span
+from jobs.products.record import Opened, Row
+from jobs.runner.rows import that_fits
+from lrp_core.methods.record import Method
+from lrp_core.records.ablated import Ablated
+from lrp_core.records.capabilities import RULES
+from lrp_core.records.explained import LOG_PROB
+
+_LENGTHS = frozenset(range(64))  # powers of two: the memory of passes is not measured
+
+
+def entries_of(
+    opened: Opened,
+    nodes: Mapping[Part, SourcesNode],
+    row: Row,
+    way: str,
+    record: Row,
+    maps: Mapping[Part, Mapping[str, np.ndarray]],
+) -> dict[Part, list[dict[str, Any]]]:
+    """Rows of the schema of sources, of one sample and way.
+
+    `record` are its ablations, `maps` the relevance of its tokens [T] by explanation.
+    """
+    first = next(iter(nodes.values()))
+    sample = _sample(row, record, first.seed)
+    methods = {part: _method(opened, node) for part, node in nodes.items()}
+    told = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
+    run = _with_drops(opened, row, way, sample, [claim for own in told.values() for claim in own])
+    parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
+    entries = {}
+    for part, own in told.items():
+        by_chance = methods[part].family == BASELINE
+        entries[part] = [
+            {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
+            | ({"parts": parts.get(part, {}).get(claim.explanation)} if claim.is_whole else {})
+            for claim in own
+        ]
+    return entries
+
+
+def _sample(row: Row, record: Row, seed: int) -> Sample:
+    digest = hashlib.sha256(f"ties:{seed}:{row['sample_id']}".encode()).digest()
+    ties = np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(row["unit_spans"]))
+    random = {gone: np.array(masks) for gone, masks in zip(record["random_gone"], record["random"], strict=True)}
+    evidence = None if row["unit_evidence"] is None else np.array(row["unit_evidence"])
+    return Sample(ablated_of(record), record["swapped"], random, ties, evidence)
+
+
+def _method(opened: Opened, node: SourcesNode) -> Method:
+    return opened.options.methods[node.artifact.method].configured(**node.chosen)
+
+
+def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: Mapping[str, np.ndarray]) -> list[Claim]:
+    """The claims of a method; those of rules are screened by leave-one-out, too."""
+    if not node.requests:
+        return list(claims.of_ablations(sample, method))
+    own = []
+    for explanation, tokens in maps.items():
+        claim = claims.of_tokens(sample, explanation, _pooled(node, row, tokens))
+        own.append(claim)
+        if RULES in method.needs and explanation == LOG_PROB.name:
+            own += claims.screened(sample, claim)
+    return own
+
+
+def _pooled(node: SourcesNode, row: Row, tokens: np.ndarray) -> np.ndarray:
+    return of_units(tokens, np.array(row["units"]), len(row["unit_spans"]), node.pool)
+
+
+def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Sequence[Claim]) -> Ablated:
+    """The sample's ablations with those of the units that claims find most relevant."""
+    masks = claims.masks_to_run(sample, every)
+    if not len(masks):
+        return sample.ablated
+
+    def run(token_budget: int) -> Any:
+        return answers_of_masks(opened.view, opened.tokenizer, row, masks, way, token_budget)
+
+    numbers, _ = that_fits(run, opened.token_budget)
+    ablated = sample.ablated
+    return replace(
+        ablated,
+        kept=np.concatenate([ablated.kept, masks]),
+        logits=np.concatenate([ablated.logits, numbers.logits]),
+        log_odds=np.concatenate([ablated.log_odds, numbers.log_odds]),
+    )
+
+
+def _parts(
+    opened: Opened,
+    nodes: Mapping[Part, SourcesNode],
+    methods: Mapping[Part, Method],
+    row: Row,
+    sample: Sample,
+) -> dict[Part, dict[str, list[list[float]]]]:
+    """The relevance of units for each of several sentences of the answer, by explanation, of samples that the report
+    shows.
+    """
+    told: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
+    of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
+    numbers = np.array(row["answer_parts"])
+    sentences = range(int(numbers.max(initial=0)) + 1)
+    for part, node in nodes.items():
+        if row["sample_id"] in node.shown and not node.requests:
+            for sentence in sentences:
+                fold = sample.folds[0].of_tokens(numbers == sentence)
+                for explanation, relevance in methods[part].of_units(fold).values.items():
+                    told[part].setdefault(explanation, []).append(relevance.tolist())
+    if of_tokens:
+        explainer = _explainer(opened, list(of_tokens.values()))
+        for sentence in sentences:
+            explained = explainer.batch([with_span(row, sentence)])
+            for part, node in of_tokens.items():
+                for request in node.requests:
+                    tokens = explained.relevance[request].tokens[0].double().numpy()
+                    told[part].setdefault(request.explanation, []).append(_pooled(node, row, tokens).tolist())
+    return told
+
+
+def _explainer(opened: Opened, nodes: Sequence[SourcesNode]) -> Explainer:
+    options = opened.options
+    methods = dict(options.methods) | {node.artifact.method: _method(opened, node) for node in nodes}
+    settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}
+    requests = tuple(request for node in nodes for request in node.requests)
+    return Explainer(opened.view, requests, "relevance", settings, methods, set(_LENGTHS))

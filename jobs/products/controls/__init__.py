@@ -1,0 +1,1 @@
+"""Products that control methods: other weights, the same function, exact values."""

@@ -1,0 +1,258 @@
+"""Controls of methods: the controlled methods, their samples, and their relevance under changed models.
+
+Planted methods and the baseline are among the methods of every control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.config.methods import configured
+from jobs.methods import METHODS
+from jobs.plan.inputs import Inputs
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from jobs.plan.units import NO_FOIL, cut_units
+from jobs.products.record import Made, Opened, Reject, Row, Unit
+from jobs.store import Artifact
+from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.record import Method
+from lrp_core.records.explained import needs_foil, versions
+from lrp_core.records.types import Request
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.config.controls import ControlsConfig
+    from lrp_core import ModelView
+
+BASELINE = "baseline"  # the family of methods that draw relevance at random
+_LENGTHS = frozenset(range(64))  # powers of two: the memory of passes is not measured
+
+Maps = dict[str, dict[str, np.ndarray]]  # relevance [T] by method and sample
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """A method in the controls: its record, the single request, and options that the run chose for it."""
+
+    method: Method
+    request: Request
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ControlNode(Cell):
+    """A control of one method."""
+
+    base: str  # the name of the method's record
+    rows: tuple[int, ...]  # its samples: indices into the views
+    depths: int | None = None  # of a randomisation, so many; None: all
+
+
+def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
+    """Every method of every model and task that the settings name; nothing without settings."""
+    settings = run.config.controls
+    for model in run.plan.models if settings else ():
+        for task, inputs in model.inputs.items():
+            if settings is not None and settings.takes(model=model.name, task=task):
+                for controlled in _methods_of(run.config, settings, model, inputs):
+                    yield model, inputs, controlled
+
+
+def _methods_of(config: RunConfig, settings: ControlsConfig, model: ModelPlan, inputs: Inputs) -> Iterator[Controlled]:
+    """The methods of the run in the task's first precision, then those that a control is tried on."""
+    records, dtype = configured(config), model.resolved.config.dtypes_for(inputs.task)[0]
+    drawing: set[str] = set()
+    for cell in model.cells:
+        artifact = cell.artifact
+        if (artifact.product, artifact.task, artifact.dtype) != ("relevance", inputs.task, dtype):
+            continue
+        record = records[artifact.method].configured(**cell.chosen)
+        if settings.takes(method=artifact.method):
+            drawing |= {record.base} if record.family == BASELINE else set()
+            yield Controlled(record, _request(settings, cell.requests, inputs), cell.chosen)
+    for record in tried_on():
+        alias = records.get(record.name, record)
+        if record.name not in drawing and alias.base == record.name:
+            yield Controlled(record, Request(record.name, record.explanations[0], record.embeddings[0]))
+
+
+def tried_on() -> list[Method]:
+    """The methods that controls are tried on: planted ones, and those that draw relevance at random."""
+    return [*PLANTED.values(), *(record for record in METHODS.values() if record.family == BASELINE)]
+
+
+def _request(settings: ControlsConfig, requests: Sequence[Request], inputs: Inputs) -> Request:
+    """The request of the configured explanation, else the first request that applies to every sample."""
+    for request in requests:
+        if request.explanation == settings.explanation:
+            return request
+    if inputs.without_foil:
+        return next((request for request in requests if not needs_foil(request.explanation)), requests[0])
+    return requests[0]
+
+
+def control_nodes(
+    run: Run,
+    product: str,
+    own_key: Mapping[str, Any],
+    samples: Callable[[RunConfig, Inputs], np.ndarray] | None = None,
+    **fields: Any,
+) -> Iterator[ControlNode]:
+    """A node of the control `product` for each of the methods, on the run's `samples` of controls unless told."""
+    for model, inputs, controlled in subjects(run):
+        rows = (samples or subset)(run.config, inputs).tolist()
+        if rows:
+            dtype = model.resolved.config.dtypes_for(inputs.task)[0]
+            yield ControlNode(
+                artifact=Artifact(product, model.name, inputs.task, dtype, controlled.request.method),
+                key_fields={**own_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
+                samples=len(rows),
+                forwards=product,
+                model=model,
+                requests=(controlled.request,),
+                chosen=controlled.chosen,
+                base=controlled.method.base,
+                rows=tuple(rows),
+                **fields,
+            )
+
+
+def _key_fields(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> dict[str, Any]:
+    """All that decides the relevance of the samples of a control, but for the samples."""
+    resolved, request = model.resolved, controlled.request
+    return {
+        "model": resolved.identity,
+        "attention": resolved.config.attn,
+        "dtype": resolved.config.dtypes_for(inputs.task)[0],
+        "tokenizer": inputs.tokenizer,
+        "inputs": inputs.digest,
+        "method": controlled.method.key(),
+        "variant": [request.explanation, request.embedding],
+        "seed": run.config.seed,
+        **versions([request.explanation]),
+    }
+
+
+def subset(config: RunConfig, inputs: Inputs) -> np.ndarray:
+    """The samples, the same for every method: indices into the views."""
+    assert config.controls is not None
+    return inputs.subset(config.controls.samples, config.seed)
+
+
+def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of artifacts of a control, of a task whose samples or weights are absent."""
+    settings = config.controls
+    if settings is None or not settings.takes(task=task, model=model.name):
+        return {}
+    names = {name for name in methods if settings.takes(method=name)} | {record.name for record in tried_on()}
+    return {model.dtypes_for(task)[0]: len(names)}
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """About `shard_rows` samples a unit, computed at once: methods share changed models, which are dear to make."""
+    first, config = nodes[0], run.config
+    assert isinstance(first, ControlNode)
+    inputs = first.plan.inputs[first.artifact.task]
+    budget = first.plan.resolved.config.token_budget or config.token_budget
+    for cut in cut_units(inputs, np.array(first.rows), budget, config.shard_rows):
+        parts = tuple(Part(node, cut.name) for node in nodes)
+        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+
+
+def computed(
+    opened: Opened,
+    parts: Sequence[Part],
+    rows: Sequence[Row],
+    control: Callable[[Explaining, Sequence[ControlNode], Sequence[Row]], Mapping[str, Made]],
+) -> dict[Part, Made]:
+    """The results of a control by part; it gives them by method, of rows that have a target."""
+    from jobs.runner.rows import that_fits
+    from lrp_core.readers.predictions import with_predictions
+
+    nodes = [part.node for part in parts if isinstance(part.node, ControlNode)]
+    rows = with_predictions(opened.view, rows)
+
+    def made(token_budget: int) -> Mapping[str, Made]:
+        return control(Explaining.of(opened, nodes, token_budget), nodes, rows)
+
+    by_method, splits = that_fits(made, opened.token_budget)
+    return {part: replace(by_method[part.node.artifact.method], splits=splits) for part in parts}
+
+
+@dataclass(frozen=True)
+class Explaining:
+    """Requests for the relevance of tokens, under any model."""
+
+    opened: Opened
+    requests: tuple[Request, ...]
+    methods: Mapping[str, Method]  # records by their names in the run
+    token_budget: int
+
+    @classmethod
+    def of(cls, opened: Opened, nodes: Sequence[Cell], token_budget: int) -> Explaining:
+        """The requests of some nodes, with the options that were chosen."""
+        methods = {record.name: record for record in tried_on()} | dict(opened.options.methods)
+        for node in nodes:
+            if node.chosen:
+                name = node.artifact.method
+                methods[name] = methods[name].configured(name, **node.chosen)
+        return cls(opened, tuple(node.requests[0] for node in nodes), methods, token_budget)
+
+    def maps(self, view: ModelView, rows: Sequence[Row], seed: int) -> Maps:
+        """The relevance of every method for every row that it explains. Draws of methods depend on `seed`."""
+        from jobs.products.explaining import Explainer
+
+        options = self.opened.options
+        settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": seed}
+        explainer = Explainer(view, self.requests, "relevance", settings, self.methods, set(_LENGTHS))
+        maps: Maps = {request.method: {} for request in self.requests}
+        for batch in batches(rows, self.token_budget):
+            explained = explainer.batch(batch)
+            for request, relevance in explained.relevance.items():
+                for row, tokens in zip(explained.rows, relevance.tokens.double().numpy(), strict=True):
+                    maps[request.method][row["sample_id"]] = tokens[: len(row["input_ids"])]
+        return maps
+
+
+def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Request) -> dict[str, Reject]:
+    """Rejects, by sample, for rows without a finite map of a method."""
+    rejects = {}
+    for row in rows:
+        sample = row["sample_id"]
+        if sample not in maps:
+            detail = f"a {request.explanation} explanation needs a foil"
+            rejects[sample] = Reject(sample, NO_FOIL, detail)
+        elif not np.isfinite(maps[sample]).all():
+            rejects[sample] = Reject(sample, "not_finite", "relevance is not finite")
+    return rejects
+
+
+def in_order(node: Cell, schema: pa.Schema, entries: Sequence[Row], within: str, rejects: Mapping[str, Reject]) -> Made:
+    """The shard of one method: `entries` without its variant, by sample, then by the column `within`."""
+    request = node.requests[0]
+    variant = {"explanation": request.explanation, "embedding": request.embedding}
+    rows = sorted((variant | dict(entry) for entry in entries), key=lambda row: (row["sample_id"], row[within]))
+    return Made(pa.Table.from_pylist(rows, schema=schema), tuple(rejects.values()))
+
+
+def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
+    """Rows with a foil, then those without, in batches whose padded size stays within the budget."""
+    for with_foil in (True, False):
+        batch: list[Row] = []
+        for row in sorted((row for row in rows if (row["foil_id"] is not None) == with_foil), key=_by_length):
+            longest = len(batch[0]["input_ids"]) if batch else 0
+            if batch and longest * (len(batch) + 1) > token_budget:
+                yield batch
+                batch = []
+            batch.append(row)
+        if batch:
+            yield batch
+
+
+def _by_length(row: Row) -> tuple[int, str]:
+    return -len(row["input_ids"]), row["sample_id"]

@@ -1,0 +1,119 @@
+"""Rewritten models: how far relevance moves when a model computes the same function with other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluation.schema import REWRITTEN as SCHEMA
+from evaluation.schema import titled
+from jobs.plan.node import Part, Run
+from jobs.products.controls.controlled import (
+    ControlNode,
+    Explaining,
+    batches,
+    computed,
+    control_nodes,
+    expected,
+    in_order,
+    unexplained,
+    units,
+)
+from jobs.products.record import Made, Opened, Product, Row
+from lrp_core.families.generic import GenericFamily
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+
+
+def nodes(run: Run) -> Iterator[ControlNode]:
+    """A node for each method in the controls, of models that a family describes."""
+    for node in control_nodes(run, "rewritten", {"version": VERSION, "schema": titled(SCHEMA)}):
+        if not isinstance(node.plan.resolved.family, GenericFamily):
+            yield node
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The change of every sample's relevance, for every method and rewriting."""
+    return computed(opened, parts, rows, _changes)
+
+
+def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
+    """The rows and rejects of every method.
+
+    Raises UnsupportedModel where a rewritten model computes another function: no numbers are better than wrong ones.
+    """
+    from lrp_core.interventions.rewritten import rewritten
+
+    view, seed = explaining.opened.view, explaining.opened.options.seed
+    trained = explaining.maps(view, rows, seed)
+    rejects = {request.method: unexplained(rows, trained[request.method], request) for request in explaining.requests}
+    entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+    logits = _logits(explaining, view, rows)
+    with rewritten(view, seed) as models:
+        for rewriting, changed in models:
+            moved = _moved(explaining, logits, _logits(explaining, changed, rows), rewriting)
+            maps = explaining.maps(changed, rows, seed)
+            for name, of_method in entries.items():
+                kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
+                for sample, map_ in kept.items():
+                    change = _change(map_, maps[name][sample])
+                    of_method.append({"sample_id": sample, "rewriting": rewriting, "change": change, **moved[sample]})
+    return {
+        (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "rewriting", rejects[name])
+        for node in nodes
+    }
+
+
+def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """The target's logit by sample, and the foil's if there is one."""
+    import torch
+
+    from lrp_core import Batch
+
+    logits: dict[str, np.ndarray] = {}
+    for batch in batches(rows, explaining.token_budget):
+        collated = Batch.collate(batch, pad_id=view.pad_id).to(view.device)
+        with torch.no_grad():
+            of_batch = view.logits(view.hidden(collated), collated).double().cpu().numpy()
+        logits |= {row["sample_id"]: numbers for row, numbers in zip(batch, of_batch, strict=True)}
+    return logits
+
+
+def _moved(
+    explaining: Explaining, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], rewriting: str
+) -> dict[str, dict[str, float]]:
+    """The largest change of a logit by sample, which rounding explains. Raises UnsupportedModel where it does not."""
+    from lrp_core.records.types import UnsupportedModel
+    from lrp_core.views.guard import ROUNDING
+
+    view = explaining.opened.view
+    rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
+    moved = {}
+    for sample, logits in before.items():
+        changes = np.abs(after[sample] - logits)
+        if not (changes <= rounding * np.maximum(1, np.abs(logits))).all():
+            failure = f"{type(view.model).__name__} computes another function with its {rewriting}"
+            raise UnsupportedModel(f"{failure}: logits of sample {sample} change by {changes.max():g}")
+        moved[sample] = {"logit_change": float(changes.max())}
+    return moved
+
+
+def _change(trained: np.ndarray, rewritten: np.ndarray) -> float | None:
+    """The largest change of a token's relevance, as a share of the largest relevance; None where all are 0."""
+    largest = np.abs(trained).max(initial=0)
+    change = np.abs(rewritten - trained).max(initial=0) / largest if largest else np.nan
+    return float(change) if np.isfinite(change) else None
+
+
+REWRITTEN = Product(
+    name="rewritten",
+    title="rewritten models",
+    stage="controls",
+    nodes=nodes,
+    expected=expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+)

@@ -1,0 +1,100 @@
+"""The results of controls, as one long list of rows that tables and figures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation import schema
+from evaluation.scoring.controls import (
+    ARCHITECTURE,
+    BY_DEPTH,
+    BY_DEPTH_ABSOLUTE,
+    CHANCE,
+    RANDOMISED,
+    REWRITTEN,
+    SHAPLEY,
+    SHAPLEY_ERROR,
+    ControlRow,
+    Verdict,
+    chance_verdict,
+    largest,
+    mean_verdict,
+    randomisation_verdict,
+)
+from evaluation.scoring.intervals import cluster_numbers
+from jobs.plan.clusters import clusters_of
+from jobs.plan.node import Node, Run
+from jobs.products.controls import randomisation, rewritten, shapley
+from jobs.products.controls.controlled import BASELINE, ControlNode, tried_on
+from lrp_core.methods.planted_records import PLANTED
+
+
+def control_rows(run: Run) -> Iterator[ControlRow]:
+    """The rows of every control of the run that is done. `pandas.DataFrame(control_rows(run))` is a frame of them."""
+    drawing = {record.name for record in tried_on() if record.family == BASELINE}
+    seed, clusters = run.config.seed, partial(clusters_of, run.ledger)
+    for node, rows in _done(run, randomisation.nodes(run), schema.RANDOMISATION):
+        yield from _randomisation_rows(node, rows, node.base in drawing, seed, clusters(node.artifact.task))
+    for node, rows in _done(run, rewritten.nodes(run), schema.REWRITTEN):
+        for rewriting in sorted({row["rewriting"] for row in rows}):
+            changes = [row["change"] for row in rows if row["rewriting"] == rewriting]
+            yield _row(node, REWRITTEN, largest(changes), rewriting)
+    for node, rows in _done(run, shapley.nodes(run), schema.SHAPLEY):
+        of = _numbered(clusters(node.artifact.task), rows)
+        yield _row(node, SHAPLEY, mean_verdict([row["correlation"] for row in rows], seed, clusters=of))
+        yield _row(node, SHAPLEY_ERROR, mean_verdict([row["error"] for row in rows], seed, (0.0, 1.0), of))
+
+
+def _done(
+    run: Run, nodes: Iterable[ControlNode], schema: pa.Schema
+) -> Iterator[tuple[ControlNode, list[dict[str, Any]]]]:
+    """The controls that are done, with their rows."""
+    for node in nodes:
+        if run.ledger.is_done(node.artifact):
+            yield node, run.ledger.read(node.artifact, schema).to_pylist()
+
+
+def broken(rows: Iterable[ControlRow]) -> list[str]:
+    """A line for each planted method that a control passes, and for random relevance that is not at chance."""
+    lines = []
+    for row in rows:
+        where = f"{row.model}/{row.task}: {row.control}"
+        if row.method in PLANTED and row.passed:
+            lines.append(f"{where} passes {row.method}, which must fail")
+        if row.control == CHANCE and row.passed is False:
+            lines.append(f"{where}: {row.method} is at {row.value:.3f}, outside of [{row.low:.3f}, {row.high:.3f}]")
+    return lines
+
+
+def _numbered(clusters: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> np.ndarray | None:
+    return cluster_numbers(clusters, [row["sample_id"] for row in rows])
+
+
+def _randomisation_rows(
+    node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Mapping[str, str]
+) -> Iterator[ControlRow]:
+    """The verdict of a method and its correlations by depth; for a method that `draws`, chance is subtracted."""
+    last = [row for row in rows if row["last"]]
+    signed, of = [row["signed"] for row in last], _numbered(clusters, last)
+    if draws:
+        yield _row(node, CHANCE, chance_verdict(signed, [row["tokens"] for row in last]))
+    else:
+        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], seed, of))
+    yield _row(node, ARCHITECTURE, mean_verdict([row["architecture"] for row in last], seed, clusters=of))
+    depths = sorted({(row["step"], row["depth"]) for row in rows})
+    for control, column in ((BY_DEPTH, "signed"), (BY_DEPTH_ABSOLUTE, "absolute")):
+        for step, depth in depths:
+            of_step = [row for row in rows if row["step"] == step]
+            values, of = [row[column] for row in of_step], _numbered(clusters, of_step)
+            yield _row(node, control, mean_verdict(values, seed, clusters=of), depth)
+
+
+def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:
+    artifact = node.artifact
+    return ControlRow(artifact.model, artifact.task, artifact.method, control, detail=detail, **asdict(verdict))

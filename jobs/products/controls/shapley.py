@@ -1,0 +1,115 @@
+"""Exact Shapley values of short texts, by enumeration, and how near to them the relevance of methods comes.
+
+The players are tokens, the worth of a set is the explained number where all other tokens have zero embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import SHAPLEY as SCHEMA
+from evaluation.schema import titled
+from evaluation.scoring.controls import error_after_scaling
+from evaluation.scoring.faithfulness.areas import rank_correlation
+from jobs.config import RunConfig
+from jobs.methods import METHODS
+from jobs.plan.inputs import Inputs
+from jobs.plan.node import Part, Run
+from jobs.products.controls.controlled import (
+    ControlNode,
+    Explaining,
+    computed,
+    control_nodes,
+    expected,
+    unexplained,
+    units,
+)
+from jobs.products.record import Made, Opened, Product, Row
+from lrp_core.records.explained import NONE, needs_foil
+from lrp_core.records.types import Request
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+MOST = 10  # players: 1,024 sets
+_EXACT = "exact"  # the name of a method that enumerates
+
+
+def nodes(run: Run) -> Iterator[ControlNode]:
+    """A node for each method in the controls, of models and tasks with a text that is short enough."""
+    return control_nodes(run, "shapley", {"version": VERSION, "schema": titled(SCHEMA), "most": MOST}, short)
+
+
+def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
+    """The samples, the same for every method, of those with at most MOST tokens: indices into the views."""
+    assert config.controls is not None
+    written = pc.fill_null(pc.list_value_length(inputs.table["decoder_input_ids"]), 0)
+    tokens = inputs.lengths + written.to_numpy()
+    return inputs.subset(config.controls.samples, config.seed, np.flatnonzero(tokens <= MOST))
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The nearness of every method's relevance to exact values, sample by sample."""
+    return computed(opened, parts, rows, _nearness)
+
+
+def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
+    """The rows and rejects of every method.
+
+    A method that explains neither target nor foil is compared under the contrast.
+    """
+    opened = explaining.opened
+    maps = explaining.maps(opened.view, rows, opened.options.seed)
+    contrasts = all(row["foil_id"] is not None for row in rows)
+    games = {request: _game(request, contrasts) for request in explaining.requests}
+    values = {game: _exact(explaining, rows, game) for game in set(games.values())}
+    made = {}
+    for node in nodes:
+        request = node.requests[0]
+        rejects = unexplained(rows, maps[request.method], request)
+        exact, entries = values[games[request]], []
+        for sample, map_ in sorted(maps[request.method].items()):
+            if sample not in rejects and sample in exact:
+                variant = {"explanation": request.explanation, "embedding": request.embedding}
+                entries.append({"sample_id": sample, **variant, **_entry(map_, exact[sample], games[request])})
+        made[request.method] = Made(pa.Table.from_pylist(entries, schema=SCHEMA), tuple(rejects.values()))
+    return made
+
+
+def _game(request: Request, contrasts: bool) -> str:
+    """The explanation whose number is shared out."""
+    if request.explanation != NONE:
+        return request.explanation
+    return "contrastive" if contrasts else "target"
+
+
+def _exact(explaining: Explaining, rows: Sequence[Row], game: str) -> dict[str, np.ndarray]:
+    """Shapley values [T] by sample."""
+    record = METHODS["kernel_shap"].configured(_EXACT, samples=2**MOST)
+    request = Request(_EXACT, game, record.embeddings[0])
+    rows = [row for row in rows if row["foil_id"] is not None or not needs_foil(game)]
+    enumerating = replace(explaining, requests=(request,), methods={_EXACT: record})
+    return enumerating.maps(explaining.opened.view, rows, explaining.opened.options.seed)[_EXACT]
+
+
+def _entry(map_: np.ndarray, exact: np.ndarray, game: str) -> dict[str, Any]:
+    correlation = rank_correlation(map_.tolist(), exact.tolist())
+    numbers = {"correlation": correlation, "error": error_after_scaling(map_, exact)}
+    finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
+    return {"game": game, "tokens": len(map_), **finite}
+
+
+SHAPLEY = Product(
+    name="shapley",
+    title="comparisons with Shapley values",
+    stage="controls",
+    nodes=nodes,
+    expected=expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+)

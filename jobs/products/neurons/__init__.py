@@ -1,0 +1,1 @@
+"""Products about neurons."""

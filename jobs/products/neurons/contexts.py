@@ -1,0 +1,333 @@
+"""Max-activating examples of neurons: passages of a corpus where they are most active, and their activity there.
+
+They are keyed by the model, the texts and how they are cut. A unit of texts becomes a part of what every neuron does;
+when all parts are there the driver merges them, a shard of each layer, and near ties are decided by activations that
+are computed again, each passage alone; what is equal but for rounding then stands in the order of the corpus.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.benchmark.contexts import template_of
+from evaluation.benchmark.corpus import CorpusSurvey, stamps
+from evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
+from evaluation.schema import CONTEXTS as SCHEMA
+from jobs.config import RunConfig
+from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
+from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.products.neurons.merged import NOWHERE, UNIT, Merged, with_keys
+from jobs.products.neurons.reading import CorpusReader, read
+from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
+from jobs.runner.closing import Told
+from jobs.store import Artifact, Ledger, Written
+from lrp_core.records.types import UserError
+
+VERSION = 3  # raised when numbers change: stored ones of older versions are stale
+ROWS_AT_ONCE = 1 << 18  # contexts that are written from one pass over the parts
+TIES = "ties"  # the unit of near ties
+_FINE = ("float32", "float64")  # precisions whose steps are smaller than what counts as a near tie
+_FACTS = ("contexts", "tokens", "without_tokens")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ContextsNode(Node):
+    """The contexts of one model."""
+
+    length: int  # most tokens of a context
+    top: int  # contexts of a neuron that are kept; a part has SPARE more
+    corpus: Surveyed  # as it was when the run was planned
+
+    @property
+    def may_be_tied(self) -> bool:
+        return self.artifact.dtype in _FINE
+
+    @property
+    def ties_path(self) -> str:
+        return Part(self, TIES).paths[0]
+
+
+def nodes(run: Run) -> Iterator[ContextsNode]:
+    """The contexts of every model that reads the corpus. Raises as `contexts_of`."""
+    for model in run.plan.models:
+        node = contexts_of(run.config, model, run.ledger)
+        if node is not None:
+            yield node
+
+
+def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> ContextsNode | None:
+    """The node of a model's max-activating examples, in its first precision; None without a corpus.
+
+    Raises as `surveyed`.
+    """
+    settings, resolved = config.neurons.corpus if config.neurons else None, model.resolved
+    if settings is None:
+        return None
+    check_models(config, resolved)
+    if not settings.takes(model=model.name) or not reads_texts(resolved):
+        return None
+    corpus = surveyed(config, ledger)
+    return ContextsNode(
+        artifact=Artifact(PRODUCT, model.name, settings.name, resolved.config.dtype),
+        key_fields={
+            "version": VERSION,
+            "schema": [titled(SCHEMA), titled(ACTIVATIONS)],
+            "model": resolved.identity,
+            "attention": resolved.config.attn,
+            "dtype": resolved.config.dtype,
+            "tokenizer": model.tokenizer,
+            "corpus": corpus.survey.digest,
+            "unit": corpus.characters,
+            "tokens": settings.tokens,
+            "top": settings.top,
+        },
+        samples=corpus.survey.texts,
+        model=model,
+        length=min(settings.tokens, resolved.max_length),
+        top=settings.top,
+        corpus=corpus,
+    )
+
+
+def part_name(unit: int) -> str:
+    """The name of the part of a unit of texts."""
+    return f"part-{unit:06d}"
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """The units of texts, whose rows are read as they are sent; and once all are there, the unit of near ties."""
+    (node,) = nodes
+    assert isinstance(node, ContextsNode)
+    corpus = node.corpus.survey
+    budget = node.plan.resolved.config.token_budget or run.config.token_budget
+    size = -(-corpus.texts // max(1, corpus.units))
+    for unit in range(corpus.units):
+        name = part_name(unit)
+        yield Unit(name, (Part(node, name),), token_budget=budget, size=size)
+    if _is_undecided(run, node, corpus.units):
+        ties = _ties(run, node, corpus.units)
+        tokens = sum(map(len, ties.ids.values()))
+        yield Unit(TIES, (Part(node, TIES, ties),), tokens=tokens, token_budget=budget, size=1)
+
+
+def source(run: Run, node: Node) -> CorpusReader:
+    """Reads the texts of units."""
+    assert isinstance(node, ContextsNode)
+    return CorpusReader(node.corpus.corpus, node.corpus.characters)
+
+
+def _missing(run: Run, node: Node, units: int) -> bool:
+    """True if a part is missing, or its footer names another unit or key."""
+    parts = [Part(node, part_name(unit)) for unit in range(units)]
+    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
+    return origins != [part.origin for part in parts]
+
+
+def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
+    """True if all parts exist but near ties must be computed alone before the ranks are known."""
+    if not node.may_be_tied or _missing(run, node, units) or run.store.exists(node.ties_path):
+        return False
+    merged, _ = _merged(run.ledger, node, units)
+    return len(merged.near_ties(node.top)) > 0
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Contexts whose ranks rounding may have decided, with the neurons whose activations are asked for."""
+
+    asked: Sequence[tuple[int, int, int]]  # layer, neuron, context
+    ids: Mapping[int, Sequence[int]]  # the tokens of each context
+
+
+def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
+    merged, _ = _merged(run.ledger, node, units)
+    near = merged.near_ties(node.top)
+    asked = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
+    texts = _texts(run.ledger, node, units, near["context"].to_numpy())
+    named = {context for *_, context in asked}
+    ids = zip(texts["key"].to_pylist(), texts["input_ids"].to_pylist(), strict=True)
+    return Ties(asked, {context: tokens for context, tokens in ids if context in named})
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The activity of every neuron in a unit's texts, or in contexts whose ranks are near ties, each alone."""
+    from jobs.runner.rows import that_fits
+
+    (part,) = parts
+    node = part.node
+    assert isinstance(node, ContextsNode)
+    if part.inputs is not None:
+        return {part: Made(_computed_alone(opened, part.inputs), schema=CONTEXTS_TIES)}
+    reading = partial(read, opened.view, opened.tokenizer, rows, node.length, node.top)
+    (neurons, texts), splits = that_fits(reading, opened.token_budget)
+    return {part: Made(texts, splits=splits, beside=(neurons.select(CONTEXTS_PART.names).cast(CONTEXTS_PART),))}
+
+
+def combine(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
+    """The only value: contexts are numbered within their unit."""
+    if len(values) > 1:
+        raise ValueError("a unit of texts needs more memory than there is, or fails without a text to blame")
+    return values[0]
+
+
+def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
+    """The table of schema CONTEXTS_TIES."""
+    from lrp_core.neurons.activity import Activity
+
+    by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for layer, neuron, context in ties.asked:
+        by_context[context][layer].append(neuron)
+    apart, rows = template_of(opened.tokenizer), list[dict[str, Any]]()
+    for context, by_layer in by_context.items():
+        activity = Activity(opened.view, 1, apart)
+        activity.add([ties.ids[context]], [0])
+        for layer, neurons in by_layer.items():
+            of_layer = activity.layer(layer)
+            activations, positions = of_layer.values[neurons, 0].tolist(), of_layer.positions[neurons, 0].tolist()
+            for neuron, activation, position in zip(neurons, activations, positions, strict=True):
+                facts = {"layer": layer, "neuron": neuron, "context": context}
+                rows.append(facts | {"activation": activation, "position": position})
+    return pa.Table.from_pylist(rows, schema=CONTEXTS_TIES)
+
+
+def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
+    """Merge the parts and enter the contexts where all parts are there, and near ties are decided.
+
+    Returns the reason why they are not entered although every part is there.
+    """
+    assert isinstance(node, ContextsNode)
+    corpus, units = node.corpus, node.corpus.survey.units
+    if _missing(run, node, units):
+        return None
+    try:
+        if stamps(corpus.corpus) != corpus.stamps:
+            return f"the files of the corpus {node.artifact.task} changed while they were read: run again"
+    except UserError as error:
+        return f"the corpus {node.artifact.task} is gone: {error}"
+    if not _is_undecided(run, node, units):
+        _enter(run, node, corpus)
+    return None
+
+
+def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
+    from lrp_core.neurons.activity import BOUNDARIES
+
+    store, artifact, units = run.store, node.artifact, corpus.survey.units
+    merged, facts = _merged(run.ledger, node, units)
+    decided = store.read(node.ties_path, CONTEXTS_TIES) if store.exists(node.ties_path) else CONTEXTS_TIES.empty_table()
+    merged.decide(node.top, decided)
+    layers = sorted(set(merged.layer.tolist()))
+    files: dict[str, Written] = {}
+    for group in _groups(merged, layers):
+        texts = _texts(run.ledger, node, units, merged.context[np.isin(merged.layer, group)])
+        for layer in group:
+            of_layer = merged.of(merged.layer == layer)
+            part = Part(node, layer_name(layer))
+            contexts, neurons = part.paths
+            files[neurons] = store.write_shard(neurons, of_layer.activations(), ACTIVATIONS, origin=part.origin)
+            files[contexts] = store.write_shard(contexts, of_layer.contexts(texts), SCHEMA, origin=part.origin)
+    parts = [Part(node, part_name(unit)).paths for unit in range(units)]
+    rejects = [reject for contexts, _ in parts for reject in store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])[1]]
+    record = {
+        "shards": [artifact.shard(layer_name(layer)) for layer in layers],
+        "corpus": corpus.record(),
+        "boundaries": list(BOUNDARIES),
+        **facts,
+        "not_finite": int(merged.not_finite.sum()),
+        "rejected": [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects],
+        "model": {"identity": node.plan.resolved.identity, "id": node.plan.resolved.config.id},
+        "tokenizer": node.plan.tokenizer,
+    }
+    run.ledger.commit(artifact, record, config=run.settings, files=files)
+    for path in (*(path for pair in parts for path in pair), node.ties_path):
+        store.delete(path)
+
+
+def layer_name(layer: int) -> str:
+    """The name of the shard of one layer."""
+    return f"layer-{layer:03d}"
+
+
+def _merged(ledger: Ledger, node: ContextsNode, units: int) -> tuple[Merged, dict[str, int]]:
+    """All parts merged, and their counts."""
+    merged: Merged | None = None
+    facts = dict.fromkeys(_FACTS, 0)
+    for unit in range(units):
+        table = ledger.store.read(Part(node, part_name(unit)).paths[1], CONTEXTS_PART)
+        part = Merged.part(table, unit, node.top)
+        facts = {name: count + table[name][0].as_py() for name, count in facts.items()}
+        if merged is None:
+            merged = part
+        else:
+            merged.add(part)
+    assert merged is not None
+    return merged, facts
+
+
+def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
+    """Layers that are written together: one at least, and no more than ROWS_AT_ONCE contexts."""
+    rows = int((merged.layer == layers[0]).sum()) * merged.context.shape[1]
+    size = max(1, ROWS_AT_ONCE // max(1, rows))
+    for start in range(0, len(layers), size):
+        yield list(layers[start : start + size])
+
+
+def _texts(ledger: Ledger, node: Node, units: int, contexts: np.ndarray) -> pa.Table:
+    """The rows of these contexts, by `key`, in ascending order."""
+    keys = np.unique(contexts[contexts != NOWHERE])
+    tables: list[pa.Table] = []
+    for unit in range(units):
+        of_unit = keys[keys // UNIT == unit] % UNIT
+        if len(of_unit):
+            table = ledger.store.read(Part(node, part_name(unit)).paths[0], CONTEXTS_TEXTS)
+            table = table.take(pa.array(np.searchsorted(table["context"].to_numpy(), of_unit)))
+            tables.append(with_keys(table, unit))
+    if not tables:
+        empty: Any = CONTEXTS_TEXTS.empty_table()
+        return empty.append_column("key", pa.array([], pa.int64()))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def lines(ledger: Ledger, node: Node) -> Iterator[str]:
+    """Lines about the corpus that was read; none where it is not done."""
+    record, artifact = ledger.record(node.artifact), node.artifact
+    if record is None:
+        return
+    survey = CorpusSurvey(**record["corpus"]["survey"])
+    counts = f"{survey.texts:,} texts = {record['contexts']:,} contexts of {record['tokens']:,} tokens"
+    left_out = f"; {record['without_tokens']} texts have none" if record["without_tokens"] else ""
+    yield f"{artifact.model}, {artifact.task}: {counts}{left_out}"
+    if record["not_finite"]:
+        lost = f"{record['not_finite']:,} activations in {artifact.dtype} are not finite and count nowhere"
+        yield f"{artifact.model}, {artifact.task}: {lost}"
+    for reject in record.get("rejected", ()):
+        yield f"{artifact.model}, {artifact.task}: rejected {reject}"
+    if survey.unusable:
+        yield f"{artifact.task}: {survey.unusable} places hold no text, the first is {survey.first_unusable}"
+
+
+def schema(dtype: str) -> pa.Schema:
+    """The schema of the parts of contexts."""
+    return CONTEXTS_TEXTS
+
+
+CONTEXTS = Product(
+    name=PRODUCT,
+    title="sets of contexts",
+    stage="neurons",
+    nodes=nodes,
+    expected=of_no_task,
+    schema=schema,
+    units=units,
+    compute=compute,
+    combine=combine,
+    close=close,
+    source=source,
+)

@@ -1,0 +1,171 @@
+"""Heat maps of contexts: the tokens that make neurons active where they are most active in a corpus.
+
+They explain neurons that rank first in samples, and are keyed by the contexts and by the relevance that names neurons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.benchmark.contexts import batches
+from evaluation.schema import CONTEXTS, titled
+from evaluation.schema import HEATMAPS as SCHEMA
+from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.products.neurons.contexts import contexts_of, layer_name
+from jobs.products.neurons.writings import named_by
+from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
+from jobs.runner.closing import close
+from jobs.store import Artifact, Ledger
+from lrp_core.methods import METHODS
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from lrp_core import ModelView
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+FIRST = 5  # contexts of a neuron that are explained, those that the report shows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeatmapsNode(Node):
+    """The first contexts of the neurons that rank first in some cells, of one model."""
+
+    neurons: tuple[Artifact, ...]
+    ranks: int  # of a sample's neurons
+
+    @property
+    def contexts(self) -> Artifact:
+        return self.made_of[0]
+
+
+def nodes(run: Run) -> Iterator[HeatmapsNode]:
+    """The heat maps of every model. Raises as `contexts_of`."""
+    for model in run.plan.models:
+        node = heatmaps_of(run.config, model, run.ledger)
+        if node is not None:
+            yield node
+
+
+def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> HeatmapsNode | None:
+    """The heat maps of a model that reads the corpus, of which neurons are kept and to which the method applies."""
+    contexts = contexts_of(config, model, ledger)
+    settings = config.neurons.corpus if config.neurons else None
+    if contexts is None or settings is None or settings.explain is None:
+        return None
+    method = METHODS[settings.explain]
+    cells = tuple(cell.artifact for cell in model.cells if cell.artifact.product == "neurons")
+    if not cells or method.missing(model.resolved.capabilities):
+        return None
+    examples = contexts.artifact
+    return HeatmapsNode(
+        artifact=Artifact("heatmaps", examples.model, examples.task, examples.dtype, settings.explain),
+        key_fields={
+            "version": VERSION,
+            "schema": titled(SCHEMA),
+            "contexts": examples.key,
+            "neurons": [cell.key for cell in cells],
+            "method": method.key(),
+            "first": FIRST,
+            "ranks": settings.ranks,
+        },
+        samples=1,
+        made_of=(examples, *cells),
+        model=model,
+        neurons=cells,
+        ranks=settings.ranks,
+    )
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """The contexts of a layer's neurons, the lowest layer first."""
+    (node,) = nodes
+    assert isinstance(node, HeatmapsNode)
+    by_layer: dict[int, list[int]] = {}
+    for layer, neuron in named_by(run.ledger, node.neurons, node.ranks):
+        by_layer.setdefault(layer, []).append(neuron)
+    budget = node.plan.resolved.config.token_budget or run.config.token_budget
+    for layer, neurons in by_layer.items():
+        name = layer_name(layer)
+        path = f"{node.contexts.folder}/{node.contexts.shard(name)}"
+        rows = _contexts(run.store.read(path, CONTEXTS), neurons)
+        yield Unit(name, (Part(node, name),), rows, tokens=len(neurons), token_budget=budget, size=1)
+
+
+def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
+    """The contexts of these neurons that are explained."""
+    of_neurons = pc.is_in(table["neuron"], pa.array(neurons, pa.int32()))
+    first = table.filter(pc.and_(pc.less_equal(table["rank"], FIRST), of_neurons))
+    return [{**row, "sample_id": f"{row['layer']}.{row['neuron']}#{row['rank']}"} for row in first.to_pylist()]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The relevance of contexts."""
+
+    rows: tuple[Row, ...]
+    relevance: tuple[Sequence[float] | None, ...]  # None where it is not finite
+    splits: int = 0
+
+    def only(self, samples: set[str]) -> Explained:
+        """Of these contexts."""
+        kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
+        return Explained(tuple(self.rows[i] for i in kept), tuple(self.relevance[i] for i in kept), self.splits)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Explained]:
+    """The relevance of the tokens of contexts to the activations of their neurons."""
+    from jobs.runner.rows import that_fits
+
+    (part,) = parts
+    relevance, splits = that_fits(partial(explained, opened.view, rows, part.node.artifact.method), opened.token_budget)
+    return {part: Explained(tuple(rows), tuple(relevance), splits)}
+
+
+def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: int) -> list[Sequence[float] | None]:
+    """The relevance of each row, of schema CONTEXTS. Batches depend on the rows and the budget alone."""
+    from lrp_core.neurons.contexts import Context, explain_contexts
+
+    relevance: list[Sequence[float] | None] = [None] * len(rows)
+    for batch in batches([len(row["input_ids"]) for row in rows], token_budget):
+        asked = []
+        for row in (rows[index] for index in batch):
+            context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
+            asked.append((context, row["layer"], row["neuron"]))
+        for index, of_tokens in zip(batch, explain_contexts(view, asked, method), strict=True):
+            relevance[index] = of_tokens if all(map(math.isfinite, of_tokens)) else None
+    return relevance
+
+
+def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
+    """A row for each context, in order."""
+    rows = [row for value in values for row in value.rows]
+    relevance = [of_row for value in values for of_row in value.relevance]
+    columns = {name: [row[name] for row in rows] for name in ("layer", "neuron", "rank")}
+    table = pa.table(columns | {"relevance": relevance}, schema=SCHEMA)
+    return Made(table, splits=sum(value.splits for value in values))
+
+
+def _entries(run: Run, node: Node) -> dict[str, Any]:
+    assert isinstance(node, HeatmapsNode)
+    return {"contexts": node.contexts.name, "neurons": [cell.name for cell in node.neurons]}
+
+
+HEATMAPS = Product(
+    name="heatmaps",
+    title="sets of heat maps",
+    stage="neurons",
+    nodes=nodes,
+    expected=of_no_task,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+    combine=combine,
+    close=partial(close, entries_of=_entries),
+)

@@ -1,0 +1,298 @@
+"""Ablation of neurons (AttnLRP 4.3): the explained number without the neurons that a ranking puts first.
+
+They are keyed by the relevance that ranks the neurons, or by the samples and the seed of other rankings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import ACTIVATIONS, NEURONS, titled
+from evaluation.schema import KNOCKOUTS as SCHEMA
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_by_tokens
+from jobs.products import relevance
+from jobs.products.neurons.contexts import contexts_of
+from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
+from jobs.runner.closing import close
+from jobs.store import Artifact, Ledger
+from lrp_core.records.explained import versions
+from lrp_core.records.types import UserError
+
+if TYPE_CHECKING:
+    from evaluation.scoring.neuron_ablation import Neurons
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.config.neurons import KnockoutConfig
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+OTHERS = (RANDOM, ACTIVATION)  # rankings beside those of methods
+UNIT_TOKENS = 2_000_000  # of the forwards of one ranking
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KnockoutNode(Node):
+    """The node of the ablation of a ranking's neurons on a task."""
+
+    ranking: str
+    neurons: Artifact | None  # the relevance that ranks them; None: the worker makes the ranking
+    means: Artifact | None  # contexts with the means that neurons are set to; None: they are set to zero
+    explanation: str
+    counts: tuple[int, ...]  # of neurons that are ablated
+
+
+def nodes(run: Run) -> Iterator[KnockoutNode]:
+    """The ablations of every model. Raises as `knockouts_of`."""
+    for model in run.plan.models:
+        yield from knockouts_of(run.config, model, run.ledger)
+
+
+def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterator[KnockoutNode]:
+    """One node for every planned cell of neurons that the config names, and for other rankings beside each task's.
+
+    Raises UserError where neurons get their means and the model reads no corpus, and as `contexts_of`.
+    """
+    settings = config.neurons.knockout if config.neurons else None
+    if settings is None or not settings.takes(model=model.name):
+        return
+    first_cells: dict[str, tuple[Artifact, str]] = {}
+    means: Artifact | None = None
+    for cell in model.cells:
+        artifact = cell.artifact
+        if artifact.product != "neurons" or not settings.takes(task=artifact.task):
+            continue
+        known = [request.explanation for request in cell.requests]
+        explanation = settings.explanation or known[0]
+        if explanation not in known:
+            continue
+        means = means or _means(config, settings, model, ledger)
+        first_cells.setdefault(artifact.task, (artifact, explanation))
+        if settings.takes(method=artifact.method):
+            yield _node(config, settings, model, artifact, artifact.method, artifact, means, explanation)
+    for artifact, explanation in first_cells.values():
+        for ranking in OTHERS:
+            yield _node(config, settings, model, artifact, ranking, None, means, explanation)
+
+
+def _means(config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger) -> Artifact | None:
+    if settings.value == "zero":
+        return None
+    contexts = contexts_of(config, model, ledger)
+    if contexts is None:
+        key, why = "config key 'neurons.knockout.value'", "reads no corpus, so its neurons have no mean"
+        raise UserError(f"{key}: model {model.name} {why}: leave it out of neurons.knockout.models")
+    return contexts.artifact
+
+
+def _node(
+    config: RunConfig,
+    settings: KnockoutConfig,
+    model: ModelPlan,
+    cell: Artifact,
+    ranking: str,
+    neurons: Artifact | None,
+    means: Artifact | None,
+    explanation: str,
+) -> KnockoutNode:
+    """The node of a ranking at the place of a cell; `neurons` None: of a ranking that no relevance makes."""
+    rows = subset(config, model, cell.task)
+    if neurons is not None:
+        ranked_by: dict[str, Any] = {"neurons": neurons.key}
+    else:
+        ranked_by = {
+            "ranking": ranking,
+            "model": model.resolved.identity,
+            "attention": model.resolved.config.attn,
+            "dtype": cell.dtype,
+            "inputs": model.inputs[cell.task].digest,
+            "subset": rows.tolist(),
+            "seed": config.seed,
+        }
+    if means is not None:
+        ranked_by["means"] = means.key
+    return KnockoutNode(
+        # a method of the run may have the name of a ranking that needs none
+        artifact=Artifact("knockouts", cell.model, cell.task, cell.dtype, ranking),
+        key_fields=dict(
+            version=VERSION,
+            schema=titled(SCHEMA),
+            explanation=explanation,
+            counts=settings.counts,
+            **versions([explanation]),
+            **ranked_by,
+        ),
+        samples=len(rows),
+        made_of=tuple(artifact for artifact in (neurons, means) if artifact is not None),
+        forwards=explanation,
+        model=model,
+        ranking=ranking,
+        neurons=neurons,
+        means=means,
+        explanation=explanation,
+        counts=tuple(settings.counts),
+    )
+
+
+def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
+    """The samples, the same for every ranking: indices into the views."""
+    return model.inputs[task].subset(config.finer("neurons")[task], config.seed)
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    settings = config.neurons.knockout if config.neurons else None
+    if settings is None or not settings.takes(task=task, model=model.name):
+        return {}
+    named = [name for name in methods if settings.takes(method=name)]
+    rankings = relevance.FINER["neurons"].expected(config, model, task, named)
+    every = relevance.FINER["neurons"].expected(config, model, task, methods)
+    return {dtype: rankings[dtype] + len(OTHERS) for dtype, count in every.items() if count}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The inputs of a part: shards of the relevance that ranks neurons, and of the means that they are set to."""
+
+    relevance: tuple[str, ...] | None  # None: the worker makes the ranking
+    means: tuple[str, ...]  # of a layer each, the lowest first; empty: neurons are set to zero
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """Samples whose forwards make about UNIT_TOKENS for one ranking."""
+    first, config = nodes[0], run.config
+    assert isinstance(first, KnockoutNode)
+    inputs = first.plan.inputs[first.artifact.task]
+    rows = subset(config, first.plan, inputs.task)
+    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
+    ranked = {node: _ranked(run.ledger, node) for node in nodes if isinstance(node, KnockoutNode)}
+    for cut in cut_by_tokens(inputs, rows, inputs.lengths * (1 + len(first.counts)), UNIT_TOKENS):
+        parts = tuple(Part(node, cut.name, shards) for node, shards in ranked.items())
+        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+
+
+def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
+    relevance = None if node.neurons is None else tuple(ledger.files(node.neurons))
+    means: tuple[str, ...] = ()
+    if node.means is not None:
+        shards = (ledger.record(node.means) or {})["shards"]
+        means = tuple(f"{node.means.folders[1]}/{shard}" for shard in shards)
+    return Ranked(relevance, means)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The explained numbers without the neurons of every ranking; samples that a method rejected have no rows."""
+    from evaluation.scoring.neuron_ablation import NeuronAblation
+    from jobs.runner.rows import that_fits
+
+    shards = parts[0].inputs.means
+    means = opened.remembered("means", shards, lambda: _means_in(opened, shards)) if shards else None
+    rankings = {part: _rankings(opened, part, rows) for part in parts}
+    node = parts[0].node
+    assert isinstance(node, KnockoutNode)
+
+    def tables(token_budget: int) -> dict[Part, list[dict[str, Any]]]:
+        knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget, means)
+        numbers: dict[Part, list[dict[str, Any]]] = {part: [] for part in parts}
+        for row in rows:
+            sample = row["sample_id"]
+            of_row: dict[Part, Neurons | None] = {}
+            for part, ranked in rankings.items():
+                if ranked is None:
+                    of_row[part] = None
+                elif sample in ranked:
+                    of_row[part] = ranked[sample]
+            explained = knockout.sample(row, {_ranking(part): neurons for part, neurons in of_row.items()})
+            for part in of_row:
+                numbers[part].append(_row(node, sample, _ranking(part), explained[_ranking(part)]))
+        return numbers
+
+    numbers, splits = that_fits(tables, opened.token_budget)
+    return {part: _made(numbers[part], part, rows, rankings[part], splits) for part in parts}
+
+
+def _ranking(part: Part) -> str:
+    return part.node.artifact.method
+
+
+def _row(node: KnockoutNode, sample: str, ranking: str, explained: np.ndarray) -> dict[str, Any]:
+    """A row of KNOCKOUTS."""
+    return {
+        "sample_id": sample,
+        "explanation": node.explanation,
+        "ranking": ranking,
+        "removed": [0, *node.counts],
+        "explained": explained.tolist(),
+    }
+
+
+def _made(
+    numbers: list[dict[str, Any]], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
+) -> Made:
+    detail = f"{_ranking(part)} has no relevance of it"
+    without = [row["sample_id"] for row in rows if rankings is not None and row["sample_id"] not in rankings]
+    rejects = tuple(Reject(sample, NO_RELEVANCE, detail) for sample in without)
+    return Made(pa.Table.from_pylist(numbers, schema=SCHEMA), rejects, splits)
+
+
+def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neurons] | None:
+    """The neurons, (layer, neuron), of each sample, the most relevant first; samples without relevance are absent.
+
+    None where no relevance ranks them and the worker makes the ranking itself.
+    """
+    node = part.node
+    assert isinstance(node, KnockoutNode)
+    if part.inputs.relevance is None:
+        return None
+    names = pa.array([row["sample_id"] for row in rows], pa.string())
+    rankings: dict[str, Neurons] = {}
+    for path in part.inputs.relevance:
+        table = opened.store.read(path, NEURONS, ["sample_id", "explanation", "layer", "neuron"])
+        of_samples = pc.is_in(table["sample_id"], names)
+        table = table.filter(pc.and_(of_samples, pc.equal(table["explanation"], node.explanation)))
+        samples, layers, neurons = (table[column].to_pylist() for column in ("sample_id", "layer", "neuron"))
+        for sample, of_layers, of_neurons in zip(samples, layers, neurons, strict=True):
+            rankings[sample] = list(zip(of_layers, of_neurons, strict=True))
+    return rankings
+
+
+def _means_in(opened: Opened, shards: Sequence[str]) -> list[np.ndarray]:
+    """The means [F] in shards of a layer each, lowest first.
+
+    They are NaN of a neuron that was never finite, and of one whose expert no token was sent to.
+    """
+    tables = [opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
+    return [table["mean"].to_numpy() for table in tables]
+
+
+def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+    """The sources of the ablations, and the number of samples with finite numbers; the others count as rejects too."""
+    assert isinstance(node, KnockoutNode)
+    numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
+    finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
+    entries: dict[str, Any] = {
+        "neurons": node.neurons and node.neurons.name,
+        "means": node.means and node.means.name,
+        "samples": finite.count(True),
+    }
+    if finite.count(False):
+        entries["rejects"] = {"not_finite": finite.count(False)}
+    return entries
+
+
+KNOCKOUTS = Product(
+    name="knockouts",
+    title="sets of knock-outs",
+    stage="neurons",
+    nodes=nodes,
+    expected=_expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+    close=partial(close, conclusion=_conclude),
+)

@@ -1,0 +1,87 @@
+"""The latest run in short, ROOT/runs/LATEST.json and LATEST.md: new artifacts, changed groups of methods, failures.
+
+For whoever schedules runs and does not watch them. A run that had nothing to do leaves both as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from jobs.products.table import PRODUCTS
+from jobs.store import Artifact, Ledger, Store
+
+JSON, MARKDOWN = "runs/LATEST.json", "runs/LATEST.md"
+Groups = Mapping[tuple[str, str], list[list[str]]]  # methods of each group, the best first, by (model, task)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The results of a run and the work that it left undone."""
+
+    record: str  # the name of its record beside these files
+    begun: str
+    ended: str
+    ending: str  # "complete", "incomplete", "stopped", or the error that ended it
+    failures: Sequence[str]
+    made: Sequence[Artifact]
+    before: Groups
+    now: Groups
+
+    @property
+    def changed(self) -> dict[tuple[str, str], tuple[list[list[str]] | None, list[list[str]] | None]]:
+        """The groups before and now where they differ, None where there were none, by (model, task)."""
+        pairs = {setting: (self.before.get(setting), self.now.get(setting)) for setting in (*self.before, *self.now)}
+        return {setting: (before, now) for setting, (before, now) in pairs.items() if before != now}
+
+    def as_json(self) -> str:
+        groups = [
+            {"model": model, "task": task, "before": before, "now": now}
+            for (model, task), (before, now) in self.changed.items()
+        ]
+        facts = {"record": self.record, "begun": self.begun, "ended": self.ended, "ending": self.ending}
+        made = [asdict(artifact) for artifact in self.made]
+        return json.dumps({**facts, "failures": self.failures, "new": made, "groups": groups}, indent=1)
+
+    def as_markdown(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        counts = (
+            (len(self.made), "new artifacts"),
+            (len(self.changed), "changed groups"),
+            (len(self.failures), "failures"),
+        )
+        yield f"# {self.ending}: {', '.join(f'{count} {name}' for count, name in counts)}"
+        yield f"\n{self.begun} to {self.ended}, all of it in {self.record}"
+        if self.made:
+            yield "\n## New\n\n| model | new |\n|---|---|"
+            yield from self._made()
+        if self.changed:
+            yield "\n## Changed groups\n"
+            yield "The best first: tests find no other method of a group, or of those behind it, better.\n"
+            for (model, task), (before, now) in self.changed.items():
+                yield f"* {model}, {task}: {_in_words(now)}; before: {_in_words(before)}"
+        if self.failures:
+            yield "\n## Failures\n"
+            yield from (f"* {failure}" for failure in self.failures)
+
+    def _made(self) -> Iterator[str]:
+        """A row of the table for each model."""
+        models: dict[str, Counter[str]] = defaultdict(Counter)
+        for artifact in self.made:
+            models[artifact.model or "all models"][PRODUCTS[artifact.product].title] += 1
+        for model, counts in models.items():
+            yield f"| {model} | {', '.join(f'{count} {title}' for title, count in counts.items())} |"
+
+
+def groups_of(store: Store) -> Groups:
+    """The groups of methods in the report that the root has now; none of older versions' reports."""
+    record = Ledger(store).latest(Artifact("report")) or {}
+    return {(model, task): groups for model, task, groups in record.get("groups", ())}
+
+
+def _in_words(groups: list[list[str]] | None) -> str:
+    return "none" if groups is None else " > ".join(", ".join(group) for group in groups)

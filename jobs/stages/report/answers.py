@@ -1,0 +1,73 @@
+"""Entries of the report's explorer of answers: the sources of each answer by every method."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.ablations.means import Variant
+from evaluation.report.explorers.sources import MethodSources, entry
+from evaluation.report.results import Methods, rank
+from evaluation.report.sections.sources import named
+from evaluation.schema import ANSWER_VIEW, SOURCES
+from jobs.plan.node import Run
+from jobs.products.answers import sources
+from jobs.products.answers.node import SourcesNode
+from jobs.stages.report.samples import rows_by_id
+
+Row = Mapping[str, Any]
+Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by sample and way
+
+
+def answer_entries(run: Run, methods: Methods) -> Iterator[dict[str, Any]]:
+    """An entry for each answer that is shown, of each model and way; those of a task follow each other."""
+    done = [node for node in sources.nodes(run) if run.ledger.is_done(node.artifact)]
+    cells = dict.fromkeys((node.artifact.task, node.artifact.model) for node in done)
+    for task, model in sorted(cells, key=lambda cell: list(run.config.tasks).index(cell[0])):
+        nodes = [node for node in done if (node.artifact.task, node.artifact.model) == (task, model)]
+        yield from _entries(run, nodes, methods)
+
+
+def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[dict[str, Any]]:
+    """The entries of one model's answers to one task."""
+    model = nodes[0].plan
+    artifact = nodes[0].artifact
+    shown = sorted(nodes[0].shown)
+    views = rows_by_id(run.store, model.inputs[artifact.task].paths, ANSWER_VIEW, shown)
+    for (sample, way), claims in sorted(_claims(run, nodes, shown).items()):
+        view = views[sample]
+        claims.sort(key=lambda claim: (*rank(methods, claim[0].method), claim[0].explanation))
+        ablating = (number for number, (_, row) in enumerate(claims) if row["ablated"])
+        yield entry(
+            view["prompt"],
+            view["unit_spans"],
+            view["answer"],
+            view["answer_spans"],
+            [MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()) for variant, row in claims],
+            evidence=view["unit_evidence"],
+            turns=None if view["turns"] is None else json.loads(view["turns"]),
+            pair=(0, next(ablating, 1)),
+            sample_id=sample,
+            model=artifact.model,
+            task=artifact.task,
+            way=way,
+            untrained=model.resolved.config.id.startswith("random/"),
+        )
+
+
+def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Claims:
+    """The rows of samples that hold a method's relevance itself, not one of a smaller budget or a screened one."""
+    claims: Claims = defaultdict(list)
+    for node in nodes:
+        table = run.ledger.read(node.artifact, SOURCES)
+        table = table.filter(pc.is_in(table["sample_id"], pa.array(shown, pa.string())))
+        for row in table.to_pylist():
+            if row["drop_l"]:  # others have no drops
+                variant = Variant(node.artifact.method, row["explanation"])
+                claims[row["sample_id"], row["way"]].append((variant, row))
+    return claims

@@ -1,0 +1,100 @@
+"""The sources of whole answers, by every method, on a page of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluation.ablations.means import Judgement, judgement_of
+from evaluation.report.overview.leaderboard import seconds_of
+from evaluation.report.page import Part
+from evaluation.report.sections.sources import PAGE, Judged, error_figures, sources_tables
+from evaluation.schema import RUNTIME
+from evaluation.schema import SOURCES as SCHEMA
+from jobs.config.methods import configured
+from jobs.plan.clusters import clusters_of
+from jobs.plan.node import Run
+from jobs.products.answers import sources
+from jobs.products.answers.ablations import timings_of
+from jobs.products.answers.node import SourcesNode
+from jobs.stages.report.reported import Reported
+
+UNTRAINED = (
+    "Untrained: some models have random weights and never said these answers. Their numbers show form and cost, and "
+    "nothing of methods."
+)
+Setting = tuple[str, str, str]  # model, task, way
+
+
+def sources_part(report: Reported) -> Part:
+    """The judgement of every method that is done; sets that are not are counted."""
+    run, methods = report.run, report.results.methods
+    nodes = list(sources.nodes(run))
+    lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
+    notes = [f"{lacking} sets of sources are not done: run `closelook ablations`."] if lacking else []
+    judged = [_judged(report, nodes, judgement) for judgement in _judgements(run, nodes)]
+    notes += [UNTRAINED] if any(judged_setting.untrained for judged_setting in judged) else []
+    figures = error_figures(judged, methods, report.results.baseline)
+    tables = sources_tables(judged, methods) if judged else []
+    needs = "a task of whole answers"
+    how = report.why_lacking("No sources were ablated", ["ablations"], "`closelook ablations`", needs)
+    return Part("Sources of answers", how, figures, tables[:1], " ".join(notes), page=PAGE, details=tables[1:])
+
+
+def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
+    """The judgement of every model, task and way."""
+    rows: dict[Setting, dict[str, list[Mapping[str, Any]]]] = {}
+    for node in nodes:
+        at = node.artifact
+        if run.ledger.is_done(at):
+            for row in run.ledger.read(at, SCHEMA).to_pylist():
+                rows.setdefault((at.model, at.task, row["way"]), {}).setdefault(at.method, []).append(row)
+    for setting, by_method in rows.items():
+        clusters = clusters_of(run.ledger, setting[1])
+        yield judgement_of(setting, by_method, run.config.report.resamples, run.config.seed, clusters)
+
+
+def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement) -> Judged:
+    """A judgement with its costs: passes of relevance by their records, and ablated prompts one forward each."""
+    run = report.run
+    setting_nodes = [
+        node for node in nodes if (node.artifact.model, node.artifact.task) == (judgement.model, judgement.task)
+    ]
+    lengths = setting_nodes[0].plan.inputs[judgement.task].lengths
+    passes, of_pass, methods = {}, _pass_seconds(report, setting_nodes), configured(run.config)
+    for node in setting_nodes:
+        method = node.artifact.method
+        record = methods[method].configured(**node.chosen)
+        passes[method] = record.cost(float(lengths.mean())) + bool(record.rules) if node.requests else 0.0
+    of_prompt = _prompt_seconds(report, setting_nodes, judgement.way)
+    counts = {variant: passes[variant.method] + prompts for variant, prompts in judgement.prompts.items()}
+    seconds = {}
+    for variant, prompts in judgement.prompts.items():
+        known = of_pass.get(variant.method, None if passes[variant.method] else 0.0)
+        if known is not None and (of_prompt is not None or not prompts):
+            seconds[variant] = known + prompts * (of_prompt or 0.0)
+    untrained = setting_nodes[0].plan.resolved.config.id.startswith("random/")
+    return Judged(judgement, counts, seconds, untrained)
+
+
+def _pass_seconds(report: Reported, nodes: Sequence[SourcesNode]) -> dict[str, float]:
+    """Median seconds of a sample's relevance, by method: its pass, or its share of one that several methods share."""
+    store, at = report.run.store, nodes[0].artifact
+    files = store.files(store.runtime(at.model, at.task, at.dtype))
+    rows = store.read(files, RUNTIME).to_pylist() if files else []
+    setting = {"model": at.model, "task": at.task, "dtype": at.dtype}
+    seconds_by_method = seconds_of(
+        [row | setting for row in rows], {(at.model, at.task): at.dtype}, report.results.methods
+    )
+    return {method: seconds for (_, _, method), seconds in seconds_by_method.items()}
+
+
+def _prompt_seconds(report: Reported, nodes: Sequence[SourcesNode], way: str) -> float | None:
+    """Median seconds of an ablated prompt; None where none was timed."""
+    [ablated] = {made for node in nodes for made in node.made_of if (made.product, made.method) == ("ablations", way)}
+    store = report.run.store
+    files = store.files(timings_of(store, ablated))
+    rows = store.read(files, RUNTIME, ["wall_s", "batch"]).to_pylist() if files else []
+    return float(np.median([row["wall_s"] / row["batch"] for row in rows])) if rows else None

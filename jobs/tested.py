@@ -1,0 +1,152 @@
+"""Tests between the methods of a run, as its report makes them: means with intervals, differences with p, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+
+from evaluation.report.results import CellKey
+from evaluation.scoring.faithfulness.scores import MEASURES
+from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.samples import VARIANT
+from evaluation.scoring.statistics import Comparison
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
+from jobs.stages.report.reported import Reported
+from jobs.stages.report.results import results_of
+from jobs.store import Ledger, Store
+
+KEY = ("model", "task", "dtype", "method", *VARIANT, "metric")  # of a score
+_TEXT, _NUMBER, _COUNT = pa.string(), pa.float64(), pa.int64()
+_PLACE = dict.fromkeys(("model", "task", "dtype", "way", "explained"), _TEXT)
+_ENDS = dict.fromkeys(("low", "high"), _NUMBER)  # of the 95 % interval
+MEANS = pa.schema(
+    {
+        **_PLACE,
+        **dict.fromkeys(("metric", "method", "explanation", "embedding"), _TEXT),
+        "group": _COUNT,
+        "value": _NUMBER,
+        **_ENDS,
+        "n": _COUNT,
+    }
+)
+DIFFERENCES = pa.schema(
+    {
+        **_PLACE,
+        **dict.fromkeys(("metric", "method", "other"), _TEXT),
+        "difference": _NUMBER,
+        **_ENDS,
+        "p": _NUMBER,
+        "smallest": _NUMBER,
+        "n": _COUNT,
+    }
+)
+GROUPS = pa.schema({**_PLACE, "metric": _TEXT, "group": _COUNT, "methods": pa.list_(_TEXT), "n": _COUNT})
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The comparison of the methods of a model on a task, by metrics against evidence or by areas of curves."""
+
+    model: str
+    task: str
+    dtype: str
+    way: str  # in which tokens are taken away; empty of evidence
+    explained: str  # the number that curves follow; empty of evidence
+    comparison: Comparison
+    higher_is_better: Mapping[str, bool]  # by metric
+    variants: Mapping[str, Sequence[str]]  # by method: explanation, embedding, and of evidence tokens and scope
+    by_chance: Sequence[str] = ()  # methods that are compared by their exact chance, not by what they drew
+
+    @property
+    def place(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in _PLACE}
+
+    def groups(self, metric: str) -> list[tuple[str, ...]]:
+        """The methods in groups, the best first: no other of a group and of those below is shown to be better."""
+        return self.comparison.groups(metric, self.higher_is_better[metric])
+
+
+def tested(config: RunConfig, store: Store) -> list[Tested]:
+    """All comparisons that the report of a run would show, of what is complete."""
+    plan = make_plan(config, store)
+    results = results_of(config, plan, store)
+    tests = []
+    for (model, task, dtype), comparison in results.comparisons.items():
+        better = {name: METRICS[name].higher_is_better for name in comparison.metrics}
+        variants = {method: results.defaults[CellKey(model, task, dtype, method)] for method in comparison.methods}
+        by_chance = [results.baseline] if (model, task) in results.floors and results.baseline else []
+        tests.append(Tested(model, task, dtype, "", "", comparison, better, variants, by_chance))
+    for drawn in Reported(Run(config, plan, Ledger(store)), results).drawn:
+        of_areas = drawn.areas.comparison
+        if of_areas is not None:
+            better = {name: MEASURES[name].higher_is_better for name in of_areas.metrics}
+            setting = (drawn.model, drawn.task, drawn.dtype, drawn.perturbation, drawn.score)
+            tests.append(Tested(*setting, of_areas, better, drawn.areas.variants))
+    return tests
+
+
+def means(every: Iterable[Tested]) -> pa.Table:
+    """A row for each metric and method: the mean over the samples that all methods have, its interval, its group."""
+    rows = [row for test in every for metric in test.comparison.metrics for row in _means(test, metric)]
+    return pa.Table.from_pylist(rows, MEANS)
+
+
+def _means(test: Tested, metric: str) -> Iterator[dict[str, Any]]:
+    comparison, k = test.comparison, test.comparison.metrics.index(metric)
+    for number, group in enumerate(test.groups(metric), start=1):
+        for method in group:
+            at = comparison.methods.index(method), k
+            explanation, embedding, *_ = test.variants[method]
+            variant = {"method": method, "explanation": explanation, "embedding": embedding}
+            mean = {"value": comparison.mean[at], "low": comparison.low[at], "high": comparison.high[at]}
+            yield {**test.place, "metric": metric, **variant, "group": number, **mean, "n": comparison.n}
+
+
+def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """The rows of `means` about evidence, by the columns KEY of the scores that they are about."""
+    rows = {}
+    for test in every:
+        for metric in test.comparison.metrics if not test.way else ():
+            for row in _means(test, metric):
+                method = row["method"]
+                if method not in test.by_chance:
+                    rows[(test.model, test.task, test.dtype, method, *test.variants[method], metric)] = row
+    return rows
+
+
+def differences(every: Iterable[Tested]) -> pa.Table:
+    """A row for each metric and pair of methods: the first's mean minus the other's, its interval, and p after Holm.
+
+    `smallest` is the difference that so many samples tell four times in five.
+    """
+    rows = [row for test in every for metric in test.comparison.metrics for row in _differences(test, metric)]
+    return pa.Table.from_pylist(rows, DIFFERENCES)
+
+
+def _differences(tested_setting: Tested, metric: str) -> Iterator[dict[str, Any]]:
+    comparison, k = tested_setting.comparison, tested_setting.comparison.metrics.index(metric)
+    smallest = None if comparison.smallest is None else comparison.smallest[k]
+    for at, other in combinations(range(len(comparison.methods)), 2):
+        cell = at, other, k
+        pair = {"method": comparison.methods[at], "other": comparison.methods[other]}
+        difference = comparison.mean[at, k] - comparison.mean[other, k]
+        ends = {"low": comparison.difference_low[cell], "high": comparison.difference_high[cell]}
+        test = {"p": comparison.p[cell], "smallest": smallest, "n": comparison.n}
+        yield {**tested_setting.place, "metric": metric, **pair, "difference": difference, **ends, **test}
+
+
+def groups(every: Iterable[Tested]) -> pa.Table:
+    """A row for each metric and group of methods, the best first; a first group of one method is a winner."""
+    rows = []
+    for test in every:
+        for metric in test.comparison.metrics:
+            for number, methods in enumerate(test.groups(metric), start=1):
+                in_group = {"group": number, "methods": list(methods), "n": test.comparison.n}
+                rows.append({**test.place, "metric": metric, **in_group})
+    return pa.Table.from_pylist(rows, GROUPS)

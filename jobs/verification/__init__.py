@@ -1,0 +1,1 @@
+"""Models that were verified: this project's own runs, and those of users."""

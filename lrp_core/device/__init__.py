@@ -1,0 +1,1 @@
+"""Memory, precision, copies and clocks of the devices that models run on."""

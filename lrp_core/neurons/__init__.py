@@ -1,0 +1,1 @@
+"""Neurons of feed-forward layers: their activity, their logit lens, the contexts where they are most active."""

@@ -1,0 +1,156 @@
+"""The contexts of a corpus in which a neuron is most active, explained from its own activation.
+
+A text's score is the largest activation over its positions (AttnLRP 4.3).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+
+from lrp_core.device.transfer import to_host
+from lrp_core.interventions.neurons import check_neuron
+from lrp_core.methods.gradients import READINGS, attribution
+from lrp_core.neurons.activations import peaks_of
+from lrp_core.neurons.activity import batch_of, counting
+from lrp_core.neurons.near_ties import SPARE, runs
+from lrp_core.parts.block import FeedForward
+from lrp_core.readers.feed_forward import Passing, at_neurons
+from lrp_core.records.types import UnsupportedMethod
+from lrp_core.rules.neurons import share_above
+from lrp_core.rules.scope import rules_on
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
+
+NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and its token ids
+
+
+@dataclass(frozen=True, order=True)
+class Context:
+    """A text in which a neuron is active: how much, and where. Of equal activations the earlier text is the better."""
+
+    value: float
+    rank: int  # minus the number of the text
+    position: int = field(compare=False)
+    ids: tuple[int, ...] = field(compare=False)
+
+    @property
+    def number(self) -> int:
+        """The number of the text in the corpus, from 0."""
+        return -self.rank
+
+
+def best_contexts(
+    view: ModelView,
+    texts: Iterable[Sequence[int]],
+    layer: int,
+    neuron: int,
+    count: int,
+    rows: int = 16,
+    apart: Collection[int] = (),
+) -> list[Context]:
+    """The `count` texts, token ids each, in which the neuron's largest activation is largest, in descending order.
+
+    Texts are streamed, `rows` in a forward; no more than the best and SPARE others are held. These are computed again,
+    each alone, and ranked so: what shares a batch decides nothing. What is still equal but for rounding stands in the
+    order of the texts, since processors round otherwise. At tokens whose ids are `apart`, as those that a
+    tokenizer's template adds, activations do not count. Raises UserError as `check_neuron`.
+    """
+    check_neuron(view, layer, neuron)
+    look = partial(_contexts, view, layer=layer, neuron=neuron, apart=torch.tensor(sorted(apart), dtype=torch.int64))
+    best: list[Context] = []
+    part: list[tuple[int, Sequence[int]]] = []
+    for numbered in enumerate(texts):
+        part.append(numbered)
+        if len(part) == rows:
+            best = heapq.nlargest(count + SPARE, [*best, *look([part])])
+            part = []
+    finalists = heapq.nlargest(count + SPARE, [*best, *(look([part]) if part else ())])
+    alone = sorted(look([[(context.number, context.ids)] for context in finalists]), reverse=True)
+    run_of = runs(np.array([[context.value for context in alone]]))[0]
+    order = sorted(range(len(alone)), key=lambda index: (run_of[index], alone[index].number))
+    return [alone[index] for index in order[:count]]
+
+
+@torch.inference_mode()
+def _contexts(
+    view: ModelView,
+    batches: Sequence[Sequence[tuple[int, Sequence[int]]]],
+    layer: int,
+    neuron: int,
+    apart: torch.Tensor,
+) -> list[Context]:
+    """The context of each numbered text, in a forward for each batch; the device is waited for once."""
+    of_batches: list[torch.Tensor] = []  # the values of a batch, then their positions
+    for texts in batches:
+        batch = batch_of([ids for _, ids in texts]).to(view.device)
+        with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
+            view.hidden(batch)
+        of_batches += [of[:, neuron] for of in peaks.of(layer)]
+    on_host = to_host(of_batches)
+    contexts = []
+    for texts, values, positions in zip(batches, on_host[::2], on_host[1::2], strict=True):
+        for (number, ids), value, position in zip(texts, values.tolist(), positions.tolist(), strict=True):
+            if math.isfinite(value):
+                contexts.append(Context(value, -number, position, tuple(ids)))
+    return contexts
+
+
+def explain_context(view: ModelView, context: Context, layer: int, neuron: int, method: str = "attnlrp") -> list[float]:
+    """Relevance of the context's tokens for the neuron's activation at its position, by a gradient-family method.
+
+    Raises as `explain_contexts`.
+    """
+    (relevance,) = explain_contexts(view, [(context, layer, neuron)], method)
+    return relevance
+
+
+def explain_contexts(
+    view: ModelView, asked: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
+) -> list[list[float]]:
+    """The relevance of tokens for the activations of neurons, each in its context, from one forward and one backward
+    pass.
+
+    Raises UnsupportedMethod for methods of another family, UserError as `check_neuron`.
+    """
+    for _, layer, neuron in asked:
+        check_neuron(view, layer, neuron)
+    if method not in READINGS:
+        raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
+    reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
+    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]] = {}  # by layer: what entered each part
+    with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
+        token, full = (one.detach() for one in view.embed(batch))
+        token.requires_grad_()
+        for layer in {layer for _, layer, _ in asked}:
+            undo.enter_context(at_neurons(view.blocks[layer], partial(_keep, inputs=inputs, layer=layer)))
+        with rules_on(view, (reading.composite,)):
+            view.hidden(batch, token)
+            explained = []
+            for row, (one, layer, neuron) in enumerate(asked):
+                part = view.blocks[layer].part_of(neuron)
+                x, passing = inputs[layer, part]
+                share = share_above(part, view.family, reading.composite.bilinear)
+                # gate and signal have half each of a product's relevance: here the product is what is explained
+                activation = passing.spread(x, batch.input_ids.shape)[row, one.position, neuron - part.first]
+                explained.append(activation.to(view.device) * share)
+            (gradient,) = torch.autograd.grad(torch.stack(explained).sum(), token)  # rows know nothing of each other
+    relevance = attribution(gradient, full, batch.attention_mask, reading.measure).cpu()
+    return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
+
+
+def _keep(
+    x: torch.Tensor,
+    passing: Passing,
+    *,
+    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]],
+    layer: int,
+) -> None:
+    inputs[layer, passing.part] = x, passing

@@ -1,0 +1,160 @@
+"""Neurons of feed-forward layers: the most relevant ones, the words they promote, the tokens nearest to their keys.
+
+A neuron's value vector is its column of the down projection, its key its row of the input matrix, the gate's in gated
+layers (Geva et al. 2022; AttnLRP 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lrp_core.device.precision import wide
+from lrp_core.interventions.neurons import check_neuron
+from lrp_core.neurons.near_ties import SPARE
+from lrp_core.parts.weights import weights_of
+from lrp_core.records.types import Relevance, UserError
+from lrp_core.views.view import ModelView
+
+
+@dataclass(frozen=True)
+class TopNeuron:
+    """A neuron that matters in one sample."""
+
+    layer: int
+    neuron: int  # its number; `view.neuron_names` says what it is called
+    relevance: float  # the sum over positions
+    position: int  # where its absolute relevance is largest
+    value: float  # its activation there
+
+
+def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> list[list[TopNeuron]]:
+    """The `count` most relevant neurons of each sample, in descending order, signed or by magnitude.
+
+    Of equal relevance the lower layer, then the lower number comes first. There are fewer where most neurons are those
+    of experts to which no token of the sample was sent: these are left out. Raises UserError for relevance that was not
+    asked for with `neurons=True`.
+    """
+    total, positions, values = relevance.neurons, relevance.neuron_positions, relevance.neuron_values
+    if total is None or positions is None or values is None:
+        raise UserError("relevance of neurons was not asked for: give neurons=True")
+    width = total.shape[-1]
+    chosen = []
+    for of_sample, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
+        ranked = of_sample.abs() if absolute else of_sample
+        order = ranked.sort(descending=True, stable=True).indices
+        order = order[at[order] >= 0][:count]
+        layers, numbers = (order // width).tolist(), (order % width).tolist()
+        columns = layers, numbers, of_sample[order].tolist(), at[order].tolist(), value[order].tolist()
+        chosen.append([TopNeuron(*neuron) for neuron in zip(*columns, strict=True)])
+    return chosen
+
+
+Tokens = tuple[tuple[int, float], ...]  # (token, its number)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The addition of a neuron to the logits of the vocabulary for each unit of activation."""
+
+    promoted: Tokens  # their logits, the largest first
+    suppressed: Tokens  # the smallest first
+    entropy: float  # of the softmax over the vocabulary, in nats: low where few words stand out
+
+
+_AT_ONCE = 1 << 24  # logits that are formed together
+
+
+def writes_words(view: ModelView) -> bool:
+    """True if value vectors can be multiplied with the unembedding: both are as wide."""
+    return _vocabulary(view, unembedding=True).shape[1] == view.d_model
+
+
+def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool = False) -> Writing:
+    """`writings_of` one neuron."""
+    return writings_of(view, layer, [neuron], count, normed)[0]
+
+
+def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int, normed: bool = False) -> list[Writing]:
+    """The neurons' value vectors times the unembedding (Geva et al. 2022), biases left out.
+
+    `normed` multiplies them by the weight of the final norm first. Models that predict labels are read through their
+    token embeddings. Raises UserError as `check_neuron`, for `normed` without a final norm, and where tokens are read
+    in another width than that of layers.
+    """
+    for neuron in neurons:
+        check_neuron(view, layer, neuron)
+    vectors = view.blocks[layer].neuron_vectors(neurons, written=True)  # [N, D]
+    if normed:
+        if view.final_norm is None:
+            raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
+        vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
+    vocabulary = _vocabulary(view, unembedding=True)
+    writings: list[Writing] = []
+    if vocabulary.shape[1] != vectors.shape[1]:
+        raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
+    for some in wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
+        logits = some @ vocabulary.T  # [n, V]
+        share = logits.log_softmax(1)
+        entropy = -(share.exp() * share).sum(1)
+        promoted = _first(some, vocabulary, logits, count, largest=True)
+        suppressed = _first(some, vocabulary, logits, count, largest=False)
+        writings += map(Writing, promoted, suppressed, entropy.tolist())
+    return writings
+
+
+def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> Tokens:
+    """`keys_of` one neuron. Raises UserError where tokens are embedded in another width than that of layers."""
+    (tokens,) = keys_of(view, layer, [neuron], count)
+    if not tokens:
+        raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
+    return tokens
+
+
+def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[Tokens]:
+    """The tokens whose embeddings are nearest to the neurons' keys, by cosine: (token, cosine), the largest first.
+
+    The weight of the norm before the feed-forward layer, if there is one, is folded into the keys. None where tokens
+    are embedded in another width than that of layers.
+    """
+    for neuron in neurons:
+        check_neuron(view, layer, neuron)
+    block = view.blocks[layer]
+    keys = block.neuron_vectors(neurons, written=False)  # [N, D]
+    norm = {"pre": block.mlp_norm, "post": block.attention_norm}.get(view.family.norm_order)
+    if norm is not None:
+        keys = keys * norm.parameters()[0].to(keys.device)
+    keys = wide(keys).cpu()
+    tokens = _vocabulary(view, unembedding=False)
+    if tokens.shape[1] != keys.shape[1]:
+        return [()] * len(neurons)
+    nearest = []
+    for some in keys.split(max(1, _AT_ONCE // len(tokens))):
+        of_keys, of_tokens = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
+        nearest += _first(of_keys, of_tokens, of_keys @ of_tokens.T, count, largest=True)
+    return nearest
+
+
+def _first(vectors: Tensor, words: Tensor, values: Tensor, count: int, *, largest: bool) -> list[Tokens]:
+    """The `count` largest or smallest (token, value) of each row of `values` [N, V], of equal ones the first or last.
+
+    They are products of `vectors` [N, D] and `words` [V, D]. Finalists are formed again in float64, a vector at a time:
+    what other vectors are asked decides no order.
+    """
+    finalists = values.sort(dim=1, descending=largest, stable=True).indices[:, : count + SPARE]
+    rows = []
+    for ids, vector in zip(finalists.sort(dim=1, descending=not largest).values, vectors.double(), strict=True):
+        order = (words[ids].double() @ vector).sort(descending=largest, stable=True)
+        tokens, numbers = ids[order.indices][:count].tolist(), order.values[:count].tolist()
+        rows.append(tuple(zip(tokens, numbers, strict=True)))
+    return rows
+
+
+def _vocabulary(view: ModelView, unembedding: bool) -> Tensor:
+    """Rows [V, D] of the unembedding, or of the token embedding, on the CPU, in float32 at least."""
+    module = view.unembedding if unembedding and not view.kind.labels else view.token_embedding
+    with weights_of(module) as weights:
+        return wide(weights.weight.detach()).cpu()

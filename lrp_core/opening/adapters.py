@@ -1,0 +1,259 @@
+"""LoRA adapters, read by peft: merged into the weights of their base, or kept beside them. Safetensors only."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Collection, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from lrp_core.families import family_of
+from lrp_core.parts.weights import ADDED_WEIGHTS
+from lrp_core.records.types import UnsupportedModel, UserError
+
+SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."  # of every name in an adapter's file, before the name in its base
+_PLAIN_STARTS = (True, False, "gaussian")  # of training; others leave a base with other weights
+#: Settings by which an adapter does more than add B A to weights or replace whole modules.
+_MORE_THAN_SUMS = (
+    *("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "monteclora_config"),
+    *("trainable_token_indices", "use_bdlora", "use_qalora"),
+)
+
+
+def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
+    """The folder of an adapter that is one, or the hub's cache of its id.
+
+    Raises UserError for what is neither or lacks safetensors weights, and what the hub raises when it does not answer.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, RepositoryNotFoundError
+
+    directory = Path(adapter).expanduser()
+    if directory.is_dir():
+        lacking = [name for name in (SETTINGS, WEIGHTS) if not (directory / name).is_file()]
+    elif directory.is_absolute() or str(adapter).startswith((".", "~")):
+        raise UserError(f"there is no adapter directory {directory}")
+    else:
+        lacking = []
+        try:
+            paths = [hf_hub_download(str(adapter), n, local_files_only=local_files_only) for n in (SETTINGS, WEIGHTS)]
+            directory = Path(paths[0]).parent
+        except (RepositoryNotFoundError, HFValidationError):
+            raise UserError(f"{adapter} is neither a directory nor an adapter on the hub") from None
+        except EntryNotFoundError as error:
+            if local_files_only:
+                raise
+            lacking = [name for name in (SETTINGS, WEIGHTS) if name in str(error)] or [WEIGHTS]
+    if lacking:
+        raise UserError(f"the adapter {adapter} has no {' and no '.join(lacking)} (other formats are not loaded)")
+    return directory
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of an adapter. Raises UserError for kinds of adapters that are not supported."""
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        kind, start = settings["peft_type"], settings.get("init_lora_weights", True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / SETTINGS} says nothing of an adapter ({type(error).__name__}: {error})") from None
+    if kind != "LORA":
+        raise UserError(f"the adapter {folder} is of the kind {kind}: LORA alone is supported")
+    if start not in _PLAIN_STARTS:
+        raise UserError(f"the adapter {folder} began as {start!r}, which changes its base: merge it with peft and save")
+    for name in _MORE_THAN_SUMS:
+        if settings.get(name):
+            raise UserError(f"the adapter {folder} has {name}, which is not supported: merge it with peft and save")
+    if find_spec("peft") is None:
+        raise UserError("an adapter needs peft: pip install 'closelook[lora]'")
+    return settings
+
+
+def check_base(folder: Path, base: str) -> None:
+    """Raises UserError where both the adapter and the model `base` come from the hub and the adapter names another."""
+    named = read_settings(folder).get("base_model_name_or_path")
+    if isinstance(named, str) and all(_on_hub(name) for name in (named, base)) and named.lower() != base.lower():
+        copies = f"where they are copies, set base_model_name_or_path in its {SETTINGS}"
+        raise UserError(f"the adapter {folder} is for another base: {named}, not {base}; {copies}")
+
+
+def _on_hub(name: str) -> bool:
+    return name.count("/") == 1 and name[0] not in "./~" and not Path(name).exists()
+
+
+def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = None) -> PretrainedConfig:
+    """`config`, with labels where the adapter brings the head of a classifier that its base does not have.
+
+    Raises UserError for an adapter of a classifier without its head.
+    """
+    described = family_of(config, name=family)
+    if read_settings(folder).get("task_type") != "SEQ_CLS" or described.kind.labels:
+        return config
+    labelled = described.with_labels
+    shape = None if labelled is None else _shapes(folder).get(f"{labelled.unembedding}.weight")
+    if labelled is None or shape is None:
+        head = "a classifier's head" if labelled is None else f"{labelled.unembedding}.weight"
+        raise UserError(f"the adapter {folder} is of a classifier without {head}: give it with a base that has one")
+    config.architectures = [getattr(modeling_auto, labelled.kind.classes)[labelled.name]]
+    config.num_labels = shape[0]
+    return config
+
+
+def brought(folder: Path) -> set[str]:
+    """Names, in the base, of weights that the adapter has whole."""
+    return {name for name in _shapes(folder) if ".lora_" not in name}
+
+
+def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None, merge: bool = True) -> None:
+    """Raises UserError, in one line, for an adapter of another base than a model of `config`, whose weights are not
+    needed, and for one that cannot be merged into them."""
+    with torch.device("meta"):
+        auto = getattr(transformers, family_of(config, name=family).kind.auto)
+        model = auto.from_config(config)
+    modules = dict(model.named_modules())
+    expected_shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    adapted, problems = set(), []
+    for name, shape in _shapes(folder).items():
+        path, _, part = name.partition(".lora_")
+        if not part:
+            if expected_shapes.get(name) != shape:
+                problems.append(f"{name} {list(shape)} for {list(expected_shapes.get(name, ()))}")
+            continue
+        adapted.add(path)
+        inner = [size for size in expected_shapes.get(f"{path}.weight", ()) if size in shape]
+        if not inner:
+            of_base = list(expected_shapes.get(f"{path}.weight", ()))
+            problems.append(f"{name} {list(shape)} for {of_base}" if of_base else f"{name} for no such layer")
+    settings = read_settings(folder)
+    chosen = any(settings.get(name) for name in ("layers_to_transform", "exclude_modules", "target_parameters"))
+    if not problems and not chosen and not isinstance(settings.get("target_modules"), str):
+        alike = {_numberless(path) for path in adapted}
+        lacking = sorted(name for name in modules if _numberless(name) in alike and name not in adapted)
+        problems += [f"nothing for {name}" for name in lacking]
+    if problems:
+        more = f" and {len(problems) - 2} more" if len(problems) > 2 else ""
+        raise UserError(f"the adapter {folder} is for another base: it has {', '.join(problems[:2])}{more}")
+    if merge:
+        _check_mergeable(modules, adapted, folder)
+
+
+def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str], folder: Path) -> None:
+    """Raises UserError where weights that the adapter adds to are those of another module, too: both would change."""
+    owners: dict[nn.Parameter, list[str]] = {}
+    for path, module in modules.items():
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
+        if weight is not None:
+            owners.setdefault(weight, []).append(path)
+    for sharing in owners.values():
+        changed = [path for path in sharing if path in adapted]
+        if changed and len(sharing) > 1:
+            others = " and ".join(path for path in sharing if path != changed[0])
+            says = f"adds to the weights of {changed[0]}, which are those of {others}, too"
+            raise UserError(f"the adapter {folder} {says}: it can stand beside its base only (merge: false)")
+
+
+def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
+    """`model` with the adapter, whose fit was checked: in its weights, or beside them (`merge` False).
+
+    Beside them, its layers are peft's, and who reads their weights gets the sum. Raises UserError for an adapter that
+    only can be merged, and for one that peft cannot put on.
+    """
+    settings = read_settings(folder)
+    if not merge and any(settings.get(name) for name in ("use_dora", "target_parameters", "lora_bias")):
+        raise UserError(f"the adapter {folder} scales or replaces weights, or adds biases: it can be merged only")
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    weights = load_file(folder / WEIGHTS)
+    with warnings.catch_warnings():  # of what peft asks of transformers, which calls it by another name now
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)  # of weights that are tied, see `check_fit`
+        known = PeftConfig.from_pretrained(str(folder))
+        known.inference_mode, known.base_model_name_or_path = True, None  # whose name was compared, and may be a copy's
+        try:
+            wrapped: Any = get_peft_model(model, known, autocast_adapter_dtype=False)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: {reason}") from None
+        expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+        loaded: Any = set_peft_model_state_dict(wrapped, weights)
+        apart = sorted({*(expected.keys() - weights.keys()), *loaded.unexpected_keys})
+        if apart:
+            raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: see {apart[0]}")
+        if merge:
+            return wrapped.merge_and_unload()
+    return _kept_apart(wrapped.get_base_model())
+
+
+def beside_base(model: nn.Module) -> Any:
+    """A model in memory whose adapters of peft stand beside its weights: who reads its layers' weights gets the sum.
+
+    Any other model is given back as it is. Raises UnsupportedModel for adapters that do more than add to weights.
+    """
+    if "peft" not in sys.modules:
+        return model
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    kind = type(model).__name__
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            raise UnsupportedModel(f"{kind} learned tokens in front of every text, which no method covers")
+        model = model.get_base_model()
+    adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in adapted:
+        known = isinstance(layer, LoraLayer) and not (any(layer.use_dora.values()) or any(layer.lora_bias.values()))
+        if not known:
+            named = f"adapters that do more than add to weights ({type(layer).__name__})"
+            raise UnsupportedModel(f"{kind} has {named}: merge_and_unload() it first")
+    return _kept_apart(cast(PreTrainedModel, model)) if adapted else model
+
+
+def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with peft's layers inserted, and with the whole modules that the adapter replaces."""
+    from peft.tuners.lora import LoraLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    for path, module in list(model.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, module.modules_to_save[module.active_adapters[0]])
+        elif isinstance(module, LoraLayer):
+            ADDED_WEIGHTS[model.get_submodule(path)] = partial(_added, module)
+    return model
+
+
+def _added(module: Any) -> Tensor:
+    """The weight that adapters add to a layer of peft's, laid out like the layer's; those merged into it are in it."""
+    base = module.get_base_layer().weight
+    if module.merged or module.disable_adapters:
+        return torch.zeros_like(base)
+    adding = [name for name in module.active_adapters if name in module.lora_A]
+    return sum((module.get_delta_weight(name) for name in adding), torch.zeros_like(base))
+
+
+def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the adapter's tensors, by their names in the base."""
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # safetensors has an error of its own, without a public name
+        raise UserError(f"{folder / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
+    return {name.removeprefix(_PREFIX).replace(".base_layer.", "."): shape for name, shape in shapes.items()}
+
+
+def _numberless(path: str) -> str:
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)

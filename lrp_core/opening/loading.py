@@ -1,0 +1,216 @@
+"""Models from the hub, a directory, or a configuration with random weights. Safetensors only, no remote code."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import PretrainedConfig
+
+from lrp_core.families import family_of
+from lrp_core.opening import adapters
+from lrp_core.opening.checkpoint import check_folder, conversion, read_config
+from lrp_core.opening.model import view_of
+from lrp_core.records.capabilities import ATTENTION
+from lrp_core.records.types import UserError, nearest
+from lrp_core.views.view import ModelView
+
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+
+
+@torch.inference_mode(False)
+def load_model(
+    id_or_dir: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    revision: str | None = None,
+    attn: str = "sdpa",
+    family: str | None = None,
+    adapter: str | Path | None = None,
+    merge: bool = True,
+    max_memory: dict[int | str, Any] | None = None,
+    offload_dir: str | Path | None = None,
+) -> ModelView:
+    """Load a model from a hub id or a local folder, with its weights.
+
+    `attn` is "sdpa" or "eager"; models with an attention of their own use it unless `attn` is "eager". `family`
+    "generic" runs the model as a whole, for methods that need no description of it. `adapter` is the folder or hub id
+    of a LoRA adapter, which is merged into the weights unless `merge` is False. `max_memory` (accelerate's mapping of
+    devices to bytes or "2GiB") spreads the model over devices, main memory and `offload_dir`, and `device` is ignored.
+    Gradients work also if the caller is in inference mode.
+
+    Raises UserError for a model that cannot be found or read, or whose files lack weights, for an adapter of another
+    base, and for an unknown precision or device; UnsupportedModel for a quantised model, and for one that no family
+    describes.
+
+    >>> view = load_model("evaluation/benchmark/demo/models/gpt2")
+    >>> view.family.name, view.n_layers, view.n_heads
+    ('gpt2', 4, 4)
+    """
+    check_place(dtype, device if max_memory is None else "cpu")
+    if adapter is not None and max_memory is not None:
+        raise UserError("an adapter goes on a model in memory: merge it with peft and save, or leave out max_memory")
+    directory = Path(id_or_dir)
+    name = str(id_or_dir)
+    if directory.is_dir():
+        check_folder(directory)
+    elif directory.is_absolute() or name.startswith((".", "~")):
+        raise UserError(f"there is no model directory {name}{_nearest(directory)}")
+    placement = {"device_map": device} if max_memory is None else {"device_map": "auto", "max_memory": max_memory}
+    if offload_dir is not None:
+        placement["offload_folder"] = str(offload_dir)
+    try:
+        config = read_config(name, revision, family=family)
+        folder = None if adapter is None else adapters.folder_of(adapter)
+        if folder is not None:
+            adapters.check_base(folder, name)
+            config = adapters.with_head_of(config, folder, family)
+            adapters.check_fit(config, folder, family, merge)
+        with _without_report():
+            model, report = _auto(config, family).from_pretrained(
+                name,
+                config=config,
+                revision=revision,
+                dtype=_dtype(dtype),
+                attn_implementation=_attention(config, attn, family),
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # to tell them by name below
+                output_loading_info=True,
+                **placement,
+            )
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        if "thus cannot be loaded with `safetensors`" in reason:
+            command = conversion(name, config.architectures, "FOLDER")
+            raise UserError(
+                f"{name} has no *.safetensors weights on the hub; other formats may run code when they are read: if "
+                f"you trust it, convert it by {command} and give that FOLDER"
+            ) from None
+        raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
+    except SafetensorError as error:
+        raise UserError(f"the weights of {name} are cut off or damaged ({error}): get them again") from error
+    _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
+    view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
+    return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
+
+
+def _tokenizer(name: str, revision: str | None) -> Any:
+    """Raises UserError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} has no tokenizer that can be read: {str(error).strip().splitlines()[0]}") from error
+
+
+@torch.inference_mode(False)
+def random_model(
+    config: PretrainedConfig,
+    seed: int = 0,
+    dtype: str = "float32",
+    attn: str = "sdpa",
+    device: str = "cpu",
+    family: str | None = None,
+) -> ModelView:
+    """A model of `config` with weights drawn from `seed`, in float32 and on `device`; then rounded to `dtype`.
+
+    The global random state is left as it was.
+    """
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(seed)
+        model = _auto(config, family).from_config(config, attn_implementation=_attention(config, attn, family))
+    return view_of(model.to(_dtype(dtype)), family)
+
+
+def _auto(config: PretrainedConfig, family: str | None) -> Any:
+    """The class that makes models of `config`. Raises UnsupportedModel."""
+    return getattr(transformers, family_of(config, name=family).kind.auto)
+
+
+def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
+    """The attention implementation to request from transformers; None if it chooses among the model's own."""
+    known = family_of(config, name=family)
+    if known.eager_only:
+        return "eager"
+    return attn if attn == "eager" or ATTENTION in known.capabilities else None
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UserError(f"unknown dtype {name!r}{nearest(str(name), DTYPES)}")
+    return DTYPES[name]
+
+
+def check_place(dtype: str, device: str) -> None:
+    """Raise UserError for an unknown precision, and for a device that torch does not know or see."""
+    _dtype(dtype)
+    try:
+        parsed = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UserError(f"unknown device {device!r}: devices are cpu, cuda and, of several GPUs, cuda:N") from None
+    seen = torch.cuda.device_count()
+    if parsed.type == "cuda" and (parsed.index or 0) >= seen:
+        there_are = "no GPU" if seen == 0 else f"GPUs up to cuda:{seen - 1} only"
+        raise UserError(f"there is no device {device!r}: torch {torch.__version__} sees {there_are} here")
+
+
+def _check_weights(
+    name: str, architecture: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
+) -> None:
+    """Raises UserError where the files leave weights of the model to chance; tied weights count as one.
+
+    Those in `brought` come with an adapter.
+    """
+    missing = sorted(set(report["missing_keys"]).difference(brought))
+    mismatched = [
+        f"{key} {list(stored)} for {list(needed)}" for key, stored, needed in sorted(report["mismatched_keys"])
+    ]
+    if not missing and not mismatched:
+        return
+    faults = [f"lack {_some(missing)}"] if missing else []
+    faults += [f"misfit {_some(mismatched)}"] if mismatched else []
+    saved_as = " or ".join(config.architectures or ())
+    advice = f"give a model saved as {architecture}"
+    if saved_as == architecture:
+        advice = f"saved as {architecture}, they are damaged or go with another config.json: get them again"
+    elif saved_as:
+        advice = f"they were saved as {saved_as}; {advice}"
+    raise UserError(f"the weights of {name} {' and '.join(faults)}: {advice}")
+
+
+def _some(keys: Sequence[str], shown: int = 4) -> str:
+    more = f" and {len(keys) - shown} more" if len(keys) > shown else ""
+    return ", ".join(keys[:shown]) + more
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """A context in which transformers logs no report on weights, which `_check_weights` states in one line."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not any(known in record.getMessage() for known in ("LOAD REPORT", "checkpoint seem corrupted"))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
+
+
+def _nearest(directory: Path) -> str:
+    siblings = [path.name for path in directory.parent.iterdir() if path.is_dir()] if directory.parent.is_dir() else []
+    match = difflib.get_close_matches(directory.name, siblings, n=1)
+    return f"; did you mean {directory.parent / match[0]}?" if match else ""

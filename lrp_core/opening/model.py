@@ -1,0 +1,69 @@
+"""A model in memory as the view of its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lrp_core.families import family_of, without_head
+from lrp_core.families.generic import GenericFamily
+from lrp_core.families.images import ImageFamily
+from lrp_core.opening.adapters import beside_base
+from lrp_core.opening.quantised import check_model
+from lrp_core.opening.shared_layers import unrolled
+from lrp_core.opening.torch_layers import separated
+from lrp_core.records.capabilities import RULES
+from lrp_core.records.types import UnsupportedModel, UserError
+from lrp_core.rules.activation import activation
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.generic import GenericView
+from lrp_core.views.images import ImageView
+from lrp_core.views.view import ModelView
+
+
+def view_of(model: nn.Module, family: str | None = None) -> ModelView:
+    """Wraps a model of transformers, or of peft around one, puts it in evaluation mode and freezes its parameters.
+
+    For a while only: inside :func:`lrp_core.views.borrowed.left_as_it_was`.
+    `family` is "generic" for a model that is run as a whole, described or not.
+    Raises UnsupportedModel for a quantised model, an unknown family, a model whose head predicts neither tokens nor
+    labels, norms without weights, and activations without a rule; UserError for weights made in inference mode.
+    """
+    model = beside_base(model)
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(f"{type(model).__name__} is no model of transformers")
+    check_model(model)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        reason = "was made inside torch.inference_mode, where gradients pass by no weights"
+        raise UserError(f"{type(model).__name__} {reason}: make it outside")
+    described = family_of(model.config, type(model).__name__, family)
+    if isinstance(described, GenericFamily):
+        return GenericView(model.eval().requires_grad_(False), described).check()
+    if described.unembedding is None and model.get_output_embeddings() is None:
+        raise UnsupportedModel(without_head(type(model).__name__, described))
+    if described.experts is not None and not _calls_parts(model):
+        model.set_experts_implementation("eager")
+    kind: type[ModelView] = ModelView
+    if isinstance(described, ImageFamily):
+        kind = ImageView
+    if described.decoder is not None:
+        kind = EncoderDecoderView
+    model = separated(unrolled(model.eval().requires_grad_(False), described), described)
+    view = kind(model, described)
+    bare = [norm.module for norm in view.norms() if norm.module.weight is None]
+    if bare:
+        path = next(name for name, module in model.named_modules() if module is bare[0])
+        raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
+    if RULES in described.capabilities:
+        activation(view.activation_name)
+        activation(view.head_activation_name)
+    return view
+
+
+def _calls_parts(model: Any) -> bool:
+    """True if experts call their activation, where rules can stand, and in this precision: float64 is eager's alone."""
+    known = ("eager",) if model.dtype == torch.float64 else ("eager", "batched_mm", "grouped_mm")
+    return model.config._experts_implementation in known

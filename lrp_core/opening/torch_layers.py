@@ -1,0 +1,124 @@
+"""Layers of torch's `nn.TransformerEncoder`, rebuilt from modules to which rules and readers can attach.
+
+`nn.MultiheadAttention` keeps its projections in one parameter and applies them by a function. The layers apply their
+activation by one. Both have fused forms that run none of their modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from lrp_core.families import Family
+from lrp_core.records.types import UnsupportedModel
+
+#: By transformers' name: the function that torch's layers call, and a module that does the same.
+_ACTIVATIONS = {"relu": (nn.functional.relu, nn.ReLU), "gelu": (nn.functional.gelu, nn.GELU)}
+
+
+class SeparateAttention(nn.Module):
+    """Self-attention by the weights of a `packed` one, whose projections are modules. It saves the packed weights."""
+
+    batch_first = True  # read by the layers that hold it
+    in_proj_bias = None  # without it they run no fused form
+
+    def __init__(self, packed: nn.MultiheadAttention, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.config = config  # tells whether the mask is added, as eager kernels have it, or selects
+        self._packed = [packed]  # in a list, so that it is no module of the model
+        self.num_heads = packed.num_heads
+        biases = (None,) * 3 if packed.in_proj_bias is None else packed.in_proj_bias.chunk(3)
+        self.query, self.key, self.value = map(_linear, packed.in_proj_weight.chunk(3), biases)
+        self.output = _linear(packed.out_proj.weight, packed.out_proj.bias)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        need_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`hidden` [B, T, D], which is `key` and `value` too; `key_padding_mask` [B, T] is True or -inf on padding."""
+        if attn_mask is not None or is_causal or key is not hidden or value is not hidden:
+            raise UnsupportedModel("layers of torch's TransformerEncoder are supported with a padding mask only")
+        projected = (projection(hidden) for projection in (self.query, self.key, self.value))
+        query, keys, values = (states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in projected)
+        mask = None
+        if key_padding_mask is not None:
+            is_padding = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask < 0
+            mask = ~is_padding[:, None, None].expand(-1, 1, hidden.shape[1], -1)
+            if self.config._attn_implementation.endswith("eager"):
+                least = torch.finfo(hidden.dtype).min
+                mask = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, least)
+        context, weights = self.attend(query, keys, values, mask)
+        return self.output(context.flatten(2)), weights if need_weights else None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Context [B, T, H, K] and weights [B, H, T, T] of queries, keys and values [B, H, T, K].
+
+        `mask` [B, 1, T, T] is True where a query sees a key, or is added to scores.
+        """
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        if mask is not None and mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        elif mask is not None:
+            scores = scores + mask
+        weights = scores.softmax(dim=-1)
+        return (weights @ value).transpose(1, 2), weights
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return self._packed[0].state_dict(*args, **options)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A layer that shares these weights."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def separated(model: PreTrainedModel, family: Family) -> PreTrainedModel:
+    """The model, the projections and activations of its blocks modules, where the family says that they are packed.
+
+    Raises UnsupportedModel for layers that are not what the family says.
+    """
+    if family.qkv != "packed":
+        return model
+    holder: Any = model.get_submodule(family.blocks.rsplit(".", 1)[0])
+    holder.use_nested_tensor = False  # else the encoder asks its first layer for the packed weights
+    for number, layer in enumerate(model.get_submodule(family.blocks).children()):
+        attention: Any = layer.get_submodule(family.attention)
+        if isinstance(attention, SeparateAttention):
+            continue
+        activation = getattr(layer, family.activation)
+        faults = _faults(layer, attention, activation, family, getattr(model.config, family.activation_field))
+        if faults:
+            raise UnsupportedModel(f"{family.title}: layer {number} {' and '.join(faults)}")
+        setattr(layer, family.attention, SeparateAttention(attention, model.config))
+        if not isinstance(activation, nn.Module):
+            setattr(layer, family.activation, dict(_ACTIVATIONS.values())[activation]())
+    return model
+
+
+def _faults(layer: Any, attention: Any, activation: Any, family: Family, named: str) -> list[str]:
+    if not (isinstance(layer, nn.TransformerEncoderLayer) and isinstance(attention, nn.MultiheadAttention)):
+        return ["is no torch.nn.TransformerEncoderLayer"]
+    function, module = _ACTIVATIONS.get(named, (None, ()))
+    is_known = activation is function or isinstance(activation, module)
+    is_exact = getattr(activation, "approximate", "none") == "none"
+    faults: Mapping[str, bool] = {
+        "has batch_first=False": not attention.batch_first,
+        "has add_zero_attn or biases of keys and values": attention.add_zero_attn or attention.bias_k is not None,
+        f"has norm_first={layer.norm_first}": layer.norm_first != (family.norm_order == "pre"),
+        f"has another activation than {named!r}": not is_known or not is_exact,
+    }
+    return [fault for fault, is_there in faults.items() if is_there]

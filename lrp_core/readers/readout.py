@@ -1,0 +1,104 @@
+"""Predictions at the position where they are read: the explained number, and sums over the whole vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrp_core.records.explained import Explained, explained_by
+from lrp_core.records.types import Batch, UserError
+from lrp_core.views.encoder_decoder import EncoderDecoderView
+from lrp_core.views.view import ModelView, weighted
+
+#: Logits held at once, of so many rows and tokens; fixed, so that a row's neighbours change its sums little.
+_ROWS, TOKENS = 1024, 8192
+
+
+def explained_numbers(
+    view: ModelView, hidden: Tensor, batch: Batch, explanations: Iterable[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits [B, 2] of target and foil ([B, 1] without foils) and the explained number [B] of each explanation.
+
+    `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises, and UserError for the
+    probability of a score.
+    """
+    choices = [explained_by(name) for name in dict.fromkeys(explanations)]
+    if view.predicts_score and not all(choice.linear for choice in choices):
+        raise UserError("a score has no probability: explain it by 'target'")
+    state = view.prediction(hidden, batch)
+    if batch.span_ids is not None:
+        return _of_spans(view, state, batch, choices)
+    logits = view.unembed(state, batch)
+    if all(choice.linear for choice in choices):
+        return logits, {choice.name: choice.of(logits) for choice in choices}
+    others, _ = over_vocabulary(view, state, batch.target_ids)
+    return logits, {choice.name: choice.of(logits, others.to(logits.device)) for choice in choices}
+
+
+def _of_spans(
+    view: ModelView, state: Tensor, batch: Batch, choices: Sequence[Explained]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As `explained_numbers`, of spans of answers: sums over their tokens of weights times a token's number."""
+    assert batch.span_ids is not None
+    logits = view.of_span(state, batch)  # [B, N, 1]
+    others = None
+    if not all(choice.linear for choice in choices):
+        others, _ = over_vocabulary(view, state.flatten(0, 1), batch.span_ids.flatten())
+        others = others.to(logits.device)
+    numbers = {choice.name: choice.of(logits.flatten(0, 1), others).view(batch.span_ids.shape) for choice in choices}
+    return weighted(logits, batch), {name: weighted(number, batch) for name, number in numbers.items()}
+
+
+def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """View `rows` without the token types that their tokenizer gives and the model knows no segments for.
+
+    Of encoder-decoders, with the model's start token before the answer so far. Raises UserError for one without it.
+    """
+    if isinstance(view, EncoderDecoderView):
+        start = view.start_id
+        if start is None:
+            raise UserError(f"{view.family.title}: this one names no decoder_start_token_id")
+        rows = [{**row, "decoder_input_ids": [start, *(row.get("decoder_input_ids") or ())]} for row in rows]
+    if view.n_segments > 1:
+        return list(rows)
+    return [{**row, "token_type_ids": None} for row in rows]
+
+
+def label_logits(view: ModelView, state: Tensor) -> Tensor:
+    """Logits of all labels [B, C] of what the head's last layer reads [B, D]; in float32 at least."""
+    return torch.cat([logits for _, logits in view.all_logits(state, TOKENS)], -1)
+
+
+def over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Log of the summed exponentials of all logits, and the token with the largest logit, both [B].
+
+    `state` [B, D] is what the unembedding reads (`ModelView.prediction`). A token of each row, `apart` [B], may be left
+    out. Sums are taken in float32 at least; logits of a part of the vocabulary are held at a time. Of several largest
+    logits the first counts.
+    """
+    rows = state.split(_ROWS)
+    left_out = [None] * len(rows) if apart is None else apart.split(_ROWS)
+    parts = [_over_vocabulary(view, *part) for part in zip(rows, left_out, strict=True)]
+    total, largest = zip(*parts, strict=True)
+    return torch.cat(total), torch.cat(largest)
+
+
+def _over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None) -> tuple[Tensor, Tensor]:
+    total = best = largest = None
+    for start, logits in view.all_logits(state, TOKENS):
+        if total is None or best is None or largest is None:
+            total = logits.new_full((len(logits),), -torch.inf)
+            best, largest = total.clone(), torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        if apart is not None:
+            ids = torch.arange(start, start + logits.shape[1], device=logits.device)
+            logits = logits.masked_fill(ids == apart.to(logits.device)[:, None], torch.finfo(logits.dtype).min)
+        total = torch.logaddexp(total, logits.logsumexp(-1))
+        top, token = logits.max(-1)
+        largest = torch.where(top > best, token + start, largest)
+        best = torch.maximum(best, top)
+    assert total is not None
+    assert largest is not None
+    return total, largest

@@ -1,0 +1,102 @@
+"""Kinds of models: loading, readout position, and possible changes of their input. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: Ways to take a token away: its embedding zeroed, the mask token in its place, deleted, or another token drawn in its
+#: place. Of an image, what the model computes with is zero there, or the image is black, which is zero before it is
+#: normalised.
+ZERO, MASK, DELETE, RESAMPLE, BLACK = "zero", "mask", "delete", "resample", "black"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Properties that families of one kind have in common."""
+
+    name: str
+    title: str
+    auto: str  # the class of transformers that loads such a model
+    classes: str  # transformers' table of the models' own classes, by family
+    causal: bool  # attention sees only what came before
+    slot: bool  # the prediction is read at a mask token inside the text, else after the text
+    perturbations: tuple[str, ...]  # ways to take a token away
+    forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
+    labels: bool = False  # it predicts one of its labels, or a score where it has one label; else a token
+    reads: Literal["anywhere", "first", "last"] = "anywhere"  # the only token of a sample that the head may read
+    images: bool = False  # its input are pixels; its tokens are one for the class, then one for each patch
+    decoder: bool = False  # an encoder reads the text, and a decoder predicts after what it has seen so far
+    with_labels: Kind | None = None  # the kind of the same models with a classifier or a regressor on top
+
+
+_LABELS: dict[str, Any] = {
+    "auto": "AutoModelForSequenceClassification",
+    "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "slot": False,
+    "labels": True,
+}
+_WITHOUT_CACHE = {"use_cache": False}
+CLASSIFIER = Kind(
+    "classifier",
+    "classifier or regressor on an encoder",
+    causal=False,
+    perturbations=(ZERO, MASK, RESAMPLE),
+    reads="first",
+    **_LABELS,
+)
+CAUSAL_CLASSIFIER = Kind(
+    "causal_classifier",
+    "classifier or regressor on a causal model",
+    causal=True,
+    perturbations=(ZERO, DELETE, RESAMPLE),
+    forward_options=_WITHOUT_CACHE,
+    reads="last",
+    **_LABELS,
+)
+MASKED = Kind(
+    "masked",
+    "masked language model",
+    auto="AutoModelForMaskedLM",
+    classes="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    causal=False,
+    slot=True,
+    perturbations=(ZERO, MASK, RESAMPLE),
+    with_labels=CLASSIFIER,
+)
+CAUSAL = Kind(
+    "causal",
+    "causal language model",
+    auto="AutoModelForCausalLM",
+    classes="MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    causal=True,
+    slot=False,
+    perturbations=(ZERO, DELETE, RESAMPLE),
+    forward_options=_WITHOUT_CACHE,
+    with_labels=CAUSAL_CLASSIFIER,
+)
+IMAGE_CLASSIFIER = Kind(
+    "image_classifier",
+    "classifier of images",
+    auto="AutoModelForImageClassification",
+    classes="MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    causal=False,
+    slot=False,
+    perturbations=(ZERO, BLACK),
+    labels=True,
+    reads="first",
+    images=True,
+)
+ENCODER_DECODER = Kind(
+    "encoder_decoder",
+    "encoder-decoder",
+    auto="AutoModelForSeq2SeqLM",
+    classes="MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    causal=False,
+    slot=False,
+    perturbations=(ZERO, DELETE, RESAMPLE),
+    forward_options=_WITHOUT_CACHE,
+    decoder=True,
+)
+KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER, ENCODER_DECODER, IMAGE_CLASSIFIER)}

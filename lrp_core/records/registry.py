@@ -1,0 +1,61 @@
+"""Tables of records by name, to which other packages may add: methods, tasks, families, sources, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeVar
+
+from lrp_core.records.types import UserError
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+R = TypeVar("R", bound=Named)
+OURS = "closelook"  # who brings what no other package brings
+
+
+class Registry(Mapping[str, R]):
+    """Records of one kind by name, in the order in which they came."""
+
+    def __init__(self, kind: str, *records: R) -> None:
+        """`kind` is what an error calls a record, as in "method"."""
+        self.kind = kind
+        self._records: dict[str, R] = {}
+        self._owners: dict[str, str] = {}
+        for record in records:
+            self.register(record)
+
+    def register(self, record: R, by: str = OURS) -> R:
+        """Adds a record that the package or module `by` brings; the very same record may come again.
+
+        Raises UserError, naming both sides, when another record has the name.
+        """
+        known = self._records.get(record.name)
+        if known is not None and known is not record:
+            raise UserError(
+                f"{by} and {self._owners[record.name]} both bring a {self.kind} named {record.name!r}: "
+                "rename one of them or uninstall its package"
+            )
+        if known is None:
+            self._records[record.name] = record
+            self._owners[record.name] = by
+        return record
+
+    def owner(self, name: str) -> str:
+        """The package or module that brings the record `name`. Raises KeyError."""
+        return self._owners[name]
+
+    def __getitem__(self, name: str) -> R:
+        return self._records[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self.kind}s: {', '.join(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._records)

@@ -1,0 +1,405 @@
+"""Inputs and results of methods: batches, requests, relevance, and the errors that users can put right.
+
+One legend of shapes for the whole package: B batch, T tokens, U tokens of the decoder of an encoder-decoder, L layers,
+H heads, G key-value heads, K head width, D model width, F feed-forward width, V vocabulary, P poolings.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from lrp_core.records.finer import FinerFields, axes
+
+if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves code that only needs the errors
+    import torch
+    from torch import Tensor
+
+#: How a head's relevance [T, K] becomes one number (Close Look, figure 3), the P axis of `Relevance.heads`:
+#: ReLU on every entry; ReLU on every token's sum over K; no ReLU.
+POOLINGS = ("relu_dim", "relu_token", "none")
+
+FULL = "full"  # of embeddings: with positions and segments
+EMBEDDINGS = (FULL, "partial", "none")
+
+
+class UserError(ValueError):
+    """An error that the user can correct; the message is one line that says how."""
+
+    exit_code = 2  # of a command that ends with it; 1 where the next `closelook run` may put it right
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that a notebook shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UnsupportedModel(UserError):
+    """No family describes this model."""
+
+
+class UnsupportedMethod(UserError):
+    """The method does not exist, or not for this family."""
+
+
+class UnusableRows(UserError):
+    """Rows of a batch that cannot be explained; a batch of the others can.
+
+    `rows` are indices into the batch; `reason` is one of too_long, no_position, ended, padding, logits_not_finite.
+    """
+
+    def __init__(self, rows: Sequence[int], reason: str, detail: str) -> None:
+        super().__init__(rows, reason, detail)  # as they are, so that the error can be pickled
+        self.rows, self.reason, self.detail = tuple(rows), reason, detail
+
+    def __str__(self) -> str:
+        return f"{rows_named(self.rows)}: {self.detail}"
+
+
+def rows_named(rows: Sequence[int]) -> str:
+    """The beginning of an error message about rows of a batch."""
+    named = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    return f"{'row' if len(rows) == 1 else 'rows'} {named} of the batch"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown `word`."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded samples, each with the position where the model predicts and the tokens whose logits are explained.
+
+    In an encoder-decoder, T counts the tokens of the encoder, and U those that the decoder has seen, from its start
+    token on.
+    """
+
+    input_ids: Tensor  # [B, T] int64
+    attention_mask: Tensor  # [B, T] int64, 1 real and 0 padding, which may be on either side
+    position: Tensor  # [B] int64, index into T, of an encoder-decoder into U, where the prediction is read
+    target_ids: Tensor  # [B] int64
+    foil_ids: Tensor | None = None  # [B] int64; None explains the target alone
+    token_type_ids: Tensor | None = None  # [B, T] int64, the segment of each token, 0 on padding; None: all are 0
+    pixel_values: Tensor | None = None  # [B, C, H, W] float32, normalised, of models of images
+    decoder_input_ids: Tensor | None = None  # [B, U] int64, of encoder-decoders
+    decoder_attention_mask: Tensor | None = None  # [B, U] int64, like `attention_mask`
+    # Spans of an answer, whose tokens are explained together: where each of N is read, its id, and its weight in the
+    # sum, 0 on padding. `position` and `target_ids` are those of the last.
+    span_positions: Tensor | None = None  # [B, N] int64, like `position`
+    span_ids: Tensor | None = None  # [B, N] int64
+    span_weights: Tensor | None = None  # [B, N] float64
+
+    @classmethod
+    def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
+        """Pad view rows to a batch.
+
+        A row has `input_ids`, `position` and `target_id`, and optionally `foil_id`, `token_type_ids`, `pixel_values`
+        [C, H, W], `decoder_input_ids` (always padded on the right), and the `span` of :func:`span_row`.
+        Raises UserError if only some rows have an optional field, and for pictures of different sizes.
+
+        >>> long = {"input_ids": [5, 6, 7], "position": 2, "target_id": 1}
+        >>> short = {"input_ids": [8], "position": 0, "target_id": 3}
+        >>> Batch.collate([long, short], pad_id=0).attention_mask.tolist()
+        [[1, 1, 1], [1, 0, 0]]
+        """
+        import torch
+
+        if side not in ("left", "right"):
+            raise UserError(f"padding side is 'left' or 'right', not {side!r}")
+        foils = _of_all(rows, "foil_id", "a foil")
+        types = _of_all(rows, "token_type_ids", "token types")
+        pixels = _of_all(rows, "pixel_values", "pixels")
+        prefixes = _of_all(rows, "decoder_input_ids", "decoder_input_ids")
+        ids, mask = _padded([row["input_ids"] for row in rows], pad_id, side)
+        position = torch.tensor([row["position"] for row in rows], dtype=torch.int64)
+        prefix = prefix_mask = None
+        if prefixes is None:
+            starts = mask.argmax(-1)  # [B], of the first token
+            position = position + starts
+        else:
+            prefix, prefix_mask = _padded(prefixes, pad_id, "right")
+        targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
+        return cls(
+            ids,
+            mask,
+            position,
+            targets,
+            None if foils is None else torch.tensor(foils, dtype=torch.int64),
+            None if types is None else _padded(types, 0, side)[0],
+            None if pixels is None else _stacked(pixels),
+            prefix,
+            prefix_mask,
+            *_spans(rows, position),
+        )
+
+    @property
+    def explained_ids(self) -> Tensor:
+        """Ids [B, 2] of targets and foils, [B, 1] without foils."""
+        import torch
+
+        return torch.stack([ids for ids in (self.target_ids, self.foil_ids) if ids is not None], 1)
+
+    @property
+    def every_id(self) -> Tensor:
+        """Ids [B, T], of an encoder-decoder [B, T + U]: the encoder's tokens, then the decoder's."""
+        return _joined(self.input_ids, self.decoder_input_ids)
+
+    @property
+    def every_mask(self) -> Tensor:
+        """`attention_mask`, laid out like `every_id`."""
+        return _joined(self.attention_mask, self.decoder_attention_mask)
+
+    def parted(self, of_every: Tensor) -> dict[str, Tensor]:
+        """The fields `tokens` and, of an encoder-decoder, `decoder_tokens` of a Relevance, from what is laid out like
+        `every_id`.
+        """
+        width = self.input_ids.shape[1]
+        if self.decoder_input_ids is None:
+            return {"tokens": of_every}
+        return {"tokens": of_every[:, :width], "decoder_tokens": of_every[:, width:]}
+
+    @property
+    def read_positions(self) -> Tensor:
+        """Positions where predictions are read [B, N]: one, or that of each token of a span."""
+        return self.position[:, None] if self.span_positions is None else self.span_positions
+
+    def reading(self, dtype: torch.dtype) -> Tensor:
+        """The share of each token in what is read [B, T], of an encoder-decoder [B, U].
+
+        All of it is the predicted position's; of a span each token has its own, by the magnitude of its weight.
+        """
+        import torch
+
+        read = self.attention_mask if self.decoder_attention_mask is None else self.decoder_attention_mask
+        shares = torch.ones_like(self.position[:, None], dtype=dtype)
+        if self.span_weights is not None:
+            weights = self.span_weights.abs().to(dtype)
+            shares = weights / weights.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
+        return torch.zeros_like(read, dtype=dtype).scatter_add(1, self.read_positions, shares)
+
+    def over_tokens(self, pick: Callable[[Tensor], Tensor], moved: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with `pick` applied to what has a number for each token [B, T], and positions [B, N] `moved`."""
+        types = None if self.token_type_ids is None else pick(self.token_type_ids)
+        ids, mask = pick(self.input_ids), pick(self.attention_mask)
+        spans = None if self.span_positions is None else moved(self.span_positions)
+        at = moved(self.position[:, None])[:, 0]
+        return replace(
+            self, input_ids=ids, attention_mask=mask, position=at, token_type_ids=types, span_positions=spans
+        )
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that the batch has, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
+        return replace(self, **{name: change(value) for name, value in self.tensors.items()})
+
+    def rows(self, start: int, end: int) -> Batch:
+        """The batch of these rows, with the padding that they have in this one."""
+        return self.mapped(lambda value: value[start:end])
+
+    def parts(self, size: int) -> list[Batch]:
+        """Batches of `size` rows, one after the other."""
+        return [self.rows(start, start + size) for start in range(0, len(self), size)]
+
+    def first_texts(self, texts: int) -> Batch:
+        """The first rows of a batch that has so many `texts` again and again. Raises UserError where others follow."""
+        if texts < 1 or len(self) % texts:
+            raise UserError(f"{len(self)} rows are not {texts} texts again and again")
+        for name, value in self.to("cpu").tensors.items():
+            of_row = name in ("position", "target_ids", "foil_ids", "span_positions", "span_ids", "span_weights")
+            if not of_row and any((part != value[:texts]).any() for part in value.split(texts)):
+                raise UserError("rows of one text have the same tokens: give others in another batch")
+        return self.rows(0, texts)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch on this device; a tensor that is on it already is not copied.
+
+        Copies to a GPU are asynchronous, and those to the CPU wait once for all fields.
+        """
+        from lrp_core.device.transfer import to_device, to_host
+
+        if str(device) != "cpu":
+            return self.mapped(lambda value: to_device(value, device))
+        copies = iter(to_host(list(self.tensors.values())))
+        return self.mapped(lambda _: next(copies))
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[Any] | None:
+    """The values that rows have under a name; None where none has a value. Raises UserError where some have."""
+    values = [row.get(name) for row in rows]
+    missing = sum(value is None for value in values)
+    if missing == len(values):
+        return None
+    if missing:
+        raise UserError(f"some rows of the batch have {title} and some have none: batch them separately")
+    return values
+
+
+def span_row(
+    row: Mapping[str, Any], first: int, ids: Sequence[int], weights: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """A view row that explains a span of an answer: the sum of weights times the logits of the tokens `ids`.
+
+    The first of them is read at `first`, an index into what the model reads, the next behind it. Tokens of weight 0 are
+    read and not explained. Raises UserError for no tokens, and for other than one weight a token.
+
+    >>> row = span_row({"input_ids": [5, 6, 7, 8]}, first=1, ids=[7, 8, 9])
+    >>> row["position"], row["target_id"], row["span"]
+    (3, 9, [(1, 7, 1.0), (2, 8, 1.0), (3, 9, 1.0)])
+    """
+    weights = [1.0] * len(ids) if weights is None else list(weights)
+    if not ids or len(weights) != len(ids):
+        raise UserError(f"a span has tokens, and a weight for each: not {len(ids)} tokens and {len(weights)} weights")
+    span = [(first + at, token, float(weight)) for at, (token, weight) in enumerate(zip(ids, weights, strict=True))]
+    last, token, _ = span[-1]
+    return {**row, "position": last, "target_id": token, "foil_id": None, "span": span}
+
+
+def _spans(rows: Sequence[Mapping[str, Any]], position: Tensor) -> tuple[Tensor | None, ...]:
+    """Positions, ids and weights of the rows' spans [B, N]; None without any. `position` [B] is that of the batch."""
+    import torch
+
+    spans = _of_all(rows, "span", "spans")
+    if spans is None:
+        return None, None, None
+    width = max(map(len, spans))
+    padded = [[*span, *[(span[-1][0], span[-1][1], 0.0)] * (width - len(span))] for span in spans]
+    positions, ids = (torch.tensor([[token[at] for token in span] for span in padded]) for at in (0, 1))
+    moved = position - torch.tensor([row["position"] for row in rows])  # by padding on the left
+    weights = torch.tensor([[token[2] for token in span] for span in padded], dtype=torch.float64)
+    return positions + moved[:, None], ids, weights
+
+
+def _stacked(pixels: Sequence[Any]) -> Tensor:
+    """Pictures [C, H, W] each to [B, C, H, W] in float32. Raises UserError where their sizes differ."""
+    import torch
+
+    pictures = [torch.as_tensor(picture, dtype=torch.float32) for picture in pixels]
+    sizes = sorted({tuple(picture.shape) for picture in pictures})
+    if len(sizes) > 1:
+        raise UserError(f"pictures of a batch are {' and '.join(map(by, sizes))}: bring them to one size")
+    return torch.stack(pictures)
+
+
+def by(size: Sequence[int]) -> str:
+    """A size in words: `3 x 224 x 224`."""
+    return " x ".join(map(str, size))
+
+
+def _padded(sequences: Sequence[Any], value: int, side: str) -> tuple[Tensor, Tensor]:
+    """Sequences of numbers as [B, T], `value` on padding, and their mask [B, T]."""
+    import torch
+
+    width = max(len(sequence) for sequence in sequences)
+    padded = torch.full((len(sequences), width), value, dtype=torch.int64)
+    mask = torch.zeros_like(padded)
+    for row, sequence in enumerate(sequences):
+        start = width - len(sequence) if side == "left" else 0
+        padded[row, start : start + len(sequence)] = torch.as_tensor(sequence, dtype=torch.int64)
+        mask[row, start : start + len(sequence)] = 1
+    return padded, mask
+
+
+def _joined(of_tokens: Tensor, of_decoder: Tensor | None) -> Tensor:
+    import torch
+
+    return of_tokens if of_decoder is None else torch.cat([of_tokens, of_decoder], 1)
+
+
+def _is_tensor(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Relevance(FinerFields):
+    """Token relevance of one request. Numbers are float64 for float64 models, float32 otherwise."""
+
+    tokens: Tensor = field(metadata=axes("B T"))  # 0 on padding
+    explained: Tensor = field(metadata=axes("B"))  # the logit or the logit difference that is explained
+    logit_target: Tensor = field(metadata=axes("B"))
+    logit_foil: Tensor | None = field(metadata=axes("B"))
+    conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
+    #: `explained` at the baseline of methods that compare the input with one.
+    baseline: Tensor | None = field(default=None, metadata=axes("B"))
+    #: Summed over channels, of models of images and methods that reach pixels.
+    pixels: Tensor | None = field(default=None, metadata=axes("B H W"))
+    #: Of encoder-decoders where the method speaks of them; 0 on padding.
+    decoder_tokens: Tensor | None = field(default=None, metadata=axes("B U"))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
+        """A plain Relevance with every tensor changed."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Relevance)}
+        changed = {name: change(value) for name, value in values.items() if _is_tensor(value)}
+        return Relevance(**{**values, **changed})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in the order of the fields of a plain Relevance."""
+        values = (getattr(self, field.name) for field in fields(Relevance))
+        return [value for value in values if _is_tensor(value)]
+
+    @staticmethod
+    def on_host(several: Sequence[Relevance]) -> list[Relevance]:
+        """Plain Relevances on the CPU; the device is waited for once."""
+        from lrp_core.device.transfer import to_host
+
+        copies = iter(to_host([value for relevance in several for value in relevance.tensors]))
+        return [relevance.mapped(lambda _: next(copies)) for relevance in several]
+
+    @property
+    def finite(self) -> Tensor:
+        """[B] bool: whether every number that is told of the row is neither NaN nor infinite."""
+        import torch
+
+        values = (getattr(self, field.name) for field in fields(self))
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0)
+
+    @staticmethod
+    def joined(several: Sequence[Relevance]) -> Relevance:
+        """The rows of several results in order, which must have the same fields and numbers of tokens."""
+        import torch
+
+        if len(several) == 1:
+            return several[0]
+        columns = zip(*(relevance.tensors for relevance in several), strict=True)
+        return several[0].mapped(lambda _: torch.cat(next(columns)))
+
+    @property
+    def residual(self) -> Tensor | None:
+        """Sum of relevance minus `explained`, counted from `baseline` [B]; None for methods that promise no sum."""
+        if not self.conserves:
+            return None
+        of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
+        total = self.tokens.sum(-1) + of_decoder
+        return total - (self.explained if self.baseline is None else self.explained - self.baseline)
+
+
+@dataclass(frozen=True)
+class Request:
+    """An explanation to compute. `explanation` or `embedding` is "none" for methods without that choice."""
+
+    method: str
+    explanation: str = "contrastive"  # contrastive | target | log_prob | none
+    embedding: str = "full"  # full | partial | none
+    options: tuple[tuple[str, Any], ...] = ()  # those options of the method that may differ within one pass
+    label: int | None = None  # of a classifier: the label that is explained in place of the batch's targets
+
+    def __post_init__(self) -> None:  # JSON knows no tuples
+        object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))
+
+    def option(self, name: str, default: Any) -> Any:
+        """The value of one of `options`."""
+        return dict(self.options).get(name, default)
+
+
+Results = dict[Request, Relevance]  # what a call of a method's function gives

@@ -1,0 +1,137 @@
+"""Relevance at layer boundaries, and the relevance that layers keep, summed during the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.device.precision import wide
+from lrp_core.parts.block import BlockView, ExpertsView
+from lrp_core.parts.weights import weights_of
+from lrp_core.records.types import Batch, UnsupportedMethod
+from lrp_core.rules.reading import Reader, Tap, tap_bias, tap_input, tap_output
+from lrp_core.rules.records import Composite
+from lrp_core.rules.switch import Switch
+from lrp_core.views.view import ModelView
+
+#: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs, and in layers
+#: with experts their router what its own absorbs, and the sigmoid before the expert that is shared.
+REASONS = ("biases", "attention", "router")
+_BIASES, _ATTENTION, _ROUTER = range(len(REASONS))
+
+
+class BoundaryRelevance(Reader):
+    """A reader of the relevance at every layer boundary, and of the relevance that each layer keeps."""
+
+    def __init__(self, view: ModelView, batch: Batch, composites: Sequence[Composite]) -> None:
+        super().__init__(view, batch, composites)
+        if all(composite.linear.ruled for composite in composites):
+            raise UnsupportedMethod(
+                "what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'"
+            )
+        self._reasons = len(REASONS) if view.routed else len(REASONS) - 1  # without experts there is no router
+
+    @contextmanager
+    def tapping(self, switch: Switch) -> Iterator[None]:
+        """Inside, the inputs of blocks, the last one's output, everything with a bias and routers are read."""
+        blocks = self.view.blocks
+        with ExitStack() as undo:
+            for layer, block in enumerate(blocks):
+                below = partial(tap_input, read=partial(self.cross, layer))
+                undo.callback(block.module.register_forward_pre_hook(below).remove)
+                for module, bias in _biases(block):
+                    hook = partial(tap_bias, read=partial(self.keep_bias, layer, bias))
+                    undo.callback(module.register_forward_hook(hook).remove)
+                if block.experts is not None:
+                    undo.enter_context(self._tapping_router(block.experts, layer, switch))
+            above = partial(tap_output, read=partial(self.cross, len(blocks)))
+            undo.callback(blocks[-1].module.register_forward_hook(above).remove)
+            yield
+
+    @contextmanager
+    def _tapping_router(self, experts: ExpertsView, layer: int, switch: Switch) -> Iterator[None]:
+        """A context in which the relevance of experts' weights is read, and the part of it that the router passes on.
+
+        The sigmoid is no module: what comes to it is what comes to its other factor, the shared expert.
+        """
+        comes, goes = (partial(self.keep, layer, _ROUTER, sign) for sign in (1, -1))
+
+        def comes_to_gate(gradient: Tensor, value: Tensor) -> None:
+            if switch.current.bilinear.serves_gate:
+                comes(gradient, value)
+
+        def tap_weights(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
+            return y[0], Tap.apply(y[1], comes), y[2]
+
+        with ExitStack() as undo:  # first of the hooks: below the rule of a product
+            undo.callback(experts.router.register_forward_hook(tap_weights, prepend=True).remove)
+            readers = [experts.router]
+            if experts.shared is not None and experts.shared_gate is not None:
+                tap = partial(tap_output, read=comes_to_gate)
+                undo.callback(experts.shared.register_forward_hook(tap, prepend=True).remove)
+                readers.append(experts.shared_gate)
+            for module in readers:
+                undo.callback(module.register_forward_pre_hook(partial(tap_input, read=goes)).remove)
+            yield
+
+    def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        read = partial(self.keep, layer, _ATTENTION, -1)
+        return [Tap.apply(tensor, read) for tensor in tensors]
+
+    def after_attention(self, layer: int, context: Tensor) -> Tensor:
+        return Tap.apply(context, partial(self.keep, layer, _ATTENTION, 1))
+
+    def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
+        """The residual stream [B, T, D] at a boundary: 0 below the first block, L above the last."""
+        for name, measure in self.measures.items():
+            by_token = measure(wide(gradient), wide(value)).sum(-1)  # [B, T]
+            self._read[name]["boundaries", boundary] = by_token.sum(1)
+            self._read[name]["peaks", boundary] = by_token.abs().amax(1)
+
+    def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
+        """Add the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for `reason`, of REASONS."""
+        for name, measure in self.measures.items():
+            relevance = measure(wide(gradient), wide(value)).reshape(len(self.mask), -1).sum(1)  # [B]
+            kept = self._read[name]
+            before = kept.get((layer, reason))
+            kept[layer, reason] = sign * relevance if before is None else before + sign * relevance
+
+    def keep_bias(self, layer: int, bias: Tensor, gradient: Tensor) -> None:
+        """Add what a module's `bias` [O] keeps of the relevance of its output [B, T, O]."""
+        self.keep(layer, _BIASES, 1, gradient, bias.to(gradient.device).expand_as(gradient))
+
+    def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
+        """Relevance at layer boundaries, [B, L + 1], its largest value over tokens, [B, L + 1], and the relevance that
+        layers keep, by reason, [B, L, R]. Empty for methods without a sum, and for composites whose share of biases is
+        unknown.
+        """
+        if not conserves or composite.linear.ruled:
+            return {}
+        layers = range(self.view.n_layers)
+        boundaries = range(len(layers) + 1)
+        crossing, peaks = (self._stacked(name, [(field, at) for at in boundaries]) for field in ("boundaries", "peaks"))
+        kept = torch.zeros_like(crossing[:, 1:, None].expand(-1, -1, self._reasons))
+        for layer in layers:
+            for reason in range(self._reasons):
+                if (layer, reason) in self._read[name]:
+                    kept[:, layer, reason] = self._read[name][layer, reason]
+        return {"boundaries": crossing, "peaks": peaks, "kept": kept}
+
+
+def _biases(block: BlockView) -> Iterator[tuple[nn.Module, Tensor]]:
+    """The modules of a block that add a bias [O] to what they put out; fused ones come once."""
+    linear = (block.query, block.key, block.value, block.output, block.gate, block.up, block.down)
+    for module in dict.fromkeys(module for module in linear if module is not None):
+        with weights_of(module) as weights:
+            bias = weights.bias
+        if bias is not None:
+            yield module, bias.detach()
+    for norm in block.norms:
+        _, bias = norm.parameters()
+        if bias is not None:
+            yield norm.module, bias

@@ -1,0 +1,101 @@
+"""Relevance of neurons, reduced over positions while the gradient passes.
+
+Neurons are what enters the down projection of a feed-forward layer: the outputs of its last non-linearity or, in gated
+layers, the products of gate and signal (AttnLRP 3.4 and 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lrp_core.device.precision import wide
+from lrp_core.families import Family
+from lrp_core.parts.block import FeedForward
+from lrp_core.readers.feed_forward import Passing, at_neurons
+from lrp_core.rules.reading import Measure, Reader, Tap
+from lrp_core.rules.records import BilinearRule, Composite
+from lrp_core.rules.switch import Switch
+
+_PIECES = 16  # in which the positions of a sample are read
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """The relevance of the neurons of a part [B, F] in a backward pass, by one measure."""
+
+    total: Tensor  # the sum over positions
+    at: Tensor  # the position where the absolute relevance is largest, int64; -1 where no token reached the neuron
+    value: Tensor  # the neuron's activation there
+
+
+class NeuronRelevance(Reader):
+    """Relevance of the neurons of each layer."""
+
+    @contextmanager
+    def tapping(self, switch: Switch) -> Iterator[None]:
+        with ExitStack() as undo:
+            for layer, block in enumerate(self.view.blocks):
+                undo.enter_context(at_neurons(block, partial(self._tap, layer=layer, switch=switch)))
+            yield
+
+    def _tap(self, x: Tensor, passing: Passing, *, layer: int, switch: Switch) -> Tensor:
+        """The input of a down projection."""
+
+        def read(gradient: Tensor, value: Tensor) -> None:
+            share = share_above(passing.part, self.view.family, switch.current.bilinear)
+            gradient, value = (passing.spread(tensor, self.mask.shape) for tensor in (gradient, value))
+            is_token = passing.there(self.mask)
+            for name, measure in self.measures.items():
+                self._read[name][layer, passing.part.first] = _reduced(gradient, value, measure, share, is_token)
+
+        return Tap.apply(x, read)
+
+    def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
+        """Each [B, L, F]; 0, -1 and 0 where a layer has fewer neurons than another."""
+        parts = self._read[name]
+        some = next(iter(parts.values()))
+        shape = len(some.total), self.view.n_layers, self.view.n_neurons
+        total, at, value = some.total.new_zeros(shape), some.at.new_full(shape, -1), some.value.new_zeros(shape)
+        for (layer, first), part in parts.items():
+            columns = slice(first, first + part.total.shape[1])
+            total[:, layer, columns] = part.total
+            at[:, layer, columns] = part.at
+            value[:, layer, columns] = part.value
+        return {"neurons": total, "neuron_positions": at, "neuron_values": value}
+
+
+def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
+    """The share of a neuron's relevance that is in the gradient where neurons are read.
+
+    Gates take theirs behind the down projection of an MLP, and below the gate, at its input, in an expert.
+    """
+    return rule.share if family.gate is not None and part.expert is None else 1.0
+
+
+def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> _Reduced:
+    """Gradient and value [B, T, F] at the tokens of `mask` [B, T]; `share` of a product's relevance is in the gradient.
+
+    A few positions at a time, so that what is worked out is never as large as what is read.
+    """
+    padding = ~mask.to(value.device).bool()[..., None]  # [B, T, 1]
+    size = -(-value.shape[1] // _PIECES)
+    total = torch.zeros_like(wide(value[:, 0]))
+    largest, best = torch.full_like(total, -1), torch.zeros_like(total)
+    at = torch.full_like(total, -1, dtype=torch.int64)
+    for start in range(0, value.shape[1], size):
+        part = slice(start, start + size)
+        relevance = measure(wide(gradient[:, part]) / share, wide(value[:, part]))
+        total += relevance.masked_fill(padding[:, part], 0).sum(1)
+        peak, where = relevance.abs().masked_fill(padding[:, part], -1).max(1)  # [B, F]
+        better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # what is not a number counts as largest
+        largest = torch.where(better, peak, largest)
+        at = torch.where(better, where + start, at)
+        activation = value[:, part].gather(1, where[:, None])[:, 0]
+        best = torch.where(better, wide(activation), best)
+    return _Reduced(total, at, best)

@@ -1,0 +1,142 @@
+"""Checks that methods explain the model unchanged: its logits, regardless of batch neighbours and of other methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lrp_core.methods.record import Method
+from lrp_core.verification.record import Finding, Gap
+from lrp_core.verification.rounding import Rounded, distance, largest
+from lrp_core.verification.stock import explained_logits, first_difference, stock_logits
+from lrp_core.verification.trial import Row, Trial, named, real_tokens
+from lrp_core.views.view import ModelView
+
+STOCK = "logits are those of the stock model"
+TOLD = "methods explain these logits"
+PADDED = "padded batches give what single samples give"
+ORDER = "methods give the same in any order, and leave the model as it was"
+
+
+def check_stock(trial: Trial) -> Finding:
+    """The view's logits of single samples against the stock model's, called as its users call it."""
+    view = trial.view
+
+    def locate(at: int) -> str:
+        row = trial.smallest(trial.rows[at], lambda part: _of_stock(trial, part).ratio > 1)
+        gap, batch = _of_stock(trial, row), trial.batch([row])
+        first = first_difference(
+            view.model, lambda: explained_logits(view, batch), lambda: stock_logits(view, row), gap.bound
+        )
+        return f"first in {first or 'behind all modules, on the way to the logits'}, for {named(row)}"
+
+    return Finding.of(STOCK, [_of_stock(trial, row) for row in trial.rows], locate)
+
+
+def _of_stock(trial: Trial, row: Row) -> Gap:
+    """In float64 the stock model rounds to float32 in places, so that bounds are those of float32."""
+    view, batch = trial.view, trial.batch([row])
+    unit = max(trial.unit, torch.finfo(torch.float32).eps)
+    ours = Rounded.of(view, lambda: explained_logits(view, batch), unit)
+    return ours.gap(f"a sample of {len(row['input_ids'])} tokens", stock_logits(view, row)[None])
+
+
+def check_told(trial: Trial) -> Finding:
+    """The logits that each method tells beside its relevance against those of the view."""
+    batch = trial.together
+    logits = explained_logits(trial.view, batch).cpu()
+    expected = logits.gather(1, batch.target_ids[:, None])[:, 0]
+    gaps = []
+    for name, results in trial.results.items():
+        told = results.map(lambda relevance: relevance.logit_target)
+        gaps.append(told.gap(name, expected, scale=logits))
+    return Finding.of(TOLD, gaps)
+
+
+def check_padded(trial: Trial) -> Finding:
+    """Relevance of samples in a batch, padded on either side, against that of each alone."""
+    if trial.view.kind.images:
+        return Finding.without(PADDED, "pictures have no padding")
+    gaps, cases = [], []
+    left = trial.batch(trial.rows, "left")
+    for name, method in trial.told("methods, padded and alone"):
+        padded_left = trial.explained(method, left)
+        for at, row in enumerate(trial.rows):
+            results, batch = trial.of_row(name, at), trial.batch([row])
+            alone = real_tokens(trial.explained(method, batch), batch, 0)
+            gaps += [results.gap(name, alone), results.gap(name, alone, ours=real_tokens(padded_left, left, at))]
+            cases += [(method, "right", row), (method, "left", row)]
+    return Finding.of(PADDED, gaps, lambda at: _where_padding_shows(trial, *cases[at], gaps[at].bound))
+
+
+def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, bound: float) -> str:
+    """The smallest failing input of one method, and the first module that sees the padding."""
+    longest = max(trial.rows, key=lambda other: len(other["input_ids"]))
+
+    def padded(part: Row) -> tuple[Tensor, Tensor]:
+        batch = trial.batch([part, longest], side)
+        together = real_tokens(trial.explained(method, batch), batch, 0)
+        alone = trial.batch([part])
+        return together, real_tokens(trial.explained(method, alone), alone, 0)
+
+    def fails(part: Row) -> bool:
+        together, alone = padded(part)
+        return distance(together, alone) > bound * largest(alone)
+
+    smallest = trial.smallest(row, fails)
+    batch, alone, view = trial.batch([smallest, longest], side), trial.batch([smallest]), trial.view
+    length = len(smallest["input_ids"])
+    without_padding = slice(length) if side == "right" else slice(-length, None)
+    first = first_difference(
+        view.model,
+        lambda: explained_logits(view, batch),
+        lambda: explained_logits(view, alone),
+        bound,
+        pick=lambda outputs: outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1],
+    )
+    where = f"first in {first}" if first else "in no layer of the forward pass"
+    return f"{where}, for {named(smallest)} padded on the {side} to {len(longest['input_ids'])} tokens"
+
+
+def check_order(trial: Trial) -> Finding:
+    """Methods one after the other against the other way round on a copy of the model; logits stay bit-equal.
+
+    So each of two methods has run before the other once, and once on a model that the other has not touched.
+    """
+    view, other, batch = trial.view, trial.fresh(), trial.together
+    row, hooks = trial.rows[0], _hooked(other)
+    before = stock_logits(other, row)
+    gaps: list[Gap] = []
+    for name, method in trial.told("methods, in the other order", backwards=True):
+        again = trial.explained(method, batch, other)
+        for at in range(len(trial.rows)):
+            gap = trial.of_row(name, at).gap(name, real_tokens(again, batch, at))
+            gaps.append(replace(gap, bound=0.0) if view.device.type == "cpu" else gap)  # GPUs sum in no fixed order
+        gaps.append(Gap(f"logits after {name}", distance(stock_logits(other, row), before), 0.0))
+    gaps.append(Gap("logits after all methods", distance(stock_logits(view, row), before), 0.0))
+    for path in sorted({*_hooked(view), *_hooked(other)}.difference(hooks)):
+        gaps.append(Gap(f"hooks that {path} keeps", 1.0, 0.0))
+
+    def locate(at: int) -> str:
+        method = trial.methods.get(gaps[at].subject)
+        return _culprit(trial, method) if method is not None else ""
+
+    return Finding.of(ORDER, gaps, locate)
+
+
+def _hooked(view: ModelView) -> list[str]:
+    """Paths of modules with hooks of their own, which accelerate's are not among."""
+    return [path for path, module in view.model.named_modules() if module._forward_hooks or module._forward_pre_hooks]
+
+
+def _culprit(trial: Trial, method: Method) -> str:
+    """The method that changes what another gives after it."""
+    expected = trial.explained(method, trial.together, trial.fresh()).tokens
+    for name, before in trial.told("methods, before the one that differs"):
+        view = trial.fresh()
+        trial.explained(before, trial.together, view)
+        if not torch.equal(trial.explained(method, trial.together, view).tokens, expected):
+            return f"it gives other numbers after {name}"
+    return "it gives other numbers after several methods"

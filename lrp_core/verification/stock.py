@@ -1,0 +1,87 @@
+"""The stock model, called as its users call it, and where in it two computations begin to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.device.precision import wide
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView
+
+Outputs = dict[str, list[Tensor]]  # of each module, by its path, in the order of its calls
+
+
+def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
+    """All logits of the stock model for a row alone, where it predicts: [V], of tokens or labels."""
+    if view.kind.images:
+        inputs = {"pixel_values": torch.as_tensor(row["pixel_values"])[None].to(view.device, view.dtype)}
+    else:
+        names = ("input_ids", "token_type_ids", "decoder_input_ids")
+        known = {name: row[name] for name in names if row.get(name) is not None}
+        inputs = {name: torch.tensor([ids], device=view.device) for name, ids in known.items()}
+    with torch.no_grad():
+        logits = view.model(**inputs).logits[0]
+    return wide(logits if view.kind.labels else logits[row["position"]])
+
+
+def explained_logits(view: ModelView, batch: Batch) -> Tensor:
+    """All logits [B, V] that explanations of the batch are about: those of the view."""
+    with torch.no_grad():
+        batch = batch.to(view.device)
+        state = view.prediction(view.hidden(batch), batch)
+        return torch.cat([part for _, part in view.all_logits(state, view.n_targets)], -1)
+
+
+def first_difference(
+    model: nn.Module,
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    bound: float,
+    pick: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+) -> str | None:
+    """The path of the module that first puts out other numbers in one computation than in the other, in their order.
+
+    Numbers may lie apart by `bound`, relative to the largest; `pick` takes of what `ours` puts out what `theirs` does.
+    None where all modules agree that both call.
+    """
+    with _outputs_kept(model) as first:
+        ours()
+    with _outputs_kept(model) as second:
+        theirs()
+    for path, outputs in first.items():
+        for whole, other in zip(outputs, second.get(path, []), strict=False):
+            picked = pick(whole)
+            if picked.shape != other.shape:
+                continue
+            size = float(other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+            if float((picked - other).abs().max()) > bound * size:
+                return path
+    return None
+
+
+@contextmanager
+def _outputs_kept(model: nn.Module) -> Iterator[Outputs]:
+    """Inside, what each module puts out is kept, on the CPU."""
+    kept: Outputs = {}
+    handles = []
+
+    def keep(path: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                kept.setdefault(path, []).append(wide(tensor.detach()).cpu())
+
+        return hook
+
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_hook(keep(path)))
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,1 @@
+"""Loaded models as methods see them: from rows to states and logits, by kind of model."""

@@ -1,0 +1,191 @@
+"""An encoder-decoder seen through its family: the encoder reads the text, the decoder predicts after what it has seen.
+
+Embeddings are laid out like `Batch.every_id`: the encoder's tokens, then the decoder's. So both take gradients as one
+tensor. Attention, and with it the axis L of heads, is laid out as `attentions` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.families.base import Decoder, Family
+from lrp_core.parts.block import AttentionView, BlockView
+from lrp_core.parts.norms import NormView
+from lrp_core.parts.weights import weights_of
+from lrp_core.records.types import Batch
+from lrp_core.views.view import ModelView, counted_by, up_to
+
+
+@dataclass(frozen=True, repr=False)
+class EncoderDecoderView(ModelView):
+    """Both stacks of blocks. `hidden` are the decoder's states [B, U, D]."""
+
+    @property
+    def decoder(self) -> Decoder:
+        assert self.family.decoder is not None
+        return self.family.decoder
+
+    # geometry
+
+    @property
+    def n_layers(self) -> int:
+        """Attention layers: those of the encoder, and two in every block of the decoder."""
+        return len(self.attentions)
+
+    @property
+    def n_encoder_layers(self) -> int:
+        return len(self.encoder_blocks)
+
+    @property
+    def n_shared_layers(self) -> int:
+        return self.n_encoder_layers
+
+    @property
+    def start_id(self) -> int | None:
+        """The id of the decoder's start token."""
+        return self.config.decoder_start_token_id
+
+    # parts
+
+    @cached_property
+    def decoder_embedding(self) -> Any:
+        return self.model.get_submodule(self.decoder.family.token_embedding)
+
+    @cached_property
+    def encoder_stack(self) -> nn.Module:
+        return self.model.get_submodule(self.decoder.encoder_stack)
+
+    @cached_property
+    def decoder_stack(self) -> nn.Module:
+        return self.model.get_submodule(self.decoder.stack)
+
+    @cached_property
+    def encoder_blocks(self) -> list[BlockView]:
+        return self._blocks_of(self.family)
+
+    @cached_property
+    def decoder_blocks(self) -> list[BlockView]:
+        return self._blocks_of(self.decoder.family)
+
+    @cached_property
+    def blocks(self) -> list[BlockView]:
+        """The blocks of the encoder, then those of the decoder."""
+        return [*self.encoder_blocks, *self.decoder_blocks]
+
+    @cached_property
+    def cross_attentions(self) -> list[AttentionView]:
+        """The attention of each block of the decoder that reads the encoder."""
+        cross = self.decoder.cross
+        return [AttentionView(**AttentionView.parts(block.module, cross)) for block in self.decoder_blocks]
+
+    @cached_property
+    def attentions(self) -> Sequence[AttentionView]:
+        """The encoder's from the first layer to the last, then the decoder's own, then those that read the encoder."""
+        return [*self.blocks, *self.cross_attentions]
+
+    @property
+    def attentions_over_text(self) -> Sequence[AttentionView]:
+        """The attentions whose keys are the encoder's tokens."""
+        return [*self.attentions[: self.n_encoder_layers], *self.cross_attentions]
+
+    def asking(self, batch: Batch, layer: int) -> Tensor:
+        """Of the encoder's tokens [B, T] in its own layers, of the decoder's [B, U] in the others."""
+        width = batch.input_ids.shape[1]
+        visible = self.visible(batch)
+        return visible[:, :width] if layer < self.n_encoder_layers else visible[:, width:]
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return (self.family.blocks, self.decoder.family.blocks)
+
+    def norms(self) -> list[NormView]:
+        of_decoder = self.decoder.family
+        cross = [NormView.of(block.module, self.decoder.cross.norm, of_decoder) for block in self.decoder_blocks]
+        paths = (of_decoder.embedding_norm, of_decoder.final_norm)
+        others = [NormView.optional(self.model, path, of_decoder) for path in paths]
+        return [*super().norms(), *cross, *(norm for norm in others if norm is not None)]
+
+    def visible(self, batch: Batch) -> Tensor:
+        assert batch.decoder_attention_mask is not None
+        seen = batch.decoder_attention_mask.bool()
+        return torch.cat([batch.attention_mask.bool(), seen & up_to(batch.position, seen)], 1)
+
+    # computation
+
+    def tokens(self, batch: Batch) -> Tensor:
+        """Embeddings of both stacks [B, T + U, D]."""
+        assert batch.decoder_input_ids is not None
+        encoder, decoder = self.token_embedding(batch.input_ids), self.decoder_embedding(batch.decoder_input_ids)
+        return torch.cat([encoder, decoder.to(encoder.device)], 1)
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Embeddings of both stacks and their sum with learned positions, both [B, T + U, D]."""
+        token = self.tokens(batch)
+        added = [self._positions(stack, mask) for stack, mask in self._counted_stacks(batch)]
+        return token, token + torch.cat(added, 1) if added else token
+
+    def embeddings_of(self, batch: Batch) -> list[tuple[nn.Module, slice]]:
+        width = batch.input_ids.shape[1]
+        return [(self.token_embedding, slice(width)), (self.decoder_embedding, slice(width, None))]
+
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
+        """The decoder's last states [B, U, D] of embeddings `token` [B, T + U, D] (default: the batch's).
+
+        Positions are those that the masks count: none others are known.
+        """
+        assert positions is None
+        width = batch.input_ids.shape[1]
+        token = self.tokens(batch) if token is None else token
+        with self._counted(batch):
+            mask = batch.attention_mask
+            read = self.encoder_stack(inputs_embeds=token[:, :width], attention_mask=mask, return_dict=True)
+            states = self.decoder_stack(
+                inputs_embeds=token[:, width:],
+                attention_mask=batch.decoder_attention_mask,
+                encoder_hidden_states=read.last_hidden_state,
+                encoder_attention_mask=mask,
+                return_dict=True,
+                **self.kind.forward_options,
+            )
+        return states.last_hidden_state
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Hidden states as the unembedding reads them. T5 v1.0 scales them: its unembedding are its embeddings."""
+        field = self.decoder.scaled_field
+        return hidden * self.d_model**-0.5 if field is not None and getattr(self.config, field) else hidden
+
+    @contextmanager
+    def unembedded(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        with super().unembedded() as (weight, bias):
+            path = self.decoder.logits_bias
+            yield weight, bias if path is None else self.model.get_buffer(path)[0].to(weight)
+
+    def _counted_stacks(self, batch: Batch) -> list[tuple[Any, Tensor]]:
+        """The family of each stack that has learned positions, and the mask of its tokens."""
+        assert batch.decoder_attention_mask is not None
+        stacks = (self.family, batch.attention_mask), (self.decoder.family, batch.decoder_attention_mask)
+        return [(stack, mask) for stack, mask in stacks if stack.position_embedding]
+
+    def _positions(self, family: Family, mask: Tensor) -> Tensor:
+        """Learned positions [B, T, D] that ignore padding on either side."""
+        assert family.position_embedding is not None
+        ids = counted_by(mask) + family.position_shift
+        with weights_of(self.model.get_submodule(family.position_embedding)) as module:
+            return nn.functional.embedding(ids, module.weight)
+
+    @contextmanager
+    def _counted(self, batch: Batch) -> Iterator[None]:
+        """Inside, learned positions are counted without padding; the stacks themselves count from the left edge."""
+        with ExitStack() as undo:
+            for stack, mask in self._counted_stacks(batch):
+                added = self._positions(stack, mask)
+                embedding = self._at(stack.position_embedding)
+                undo.enter_context(embedding.register_forward_hook(lambda *_, added=added: added))
+            yield

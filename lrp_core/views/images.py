@@ -1,0 +1,138 @@
+"""A model that reads images, seen through its family: a class token, then a token for each patch.
+
+Rows have as many `input_ids`, all 0, and `pixel_values` [C, H, W]. C channels, and H and W here are an image's sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.families.images import ImageFamily, both
+from lrp_core.parts.linear import Convolution, LinearLayer
+from lrp_core.parts.weights import weights_of
+from lrp_core.records.types import Batch, UserError, by
+from lrp_core.views.view import ModelView, Traced
+
+
+class PatchTokens(nn.Module):
+    """Pixels [B, C, H, W] to token embeddings [B, T, D]: the class token, then the patches row by row."""
+
+    def __init__(self, projection: nn.Module, class_token: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.projection = projection
+        self._class_token = class_token
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = self.projection(pixels).flatten(2).transpose(1, 2)
+        return torch.cat([self._class_token().to(patches).expand(len(patches), -1, -1), patches], 1)
+
+
+@dataclass(frozen=True, repr=False)
+class ImageView(ModelView):
+    """A view of an image model: `source` are pixels, and `token_embedding` makes tokens of them."""
+
+    family: ImageFamily
+
+    # geometry
+
+    @property
+    def vocab(self) -> int:
+        return 1
+
+    @property
+    def pad_id(self) -> int:
+        return 0
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images that the model takes."""
+        return (self.config.num_channels, *both(self.config.image_size))
+
+    @property
+    def patch_shape(self) -> tuple[int, int]:
+        """Height and width of a patch."""
+        return both(self.config.patch_size)
+
+    # parts
+
+    @cached_property
+    def token_embedding(self) -> Any:
+        return PatchTokens(self._embedding_weights, lambda: self._parameter(self.family.class_token))
+
+    @property
+    def _embedding_weights(self) -> Any:
+        return self.model.get_submodule(self.family.token_embedding)
+
+    def linear_layers(self) -> Iterator[LinearLayer]:
+        """The convolution of patches, then those of the blocks."""
+        yield Convolution(self._embedding_weights, "convolution", transposed=False)
+        yield from super().linear_layers()
+
+    def _parameter(self, name: str) -> Tensor:
+        with weights_of(self.model.get_submodule(self.family.embeddings)) as module:
+            parameter: Tensor = getattr(module, name)
+            return parameter.detach()
+
+    # computation
+
+    def check_input(self, batch: Batch) -> None:
+        """Raises UserError for rows without pixels, of an image of another size, or with another number of tokens."""
+        if batch.pixel_values is None:
+            raise UserError(f"{self.family.title} read images: give pixel_values")
+        shape, expected = tuple(batch.pixel_values.shape[1:]), self.image_shape
+        if shape != expected:
+            raise UserError(f"the image is {by(shape)} (channels, height, width), the model takes {by(expected)}")
+        if batch.input_ids.shape[1] != self.max_length:
+            count = batch.input_ids.shape[1]
+            raise UserError(f"{self.family.title} read {self.max_length} tokens of an image, not {count}")
+
+    def tokens(self, batch: Batch) -> Tensor:
+        return self.token_embedding(self.source(batch))
+
+    def traced(self, batch: Batch) -> Traced:
+        pixels = self.source(batch).detach().requires_grad_()
+        token, full = self.embed(replace(batch, pixel_values=pixels))
+        return Traced(token, full.detach(), pixels)
+
+    def source(self, batch: Batch) -> Tensor:
+        """Pixels [B, C, H, W] in the model's precision."""
+        assert batch.pixel_values is not None
+        return batch.pixel_values.to(self.device, self.dtype)
+
+    def hidden_from(self, batch: Batch, source: Tensor) -> Tensor:
+        return self.hidden(replace(batch, pixel_values=source))
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        token = self.tokens(batch)
+        return token, self._with_positions(token)
+
+    def _with_positions(self, token: Tensor) -> Tensor:
+        return token + self._parameter(self.family.positions).to(token)
+
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
+        """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
+
+        Positions are the model's own, whatever `positions` says.
+        """
+        token = self.tokens(batch) if token is None else token
+        full = self._with_positions(token)
+        embeddings = self.model.get_submodule(self.family.embeddings)
+        with torch.no_grad():  # of pixels that the hook's tokens stand in for
+            pixels = self.source(batch)
+        with embeddings.register_forward_hook(lambda *_: full):
+            return self.model.base_model(pixel_values=pixels, return_dict=True).last_hidden_state
+
+
+def over_patches(view: ModelView, pixels: Tensor) -> Tensor:
+    """Numbers of pixels [B, H, W] summed over patches, [B, T]; 0 for the class token. Pixels beyond count nowhere."""
+    assert isinstance(view, ImageView)
+    height, width = view.patch_shape
+    rows, columns = pixels.shape[1] // height, pixels.shape[2] // width
+    whole = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
+    return nn.functional.pad(whole.sum((2, 4)).flatten(1), (1, 0))

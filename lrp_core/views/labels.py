@@ -1,0 +1,64 @@
+"""Explains every label of a classifier: the rows of a batch are repeated, once for each label as their target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows, UserError
+
+if TYPE_CHECKING:
+    from lrp_core.views.view import ModelView
+
+AT_ONCE = 8  # labels that share a forward: what the head reads is held for each of them
+
+
+def explained_by_label(
+    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], *, shared: bool
+) -> Results:
+    """`requests`, each of the label that it names, in place of the targets and foils of `batch`.
+
+    `explain(batch, requests, texts=)` is the pass of a method; where forwards are `shared` it knows `texts`, and up to
+    AT_ONCE labels cost one forward. Raises UserError for a model without labels and for a request without a label
+    beside others, and UnusableRows as the pass does, by the rows of `batch`.
+    """
+    if not view.kind.labels or view.predicts_score:
+        raise UserError("only classifiers have labels to explain one by one")
+    if any(request.label is None for request in requests):
+        raise UserError("requests that share a pass have to name a label all, or none of them")
+    for request in requests:
+        if request.label not in range(view.n_targets):
+            raise UserError(f"there is no label {request.label}: the model's labels are 0 to {view.n_targets - 1}")
+    asked: dict[tuple[Request, ...], list[int]] = {}  # labels of which the same is asked, by what that is
+    for label in dict.fromkeys(request.label for request in requests if request.label is not None):
+        plain = tuple(replace(request, label=None) for request in requests if request.label == label)
+        asked.setdefault(plain, []).append(label)
+    size = len(batch)
+    step, options = (AT_ONCE, {"texts": size}) if shared else (1, {})
+    results: Results = {}
+    for plain, labels in asked.items():
+        for start in range(0, len(labels), step):
+            some = labels[start : start + step]
+            try:
+                by_request = explain(_for_labels(batch, some), plain, **options)
+            except UnusableRows as error:
+                raise UnusableRows(sorted({row % size for row in error.rows}), error.reason, error.detail) from None
+            for request, result in by_request.items():
+                for at, label in enumerate(some):
+                    results[replace(request, label=label)] = _rows(result, at * size, size)
+    return {request: results[request] for request in requests}
+
+
+def _for_labels(batch: Batch, labels: Sequence[int]) -> Batch:
+    """All rows with the first of these labels as their target and no foil, then all with the next."""
+    import torch
+
+    from lrp_core.records.variants import tiled
+
+    targets = torch.tensor(labels, device=batch.target_ids.device).repeat_interleave(len(batch))
+    return replace(tiled(batch, len(labels)), target_ids=targets, foil_ids=None)
+
+
+def _rows(relevance: Relevance, start: int, size: int) -> Relevance:
+    return relevance.mapped(lambda value: value[start : start + size])

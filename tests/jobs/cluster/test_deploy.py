@@ -1,0 +1,289 @@
+"""What is shipped for clusters is well-formed by Ray's own schema or by the shape of the custom resources."""
+
+import copy
+import json
+import os
+import re
+import tomllib
+from inspect import signature
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from jobs.cluster.submission import KILL_S, RETRY, TIMED_OUT
+from jobs.commands.roots.plan_speeds import without_nodes
+from jobs.commands.submit import submit
+from jobs.config import RunConfig
+from jobs.config.file import CONF_DIR
+
+REPOSITORY = Path(__file__).parents[3]
+DEPLOY = REPOSITORY / "jobs" / "deploy"
+KUBERAY = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "kuberay"
+
+
+def strict(properties: dict, required: list[str] = ()) -> dict:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+TEXT, WHOLE, YES = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+LIST = {"type": "array", "items": TEXT}
+CONTAINER = strict(
+    {
+        "name": TEXT,
+        "image": TEXT,
+        "command": LIST,
+        "args": LIST,
+        "workingDir": TEXT,
+        "env": {"type": "array", "items": strict({"name": TEXT, "value": TEXT}, ["name"])},
+        "envFrom": {"type": "array", "items": strict({"secretRef": strict({"name": TEXT}, ["name"])})},
+        "volumeMounts": {"type": "array", "items": strict({"name": TEXT, "mountPath": TEXT}, ["name", "mountPath"])},
+        "securityContext": strict({"allowPrivilegeEscalation": YES}),
+        "resources": strict({"requests": TEXTS, "limits": TEXTS}),
+    },
+    ["name", "image"],
+)
+VOLUME = strict({"name": TEXT, "persistentVolumeClaim": strict({"claimName": TEXT}, ["claimName"])}, ["name"])
+USER = strict({"runAsUser": WHOLE, "runAsGroup": WHOLE, "fsGroup": WHOLE, "runAsNonRoot": YES}, ["runAsUser"])
+POD = strict(
+    {
+        "spec": strict(
+            {
+                "containers": {"type": "array", "items": CONTAINER, "minItems": 1},
+                "initContainers": {"type": "array", "items": CONTAINER, "minItems": 1},
+                "securityContext": USER,
+                "terminationGracePeriodSeconds": WHOLE,
+                "nodeSelector": TEXTS,
+                "restartPolicy": {"enum": ["Never", "OnFailure", "Always"]},
+                "automountServiceAccountToken": YES,
+                "serviceAccountName": TEXT,
+                "volumes": {"type": "array", "items": VOLUME},
+                "tolerations": {"type": "array", "items": strict({"key": TEXT, "operator": TEXT, "effect": TEXT})},
+            },
+            ["containers", "securityContext"],
+        )
+    },
+    ["spec"],
+)
+#: KubeRay refuses labels here, and a dashboard on loopback would be out of the reach of who submits the job.
+START = {**TEXTS, "propertyNames": {"enum": ["num-cpus", "num-gpus"]}}
+#: The fields in use here of the types of KubeRay 1.6 (ray.io/v1); a misspelled one is not among them.
+RAY_CLUSTER = strict(
+    {
+        "rayVersion": TEXT,
+        "enableInTreeAutoscaling": YES,
+        "authOptions": strict({"mode": {"enum": ["disabled", "token"]}}),
+        "autoscalerOptions": strict({"version": {"enum": ["v1", "v2"]}, "idleTimeoutSeconds": WHOLE}),
+        "headGroupSpec": strict({"rayStartParams": START, "template": POD}, ["rayStartParams", "template"]),
+        "workerGroupSpecs": {
+            "type": "array",
+            "items": strict(
+                {
+                    "groupName": TEXT,
+                    "replicas": WHOLE,
+                    "minReplicas": WHOLE,
+                    "maxReplicas": WHOLE,
+                    "labels": TEXTS,
+                    "rayStartParams": START,
+                    "template": POD,
+                },
+                ["groupName", "minReplicas", "maxReplicas", "template"],
+            ),
+        },
+    },
+    ["headGroupSpec"],
+)
+CRON = {"type": "string", "pattern": r"^(\S+ ){4}\S+$"}
+ON_EXIT = strict({"containerName": TEXT, "operator": {"enum": ["In", "NotIn"]}, "values": {"type": "array"}})
+FAILURES = strict(
+    {"rules": {"type": "array", "items": strict({"action": {"enum": ["FailJob"]}, "onExitCodes": ON_EXIT})}}
+)
+BATCH = strict(
+    {"backoffLimit": WHOLE, "activeDeadlineSeconds": WHOLE, "podFailurePolicy": FAILURES, "template": POD}, ["template"]
+)
+CLAIM = strict({"accessModes": LIST, "resources": strict({"requests": TEXTS})}, ["accessModes", "resources"])
+SPECS = {
+    ("ray.io/v1", "RayCluster"): RAY_CLUSTER,
+    ("v1", "PersistentVolumeClaim"): CLAIM,
+    ("batch/v1", "CronJob"): strict(
+        {
+            "schedule": CRON,
+            "concurrencyPolicy": {"enum": ["Allow", "Forbid", "Replace"]},
+            "jobTemplate": strict({"spec": BATCH}, ["spec"]),
+        },
+        ["schedule", "jobTemplate"],
+    ),
+}
+
+
+def load(name: str) -> dict:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def problems(manifest: dict) -> list[str]:
+    spec = SPECS[manifest["apiVersion"], manifest["kind"]]
+    whole = strict(
+        {"apiVersion": TEXT, "kind": TEXT, "metadata": strict({"name": TEXT}, ["name"]), "spec": spec}, ["spec"]
+    )
+    return [error.message for error in Draft202012Validator(whole).iter_errors(manifest)]
+
+
+MANIFESTS = sorted({path.name for path in DEPLOY.glob("*.yaml")} - {"compose.yaml", "account.yaml"})
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_every_manifest_has_the_shape_of_its_kind(name):
+    assert problems(load(name)) == []
+
+
+def test_a_misspelled_field_would_be_found():
+    manifest = copy.deepcopy(load("raycluster.yaml"))
+    manifest["spec"]["workerGroupSpecs"][0]["maxReplica"] = 3
+    assert problems(manifest) == ["Additional properties are not allowed ('maxReplica' was unexpected)"]
+
+
+def submitter() -> dict:
+    """The container of the CronJob."""
+    (container,) = load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def nightly() -> RunConfig:
+    """The configuration that the CronJob runs."""
+    options = dict(word.removeprefix("--").split("=", 1) for word in submitter()["args"] if word.startswith("--"))
+    return RunConfig.load(options["config"], options["root"], [options["set"]])
+
+
+def test_the_nodes_that_the_job_counts_on_are_those_that_its_groups_can_start():
+    config = nightly()
+    groups = [group for group in load("raycluster.yaml")["spec"]["workerGroupSpecs"] if group["groupName"] != "cpu"]
+    assert [(nodes.labels, nodes.count) for nodes in config.ray.nodes] == [
+        (group["labels"], group["maxReplicas"]) for group in groups
+    ]
+    assert list(without_nodes(config)) == [], "every model finds nodes in each of its precisions"
+
+
+def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    cluster = load("raycluster.yaml")["spec"]
+    result = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "closelook", "namespace": "default"}, "spec": cluster}
+    )
+    kinds = result["available_node_types"]
+    assert [kinds["headgroup"]["resources"][kind] for kind in ("CPU", "GPU")] == [0, 0], "the head takes no work"
+    assert kinds["cpu"]["resources"] | {"GPU": 0} == kinds["cpu"]["resources"], (
+        "tasks without a GPU start no node with one"
+    )
+    for memory, float64 in ((24, "slow"), (80, "fast")):
+        kind = kinds[f"gpu{memory}"]
+        assert (kind["resources"]["GPU"], kind["min_workers"], kind["max_workers"]) == (1, 0, 8)
+        assert kind["labels"] == {"gpu-memory": f"{memory}gb", "float64": float64}
+
+
+def test_the_cluster_file_passes_rays_own_validation():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    cluster = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text())
+    validate_config(prepare_config(copy.deepcopy(cluster)))
+    misspelled = {**cluster, "max_worker": 3}
+    with pytest.raises(Exception, match="max_worker"):
+        validate_config(prepare_config(misspelled))
+
+
+def test_every_label_that_a_model_asks_for_is_on_some_node():
+    cluster = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text())
+    offered = [kind.get("labels", {}) for kind in cluster["available_node_types"].values()]
+    for path in CONF_DIR.glob("paper.yaml"):
+        for model in RunConfig.load(path).models:
+            assert any(model.labels.items() <= labels.items() for labels in offered), model.name
+
+
+def test_no_manifest_holds_a_secret():
+    for path in [*map(DEPLOY.joinpath, MANIFESTS), REPOSITORY / "cluster.yaml"]:
+        for line in path.read_text().splitlines():
+            assert not ("SECRET" in line and not line.lstrip().startswith("#")), f"{path.name}: {line}"
+
+
+def crd(kind: str) -> dict:
+    """KubeRay's own schema of a kind, in which a field that it does not know is an error."""
+    path = KUBERAY / f"{kind.lower()}s.v1.json"
+    if not path.exists():
+        pytest.skip(f"KubeRay's schemas are not in {KUBERAY}")
+    return closed(json.loads(path.read_text()))
+
+
+def closed(schema: dict) -> dict:
+    """The schema, and those within it, without fields that are not named."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {name: closed(value) for name, value in schema.items()}
+    preserving = known.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in known
+    if isinstance(known.get("properties"), dict) and known.get("type") == "object" and not preserving:
+        known["additionalProperties"] = False
+    return known
+
+
+def test_kuberays_own_schema_takes_the_manifest():
+    manifest = load("raycluster.yaml")
+    schema = crd(manifest["kind"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(manifest)] == []
+    manifest["spec"]["headGroupSpek"] = {}
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(manifest)] != []
+
+
+def test_the_cronjob_submits_to_the_cluster_that_there_is():
+    (address,) = (one["value"] for one in submitter()["env"] if one["name"] == "RAY_ADDRESS")
+    assert address == f"http://{load('raycluster.yaml')['metadata']['name']}-head-svc:8265"
+
+
+def test_there_is_one_way_to_schedule():
+    kinds = [load(name)["kind"] for name in MANIFESTS]
+    assert sorted(kinds) == ["CronJob", "PersistentVolumeClaim", "RayCluster"]
+
+
+def pods() -> list[dict]:
+    """Of the cluster: the head's, then a worker's of each group."""
+    spec = load("raycluster.yaml")["spec"]
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def test_what_pods_mount_and_act_as_is_there_and_may_be_written_to():
+    claims = {volume["persistentVolumeClaim"]["claimName"] for pod in pods() for volume in pod["volumes"]}
+    accounts = {pod["serviceAccountName"] for pod in pods() if "serviceAccountName" in pod}
+    assert claims == {load("volume.yaml")["metadata"]["name"]}
+    assert accounts == {one["metadata"]["name"] for one in load("account.yaml")["items"]}
+    user = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "runAsNonRoot": True}
+    assert all(pod["securityContext"] == user for pod in pods())
+
+
+def test_the_cronjob_tries_again_what_may_pass_and_nothing_that_is_wrong():
+    spec = load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, TIMED_OUT])
+    assert rule["onExitCodes"]["containerName"] == submitter()["name"]
+    assert RETRY not in rule["onExitCodes"]["values"]
+    options = dict(word.split("=", 1) for word in submitter()["args"] if word.startswith("--"))
+    assert float(options["--deadline"]) < spec["activeDeadlineSeconds"], "it ends cleanly before Kubernetes ends it"
+    grace = signature(submit).parameters["grace"].default
+    assert grace + KILL_S < spec["template"]["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_the_launchers_nodes_get_the_package_that_is_built_here_and_the_stores_rights_by_their_profile():
+    cluster = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text())
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wheel = f"dist/{project['name']}-{project['version']}-py3-none-any.whl"
+    mounted = {local: there for there, local in cluster["file_mounts"].items()}
+    assert wheel in mounted
+    last = cluster["setup_commands"][-1]
+    assert f"{mounted[wheel]}[" in last
+    extras = set(re.search(r"\[(.*)\]", last)[1].split(","))
+    assert extras <= project["optional-dependencies"].keys()
+    for kind in cluster["available_node_types"].values():
+        assert kind["node_config"]["IamInstanceProfile"] == {"Name": "closelook"}
+    assert cluster["available_node_types"]["head"]["resources"] == {"CPU": 0, "GPU": 0}

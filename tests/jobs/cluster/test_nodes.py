@@ -1,0 +1,363 @@
+"""Several nodes: pools spread over them, a node that goes, models that run at once or wait."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.cluster import recorder, scheduler
+from jobs.cluster import slots as slots_of
+from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
+from jobs.cluster.slots import Share, Slots, share_of
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
+from jobs.store import Store
+from tests.jobs.inline import without_ray
+from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.stages import attribute
+
+ROWS, MANY = rows_of(24), rows_of(160)
+QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}  # of nodes, after how long they are lost
+
+
+@pytest.fixture(scope="module")
+def cluster(one_start):
+    """A head without CPUs and two nodes with one each, whose workers can import this file."""
+    for name, value in (SETTINGS | LOCAL_SETTINGS).items():  # before Ray is imported, which may be here
+        os.environ.setdefault(name, value)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()  # one that another module left
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
+    with one_start():
+        nodes = Cluster(initialize_head=True, head_node_args=head)
+        nodes.add_node(num_cpus=1)
+        nodes.second = nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes()
+        ray.init(address=nodes.address, log_to_driver=False)
+    ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["Slow"]))
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+class Slow(Worker):
+    def __call__(self, table):
+        time.sleep(0.7)
+        return super().__call__(table)
+
+
+class SlowlyGrowing(Worker):
+    """Model `grows` takes two seconds for a unit, and two units at once, until there is a file `hurry`."""
+
+    def __call__(self, table):
+        is_slow = self._model.config.name == "grows" and not (Path(self._store.root).parent / "hurry").exists()
+        time.sleep(2 if is_slow else 0)
+        return super().__call__(table)
+
+
+@pytest.mark.ray
+def test_a_run_outlives_a_node_that_is_removed(cluster, expected, tmp_path, model, monkeypatch):
+    import ray
+
+    monkeypatch.setattr(stage, "Worker", Slow)
+    config = config_of(tmp_path / "root", models=[{"name": "gpt2", "id": str(model), "workers": [1, 2]}])
+    store = prepared(config, ROWS)
+
+    def remove():
+        while len(store.files("relevance", recursive=True)) < 3:
+            time.sleep(0.05)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    assert attribute(config, store).complete
+    thread.join()
+    while len([node for node in ray.nodes() if node["Alive"]]) > 2:  # Ray notices after a while
+        time.sleep(0.1)
+    assert relevance_of(config, store) == expected
+
+
+@pytest.mark.ray
+def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster, tmp_path, model, monkeypatch):
+    """The only unit's batch runs on two nodes in turn, each of which is lost meanwhile, then on a third."""
+    import ray
+
+    while len(cluster.worker_nodes) < 3:
+        cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    nodes = {node.node_id: node for node in cluster.worker_nodes}  # the head has no CPU to run anything
+    begun = tmp_path / "begun"
+    begun.touch()
+
+    class Stuck(Worker):
+        def __call__(self, table):
+            from jobs.products.explaining import Explainer
+
+            whole = Explainer.batch
+
+            def batch(explainer, rows):
+                if len(begun.read_text().split()) < 2:
+                    with begun.open("a") as file:
+                        file.write(ray.get_runtime_context().get_node_id() + "\n")
+                    time.sleep(600)
+                return whole(explainer, rows)
+
+            Explainer.batch = batch
+            return super().__call__(table)
+
+    def lose_two():
+        for seen in (1, 2):
+            while len(lines := begun.read_text().split()) < seen:
+                time.sleep(0.05)
+            cluster.remove_node(nodes.pop(lines[-1]), allow_graceful=False)
+
+    threading.Thread(target=lose_two, daemon=True).start()
+    monkeypatch.setattr(stage, "Worker", Stuck)
+    config = config_of(tmp_path / "root", model, max_attempts=1, token_budget=512)
+    store = prepared(config, ROWS[:8])
+    summary = attribute(config, store)
+    for node in nodes.values():
+        cluster.remove_node(node)
+    assert summary.complete, summary.failures
+    assert len(set(begun.read_text().split())) == 2
+    for planned in make_plan(config, store).cells():
+        record = store.manifest(planned.artifact.name)
+        assert (record["explained"], record["rejects"]) == (8, {})
+
+
+def logged(root, event):
+    """The log's lines of an event."""
+    lines = [json.loads(line) for path in root.glob("logs/*/[0-9]*.jsonl") for line in path.read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.ray
+def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_that_go(
+    cluster, tmp_path, model, monkeypatch
+):
+    """Ray counts GPUs where there are none: models run on the CPU."""
+    many = {
+        "shard_rows": 1,
+        "token_budget": 12,
+        "models": [{"name": "grows", "id": str(model), "gpus": 1, "workers": [1, 3]}],
+    }
+    many["models"].append({"name": "waits", "id": str(model), "gpus": 1, "methods": ["random"]})
+    undisturbed = config_of(tmp_path / "undisturbed", **many)
+    with without_ray():
+        assert attribute(undisturbed, prepared(undisturbed, MANY)).complete
+    monkeypatch.setattr(stage, "Worker", SlowlyGrowing)
+    monkeypatch.setattr(scheduler, "LOOK_S", 0.5)
+    monkeypatch.setattr(recorder, "LOG_EVERY_S", 0.0)
+    config = config_of(tmp_path / "root", **many)
+    root, store = tmp_path / "root", prepared(config, MANY)
+    nodes = [cluster.add_node(num_cpus=1, num_gpus=1)]
+    cluster.wait_for_nodes()
+    done = []
+    run = threading.Thread(target=lambda: done.append(attribute(config, store)))
+    run.start()
+    wait_for(lambda: logged(root, "unit"))
+    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
+    wait_for(lambda: [line for line in logged(root, "begin") if line["pool"] == "waits"])
+    assert logged(root, "grow") == [], "the model that waits goes first"
+    wait_for(lambda: logged(root, "grow"))
+    assert [line["pool"] for line in logged(root, "end")] == ["waits"], "then there is room"
+    used = lambda: {line["worker"] for line in logged(root, "unit") if line["pool"] == "grows"}  # noqa: E731
+    wait_for(lambda: len(used()) == 2)
+    lost = nodes.pop(0)
+    cluster.remove_node(lost, allow_graceful=False)
+    before = len(logged(root, "unit"))
+    wait_for(lambda: lost.node_id not in slots_of.nodes_alive("GPU") and len(logged(root, "unit")) >= before + 4)
+    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
+    wait_for(lambda: len({worker.partition("/")[0] for worker in used()}) == 3)
+    (tmp_path / "hurry").touch()
+    run.join(240)
+    for node in nodes:
+        cluster.remove_node(node)
+    (summary,) = done
+    assert summary.complete, summary.failures
+    assert [line["workers"] for line in logged(root, "grow")] == [2], (
+        "the third node is for the worker that lost its own"
+    )
+    assert relevance_of(config, store) == relevance_of(undisturbed, Store(undisturbed.root))
+
+
+def test_pools_grow_where_workers_fit_after_those_that_lost_their_nodes():
+    one, two = Share(1, 0), Share(1, 0, (("zone", "b"),))
+    there = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
+    slots = Slots(list(there.values()), list(there), look=lambda: there)
+    first, second = slots.take(one, 1, 2), slots.take(two, 1, 1)
+    assert (first, second) == ([0, 0], [1])
+    assert not slots.grow(one, first, 3), "no room"
+    del there["b"]
+    there |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
+    slots.refresh()
+    assert second == [1], "its worker waits for a node of its zone"
+    assert slots.grow(one, first, 3)
+    assert not slots.grow(one, first, 3), "it has as many as it may"
+    assert slots.take(two, 1, 1) is None, "a node that came later must say where it is"
+    there["e"] = ({"zone": "b"}, 1.0)
+    slots.refresh()
+    assert [slots._ids[node] for node in second] == ["e"]
+    assert not slots.grow(two, second, 2), "the node is the worker's that lost its own"
+    slots.give_back(two, second)
+    slots.give_back(one, first)
+    assert slots.room(one) == 5
+    assert len(slots.take(one, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
+
+
+def test_workers_are_packed_by_node():
+    slots = Slots([({}, 2.0), ({}, 1.0)])
+    assert slots.room(Share(2, 0)) == 1
+    assert slots.room(Share(0.5, 0)) == 6
+    pair = slots.take(Share(2, 0), 1, 8)
+    assert pair == [0]
+    assert slots.take(Share(2, 0), 1, 1) is None, "one GPU here and one there are not two"
+    halves = slots.take(Share(0.5, 0), 1, 8)
+    assert halves == [1, 1]
+    slots.give_back(Share(2, 0), pair)
+    assert slots.take(Share(1, 0), 1, 8) == [0, 0]
+
+
+def test_a_node_without_labels_takes_what_asks_for_memory_and_a_larger_gpu_takes_the_place_of_a_smaller():
+    assert Slots([({}, 8.0)]).room(Share(1, 0, (("gpu-memory", "80gb"),))) == 8
+    assert Slots([({"gpu-memory": "80gb"}, 2.0)]).room(Share(1, 0, (("gpu-memory", "24gb"),))) == 2
+    assert Slots([({"gpu-memory": "24gb"}, 2.0)]).room(Share(1, 0, (("gpu-memory", "80gb"),))) == 0
+    assert Slots([({"zone": "a"}, 2.0)]).room(Share(1, 0, (("zone", "b"),))) == 0
+
+
+def test_the_paper_finds_room_on_a_machine_that_says_nothing_of_its_gpus():
+    slots = Slots([({"ray.io/accelerator-type": "A100"}, 8.0)])
+    assert [slots.room(share_of(model, on_gpu=True)) for model in RunConfig.load("paper").models] == [8] * 9
+
+
+def test_workers_go_to_the_nodes_that_they_were_counted_on():
+    slots = Slots([({}, 2.0), ({}, 2.0)], ["a", "b"])
+    pair, one = Share(1, 0), Share(2, 0)
+    first, second = slots.take(pair, 2, 2), slots.take(one, 1, 1)
+    assert slots.placed(pair, first).selectors()[:2] == [{"ray.io/node-id": "in(a)"}, {"ray.io/node-id": "in(a,b)"}]
+    assert slots.placed(one, second).selectors()[0] == {"ray.io/node-id": "in(b)"}
+    grown = Slots([({"gpu-memory": "80gb"}, 1.0)]).placed(Share(1, 0, (("gpu-memory", "141gb"),)), [0])
+    assert grown.selectors() == [{"gpu-memory": "in(141gb,180gb,192gb,288gb)"}], (
+        "of a cluster that grows, no node is known"
+    )
+
+
+FAST = (("float64", "fast"),)
+
+
+def test_double_precision_goes_where_it_is_fast_and_where_nobody_says_how_fast_it_is():
+    for labels, room in (
+        ({"float64": "fast"}, 2),
+        ({"float64": "slow"}, 0),
+        ({}, 2),
+        ({"ray.io/accelerator-type": "L4"}, 0),
+        ({"ray.io/accelerator-type": "A100"}, 2),
+        ({"ray.io/accelerator-type": "of-tomorrow"}, 2),
+        ({"ray.io/accelerator-type": "L4", "float64": "fast"}, 2),
+    ):
+        assert Slots([(labels, 2.0)]).room(Share(1, 0, FAST)) == room, labels
+        assert Slots([(labels, 2.0)]).room(Share(1, 0)) == 2
+
+
+def test_on_mixed_nodes_double_precision_takes_the_fast_ones_first_and_the_others_leave_them():
+    kinds = [{"ray.io/accelerator-type": "H100"}, {}, {"float64": "slow"}, {"float64": "fast"}]
+    slots = Slots([(labels, 1.0) for labels in kinds], "abcd", [FAST])
+    double, single = Share(1, 0, FAST), Share(1, 0)
+    assert slots.room(double) == 3
+    assert slots.take(double, 1, 8) == [0, 3, 1]
+    slots.give_back(double, [0, 3, 1])
+    assert slots.take(single, 1, 2) == [2, 0]
+    taken = slots.take(double, 1, 8)
+    assert slots.placed(double, taken).selectors()[0] == {"ray.io/node-id": "in(d,b)"}
+
+
+def test_needs_of_a_model_and_of_its_precision_are_both_met():
+    config = RunConfig.load("paper", overrides=["ray.precisions={float64: {float64: fast, gpu-memory: 40gb}}"])
+    needs = config.ray.needs(("float64", "float32"))
+    small, large = (share_of(config.model(name), True, needs) for name in ("gpt2", "gpt2-xl"))
+    assert Slots([({"gpu-memory": "24gb"}, 1.0), ({"gpu-memory": "48gb"}, 2.0)]).room(small) == 2
+    assert Slots([({"gpu-memory": "48gb"}, 1.0), ({"gpu-memory": "80gb"}, 2.0)]).room(large) == 2
+    assert large.selectors() == [{"float64": "in(fast)", "gpu-memory": "in(80gb,94gb,96gb,141gb,180gb,192gb,288gb)"}]
+
+
+class Meeting(Worker):
+    """Model `whole` goes on when model `pair` has begun; each notes its node."""
+
+    def __call__(self, table):
+        import ray
+
+        folder, name = Path(self._store.root).parent, self._model.config.name
+        (folder / f"{name}-{ray.get_runtime_context().get_node_id()}").touch()
+        deadline = time.monotonic() + 300
+        while name == "whole" and not list(folder.glob("pair-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return super().__call__(table)
+
+
+@pytest.mark.ray
+def test_whole_gpus_pairs_and_halves_go_to_nodes_that_have_them(cluster, tmp_path, model, monkeypatch):
+    """On two nodes of two GPUs that Ray only counts where there are none: models run on the CPU.
+
+    Two workers of a GPU each run beside one of two GPUs, although Ray would give the first model one on each node.
+    """
+    nodes = [cluster.add_node(num_cpus=1, num_gpus=2, labels={"gpu-memory": "24gb"}) for _ in range(2)]
+    cluster.wait_for_nodes()
+    monkeypatch.setattr(stage, "Worker", Meeting)
+    asks = {
+        "whole": {"gpus": 1, "workers": [2, 2]},
+        "pair": {"gpus": 2, "workers": [1, 1], "max_memory": {"cpu": "1GiB"}},
+        "halves": {"gpus": 0.5, "workers": [2, 2]},
+        "elsewhere": {"gpus": 1, "labels": {"gpu-memory": "80gb"}},
+    }
+    labels = {"labels": {"gpu-memory": "24gb"}}
+    config = config_of(
+        tmp_path / "root", models=[{"name": name, "id": str(model)} | labels | ask for name, ask in asks.items()]
+    )
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    for node in nodes:
+        cluster.remove_node(node)
+    (failure,) = summary.failures
+    assert failure == "model elsewhere asks for more than the cluster has: 1 x 1 GPU on nodes labelled gpu-memory=80gb"
+    used = {name: {path.name.removeprefix(f"{name}-") for path in tmp_path.glob(f"{name}-*")} for name in asks}
+    assert len(used["whole"]) == len(used["pair"]) == 1
+    assert used["whole"] != used["pair"]
+    relevance = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
+    for method in (entry.name for entry in config.methods):
+        halves, whole = (relevance[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
+        assert halves.num_rows
+        assert halves == whole
+        assert f"relevance pair/sva/float32/{method}" in relevance
+
+
+def test_labels_choose_the_nodes():
+    slots = Slots([({"gpu-memory": "24gb"}, 4.0), ({"gpu-memory": "80gb"}, 2.0)])
+    large = Share(1, 0, (("gpu-memory", "80gb"),))
+    assert slots.room(large) == 2
+    assert slots.take(large, 1, 8) == [1, 1]
+    assert slots.take(large, 1, 8) is None
+
+
+def test_a_model_with_less_work_than_its_fewest_workers_gets_what_it_can_use():
+    slots = Slots([({}, 2.0)])
+    assert slots.take(Share(1, 0), fewest=2, most=1) == [0]
+    assert slots.take(Share(1, 0), fewest=2, most=2) is None
+
+
+def test_thirds_of_a_gpu_fit_three_times():
+    slots = Slots([({}, 1.0)])
+    assert slots.take(Share(1 / 3, 0), 1, 8) == [0, 0, 0]

@@ -1,0 +1,188 @@
+"""What is kept of what workers did: lines under the root, metrics, a dashboard of them, and no secret in any of it."""
+
+import json
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from jobs.cluster import recorder as module
+from jobs.cluster.dashboard import FILE, dashboard
+from jobs.cluster.recorder import METRICS, Recorder
+from jobs.cluster.reports import REPORT, reported
+from jobs.products.explaining import Explainer
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
+from jobs.store.spent import KINDS, spending, unit_timed
+from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute
+
+SECRET = 'hunter2-"never"-to-be-seen'
+
+
+@pytest.fixture
+def counters(monkeypatch):
+    """Ray's counters, by name and tags: how often each was told of, and what it adds up to."""
+    told = {}
+
+    class Counter:
+        def __init__(self, name, about, tags):
+            self._name = name
+
+        def inc(self, value, tags):
+            times, total = told.get((self._name, *tags.values()), (0, 0))
+            told[self._name, *tags.values()] = times + 1, total + value
+
+    metrics = SimpleNamespace(Counter=Counter)
+    ray = SimpleNamespace(is_initialized=lambda: True, util=SimpleNamespace(metrics=metrics))
+    for name, instead in (("ray", ray), ("ray.util", ray.util), ("ray.util.metrics", metrics)):
+        monkeypatch.setitem(sys.modules, name, instead)
+    return told
+
+
+def lines_of(store):
+    paths = store.files("logs", ".jsonl", recursive=True)
+    return [json.loads(line) for path in paths for line in store.read_bytes(path).decode().splitlines()]
+
+
+def report_of(**changes):
+    return dict.fromkeys(REPORT.names, 0) | {"unit": "u", "error": "", "worker": "node/1", "result": None} | changes
+
+
+def test_a_stage_leaves_a_line_for_every_unit(tmp_path, model, inline, monkeypatch):
+    """The stage itself, in this process; its second unit fails, and a row of another."""
+
+    class Failing(Worker):
+        units, bad = 0, ""
+
+        def _run(self, task, rows):
+            Failing.units, Failing.bad = Failing.units + 1, Failing.bad or rows[0]["sample_id"]
+            if Failing.units == 2:
+                raise RuntimeError(f"no route to {SECRET}")
+            return super()._run(task, rows)
+
+    whole = Explainer.batch
+
+    def batch(explainer, rows):
+        if any(row["sample_id"] == Failing.bad for row in rows):
+            raise ValueError(f"no token {SECRET}")
+        return whole(explainer, rows)
+
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setattr(Explainer, "batch", batch)
+    monkeypatch.setattr(stage, "Worker", Failing)
+    config = config_of(tmp_path / "root", model)
+    store = prepared(config, rows_of(24))
+    summary = attribute(config, store)
+    assert not summary.complete
+    lines = lines_of(store)
+    begun, *units, ended = lines
+    assert [line["event"] for line in lines] == ["begin", *["unit"] * len(units), "end"]
+    assert (begun["model"], begun["units"], begun["stage"]) == (model.name, len(units), "attribute")
+    assert sum(line["rows"] for line in units) == 24
+    for line in units:
+        assert line["wall_s"] == pytest.approx(sum(line[f"{kind}_s"] for kind in KINDS), abs=1e-3)
+        assert {"unit", "tokens", "rejects", "splits", "worker"} <= set(line)
+    assert units[0]["load_s"] > 0
+    assert min(units[0]["compute_s"], units[0]["commit_s"]) > 0
+    assert [bool(line["error"]) for line in units] == [index == 1 for index in range(len(units))]
+    assert units[1]["error"] in ended["errors"]
+    assert "[HF_TOKEN]" in units[1]["error"]
+    assert sum(line["rejects"] for line in units) == 1
+    kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert any("no token [HF_TOKEN]" in text for text in kept), "a manifest and its shards say so"
+    assert not any(secret in text for text in kept for secret in (SECRET, json.dumps(SECRET)[1:-1]))
+
+
+def test_units_cost_no_request_of_their_own(store, counters, monkeypatch):
+    written = []
+    monkeypatch.setattr(store, "write_bytes", lambda path, data: written.append(path))
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(**vars(time) | {"monotonic": lambda: now[0]}))
+    with Recorder(store, "attribute") as recorder:
+        for _ in range(1000):
+            now[0] += 0.3  # five minutes in all
+            recorder.unit("gpt2 float64", "gpt2", report_of(rows=2, tokens=7, commit_s=0.5))
+    assert len(written) == len(set(written)) == 3
+    times, rows = counters["closelook_rows", "gpt2", "attribute"]
+    assert rows == 2000
+    assert times <= 61
+    assert counters["closelook_commit_seconds", "gpt2", "attribute"][1] == 500
+    assert ("closelook_errors", "gpt2", "attribute") not in counters, "nothing to tell"
+
+
+def test_lines_and_counts_of_many_threads_are_all_kept(store, counters):
+    with Recorder(store, "attribute") as recorder, ThreadPoolExecutor(4) as threads:
+        for model in "abcd":
+            for index in range(200):
+                threads.submit(recorder.unit, model, model, report_of(unit=f"{model}{index}", rows=1))
+    assert len({line["unit"] for line in lines_of(store)}) == 800
+    assert [counters["closelook_units", name, "attribute"][1] for name in "abcd"] == [200] * 4
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(store, monkeypatch):
+    def full(path, data):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(store, "write_bytes", full)
+    with Recorder(store, "attribute") as recorder:
+        recorder.end("gpt2", ["no space left"])
+    assert lines_of(store) == []
+
+
+def test_secrets_are_in_no_line_and_no_report(store, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+    def refuse():
+        raise RuntimeError(f"denied to {SECRET}")
+
+    (report,) = reported("u", 1, 1, refuse).to_pylist()
+    assert report["error"] == "u: RuntimeError: denied to [AWS_SECRET_ACCESS_KEY]"
+    with Recorder(store, "attribute") as recorder:
+        recorder.unit("gpt2", "gpt2", report_of(error=f"denied to {SECRET}"))
+        recorder.end("gpt2", [f"denied to {SECRET}"])
+    unit, end = lines_of(store)
+    assert unit["error"] == end["errors"][0] == "denied to [AWS_SECRET_ACCESS_KEY]"
+
+
+def test_seconds_count_for_the_innermost_part():
+    def busy(seconds):
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    with unit_timed():
+        pass  # what this thread read before
+    start = time.perf_counter()
+    with spending("read"):  # the samples of the unit, before it begins
+        busy(0.002)
+    with unit_timed() as seconds:
+        busy(0.004)
+        with spending("commit"):
+            busy(0.008)
+            with spending("read"):
+                busy(0.001)
+    whole = time.perf_counter() - start
+    assert sum(seconds.values()) <= whole, "no second counts twice"
+    assert seconds["read"] >= 0.003
+    assert seconds["compute"] >= 0.004
+    assert seconds["commit"] >= 0.008
+    assert seconds["load"] == seconds["wait"] == 0
+    with unit_timed() as after:
+        pass
+    assert after["read"] == after["commit"] == 0, "each unit has its own"
+
+
+def test_the_dashboard_asks_for_the_metrics_that_there_are():
+    written = json.loads(FILE.read_text())
+    assert written == dashboard(), "run `python -m jobs.cluster.dashboard`"
+    asked = set(re.findall(r"ray_\w+", FILE.read_text()))
+    assert asked == {metric.exported for metric in METRICS}
+    for metric in METRICS:
+        assert metric.field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(metric.field).type)
+    positions = [tuple(panel["gridPos"].values()) for panel in written["panels"]]
+    assert len(set(positions)) == len(positions)

@@ -1,0 +1,237 @@
+"""The scheduler of works, without Ray: which run at once, what a failure concerns, what is told of it."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from jobs.cluster import reports, scheduler
+from jobs.cluster.executor import executed_by
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.slots import Slots
+from jobs.cluster.work import Work
+from tests.jobs.inline import Inline, Unused
+from tests.jobs.small import config_of
+
+REPORT = dict.fromkeys(reports.REPORT.names, 0) | {"rows": 1, "tokens": 1, "error": "", "result": None}
+
+
+class Cluster(Inline):
+    """Streams that are held until the test lets them go, and which works run."""
+
+    def __init__(self):
+        super().__init__(places=lambda: Slots([({}, 2)]), stream=self.held)
+        self.begun, self.most, self.expected = [], 0, 1
+        self._running, self._lock = set(), threading.Lock()
+
+    def held(self, config, store, stage, work, share, workers):
+        with self._lock:
+            self.begun.append((work.name, workers.size))
+            self._running.add(work.name)
+            self.most = max(self.most, len(self._running))
+        deadline = time.monotonic() + 120
+        while self.most < self.expected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)  # long enough for another to begin, if it might
+        for block in work.blocks:
+            if isinstance(block, Exception):
+                raise block
+            yield REPORT | block
+        with self._lock:
+            self._running.discard(work.name)
+
+
+@pytest.fixture
+def cluster():
+    """Two CPUs."""
+    cluster = Cluster()
+    with executed_by(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def do(cluster, tmp_path):
+    """Run works given as (name, workers, blocks); the failures."""
+
+    def run(*works, ended=tuple, **settings):
+        models = [{"name": name, "id": name, "workers": workers} for name, workers, _ in works]
+        config = config_of(tmp_path, models=models, **settings)
+        store = scheduler.Store(config.root)
+        todo = [
+            Work(name, model, blocks, worker=None, arguments=(), size=len(blocks), on_end=ended)
+            for (name, _, blocks), model in zip(works, config.models, strict=True)
+        ]
+        return run_all(config, store, todo, "attribute", "rows")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "most"),
+    [([2, 2], {}, 1), ([1, 1], {}, 2), ([1, 1], {"ray": {"max_models": 1}}, 1)],
+)
+def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, settings, most, do, cluster):
+    cluster.expected = most
+    assert do(*((name, workers, [{}, {}]) for name in "cab"), **settings) == []
+    begun = [name for name, _ in cluster.begun]
+    assert sorted(begun[:most]) == sorted("cab"[:most]), "threads that start together begin in any order"
+    assert begun[most:] == [*"cab"[most:]]
+    assert cluster.most == most
+
+
+def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
+    cluster.expected = 2
+    do(("a", [1, 1], [{}]), ("b", [2, 2], [{}, {}]), ("c", [1, 1], [{}]))
+    *first, last = (name for name, _ in cluster.begun)
+    assert (sorted(first), last) == (["a", "c"], "b")
+
+
+def test_a_pool_grows_when_a_node_comes_unless_a_model_waits(do, cluster, monkeypatch):
+    """One node comes, of two that `large` waits for, and later another."""
+    there, seen = {"a": ({}, 2.0)}, []
+    cluster.places = lambda: Slots(list(there.values()), list(there), look=lambda: there)
+    monkeypatch.setattr(scheduler, "LOOK_S", 0.01)
+
+    def stream(config, store, stage, work, share, workers):
+        if work.name == "large":
+            yield REPORT
+            return
+        there["b"] = ({}, 1.0)
+        time.sleep(0.2)
+        seen.append(workers.size)
+        there["c"] = ({}, 1.0)
+        deadline = time.monotonic() + 60
+        while workers.size < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(workers.size)
+        yield REPORT
+
+    cluster.stream = stream
+
+    def pairs(*works):
+        return do(*((name, workers, [{}] * 5) for name, workers in works))
+
+    assert pairs(("small", [2, 4]), ("large", [2, 2])) == []
+    assert seen == [2, 4], "none while another waits"
+
+
+def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(do, cluster):
+    failures = do(("large", [3, 3], [{}] * 3), ("small", [1, 2], [{}] * 3))
+    assert failures == ["model large asks for more than the cluster has: 3 x 1 CPU"]
+    assert cluster.begun == [("small", 2)]
+
+
+def test_no_model_gets_more_workers_than_it_has_units(do, cluster):
+    assert do(("a", [3, 8], [{}])) == [], "one unit is left of a model that would have three workers"
+    assert cluster.begun == [("a", 1)]
+
+
+def test_what_is_raised_for_a_model_is_its_failure_in_one_line(do, cluster):
+    failures = do(("a", [1, 1], [RuntimeError("a node died\nlong trace")]), ("b", [1, 1], [OSError("busy\n")]))
+    assert failures == ["model a: RuntimeError: a node died", "model b: busy"]
+
+
+def logged(root):
+    return [line for path in root.glob("logs/*/*.jsonl") for line in path.read_text().splitlines()]
+
+
+def test_every_failure_is_told_in_the_order_of_models(do, tmp_path):
+    failures = do(("a", [2, 2], [{"error": "first"}, {}, {"error": "second"}]), ("b", [1, 1], [{"error": "other"}]))
+    assert failures == ["first", "second", "other"]
+    lines = [json.loads(line) for line in logged(tmp_path)]
+    ends = {line["pool"]: line["errors"] for line in lines if line["event"] == "end"}
+    assert ends == {"a": ["first", "second"], "b": ["other"]}
+    assert [line["error"] for line in lines if line["event"] == "unit" and line["pool"] == "a"] == [
+        "first",
+        "",
+        "second",
+    ]
+
+
+def test_nothing_is_read_after_a_fatal_report(do):
+    assert do(("a", [1, 1], [{"error": "no", "fatal": True}, RuntimeError("read on")])) == ["no"]
+
+
+def test_a_work_is_ended_however_its_units_went(do):
+    failures = do(
+        ("whole", [1, 1], [{}]),
+        ("raises", [1, 1], [RuntimeError("no")]),
+        ("done", [1, 1], []),
+        ("large", [3, 3], [{}] * 3),
+        ended=lambda: ("ended",),
+    )
+    assert failures.count("ended") == 4
+
+
+def test_the_next_model_has_the_workers_while_the_last_is_closed(do, cluster):
+    """The first model's cells are closed only after the second has begun, which would wait for ever otherwise."""
+    seen = []
+
+    def ended():
+        deadline = time.monotonic() + 120
+        while len(cluster.begun) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(len(cluster.begun))
+        return ()
+
+    assert do(("a", [2, 2], [{}, {}]), ("b", [2, 2], [{}, {}]), ended=ended) == []
+    assert seen == [2, 2]
+
+
+def test_a_store_that_fails_workers_and_driver_alike_is_told_once(do):
+    def ended():
+        raise OSError("no space left under /root")
+
+    full = {"error": "no space left under /root", "fatal": True}
+    failures = do(("a", [1, 1], [full]), ("b", [1, 1], [{}]), ended=ended)
+    assert failures == ["no space left under /root", "model b: no space left under /root"]
+
+
+def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
+    """The driver is interrupted while it waits; the model's thread finds its workers gone later."""
+    gone, closed, threads = threading.Event(), [], threading.enumerate()
+
+    class Interrupted:
+        def get(self, timeout):
+            raise KeyboardInterrupt
+
+        def put(self, end):
+            closed.append(end)
+
+    class Held(list):
+        def __iter__(self):
+            gone.wait(10)
+            yield RuntimeError("the workers are gone")
+
+    monkeypatch.setattr(scheduler.queue, "SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        do(("a", [1, 1], Held([{}])), ended=lambda: pytest.fail("closed"))
+    gone.set()
+    for thread in set(threading.enumerate()) - set(threads):
+        thread.join(10)
+    assert closed == [("a", None), ("a", ["model a: RuntimeError: the workers are gone"])]
+
+
+def test_works_go_to_nodes_that_have_what_their_precisions_need(cluster, tmp_path):
+    """Of two precisions of a model, on a node that is slow at one of them: that one fails, and says why."""
+    cluster.on_gpu = True
+    cluster.places = lambda: Slots([({"float64": "slow"}, 2)])
+    models = [{"name": "gpt2", "id": "gpt2", "dtypes": {"sva": ["float64", "float32"]}}]
+    config = config_of(tmp_path, models=models, ray={"precisions": {"float64": {"float64": "fast"}}})
+    assert config.together(("float32", "float64", "bfloat16")) == [("bfloat16", "float32"), ("float64",)]
+    (model,) = config.models
+    works = [
+        Work(config.pool_name(model, dtypes), model, [{}], worker=None, arguments=(), size=1, dtypes=dtypes)
+        for dtypes in config.together(config.models[0].dtypes_for("sva"))
+    ]
+    failures = run_all(config, scheduler.Store(config.root), works, "attribute", "rows")
+    assert failures == [
+        "model gpt2 float64 asks for more than the cluster has: 1 x 1 GPU on nodes labelled float64=fast"
+    ]
+    assert cluster.begun == [("gpt2 float32", 1)]
+
+
+def test_works_without_units_need_no_cluster(do):
+    with executed_by(Unused()):
+        assert do(("a", [1, 1], []), ended=lambda: ["its cells are closed"]) == ["its cells are closed"]

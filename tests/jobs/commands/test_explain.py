@@ -1,0 +1,210 @@
+"""`closelook explain`: one prediction or several in turn, in the terminal, on a page and as JSON."""
+
+import itertools
+import json
+import re
+
+import pytest
+import torch
+
+from jobs.methods import METHODS
+from lrp_core import Batch, load_model
+
+
+def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):
+    page = tmp_path / "page.html"
+    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "attnlrp,random"]
+    code, out, _ = closelook("explain", "--model", str(model), *words, "--html", str(page))
+    assert code == 0
+    assert "why w10 rather than w11 (logit" in out
+    for method in ("attnlrp", "random"):
+        assert re.search(rf"^{method} +w5 [+-]\d.* w7 [+-]\d.* w9 [+-]\d", out, re.MULTILINE), out
+    assert "w7" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "w10", "--method", "alti"], "which gpt2 models do not have: use alti_logit"),
+        (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
+        (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
+        (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
+        (
+            ["--target", "w1 w2"],
+            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'; "
+            "closelook.explain in Python explains such words, by its `words`",
+        ),
+        (["--dtype", "flot32"], "unknown dtype 'flot32' (did you mean 'float32'?)"),
+        (["--device", "cdua"], "unknown device 'cdua': devices are cpu, cuda and"),
+        (["--device", "cuda:99"], "there is no device 'cuda:99': torch "),
+        (
+            ["--explanation", "contrastive"],
+            "a contrastive explanation is against a foil: give one, or ask for",
+        ),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, message):
+    code, _, err = closelook("explain", "--model", str(model), "w5 w7", *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_text_with_two_places_for_the_target_is_one_line(closelook, model):
+    code, _, err = closelook("explain", "--model", str(model), "w5 ___ w7 ___", "--target", "w10")
+    assert (code, err) == (2, "error: ___ marks the one place of the target, and the text has it 2 times\n")
+
+
+def test_relevance_that_is_rounding_noise_is_not_shown_as_relevance(closelook, tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ("The keys to the cabinet ___ old.", "--target", "are", "--foil", "is", "--html", str(page))
+    _, out, _ = closelook("explain", "--model", "demo/bert", "--method", "gradient_x_input,lrp", *arguments)
+    assert "gradient_x_input  nothing beyond rounding\n" in out
+    assert re.search(r"^lrp +the [+-]\d", out, re.MULTILINE) or "[CLS]" in out
+    assert "e-0" not in page.read_text()
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", "--method", "gradient_x_input", *arguments[:5])
+    assert "rounding" not in out
+
+
+def explained(closelook, tmp_path, model, *arguments):
+    """The JSON that a call writes."""
+    path = tmp_path / "found.json"
+    code, _, err = closelook("explain", "--model", str(model), *arguments, "--json", str(path))
+    assert code == 0, err
+    return json.loads(path.read_text())
+
+
+def test_the_json_holds_what_the_methods_give(closelook, model, tmp_path):
+    words = ("w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "lrp,alti_logit", "--dtype", "float64")
+    written = explained(closelook, tmp_path, model, *words)
+    [one] = written["predictions"]
+    assert written["dtype"] == "float64"
+    view = load_model(str(model), dtype="float64")
+    batch = Batch.collate([one], pad_id=0)
+    for said in one["methods"]:
+        relevance = METHODS[said["method"]](view, batch)
+        torch.testing.assert_close(torch.tensor(said["relevance"], dtype=torch.float64), relevance.tokens[0])
+        assert said["explained"] == pytest.approx(one["logit_target"] - one["logit_foil"])
+        assert sum(said["relevance"]) - said["explained"] == pytest.approx(said["residual"])
+
+
+def test_without_a_target_the_models_own_prediction_is_explained(closelook, model, tmp_path):
+    [one] = explained(closelook, tmp_path, model, "w5 w7 w9")["predictions"]
+    view = load_model(str(model))
+    logits = view.model(torch.tensor([one["input_ids"]])).logits[0, -1]
+    assert one["target_id"] == int(logits.argmax())
+    assert one["logit_target"] == pytest.approx(float(logits.max()), rel=1e-5)
+    assert one["foil"] is None
+
+
+def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tmp_path):
+    written = explained(closelook, tmp_path, model, "w5 w7 w9", "--generate", "3")["predictions"]
+    assert len(written) == 3
+    for before, after in itertools.pairwise(written):
+        assert after["input_ids"] == [*before["input_ids"], before["target_id"]]
+        assert len(after["methods"][0]["relevance"]) == len(after["tokens"]) == len(before["tokens"]) + 1
+
+
+def test_the_log_probability_is_explained_where_it_is_asked_for(closelook, model, tmp_path):
+    asked = ("w5 w7 w9", "--target", "w10", "--explanation", "log_prob")
+    [one] = explained(closelook, tmp_path, model, *asked)["predictions"]
+    logits = load_model(str(model)).model(torch.tensor([one["input_ids"]])).logits[0, -1].log_softmax(-1)
+    assert one["methods"][0]["explained"] == pytest.approx(float(logits[one["target_id"]]), rel=1e-4)
+
+
+def test_pieces_are_summed_into_words(closelook, tmp_path):
+    asked = ("The keys to the cabinet", "--target", "are", "--foil", "is", "--method", "attnlrp")
+    [one] = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"]
+    relevance = one["methods"][0]["relevance"]
+    texts = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    assert texts == ["The", "keys", "to", "the", "cabinet"]
+    sums = [sum(relevance[start:end]) for start, end in one["words"]]
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
+    shown = " ".join(f"{text} {value:+.2f}" for text, value in zip(texts, sums, strict=True))
+    assert out.splitlines()[1] == f"attnlrp  {shown}"
+
+
+@pytest.mark.parametrize("method", ["normxlogit", "attnlrp:reduce=l1", "random"])
+def test_words_have_the_mean_where_the_sums_of_a_method_are_not_promised(closelook, method, tmp_path):
+    asked = ("The keys to the cabinet", "--target", "are", "--method", f"lrp,{method}")
+    one = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"][0]
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
+    summed, averaged = (line.split() for line in out.splitlines()[1:])
+    assert averaged[1] == "(means)"
+    for line, skip, share in ((summed, 1, sum), (averaged, 2, lambda values: sum(values) / len(values))):
+        (relevance,) = (of["relevance"] for of in one["methods"] if of["method"] == line[0])
+        expected = [share(relevance[start:end]) for start, end in one["words"]]
+        assert [float(value) for value in line[skip + 1 :: 2]] == pytest.approx(expected, abs=0.006)
+
+
+def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
+    [one] = explained(closelook, tmp_path, "demo/bert", "The keys to the cabinet ___ old.")["predictions"]
+    assert one["special_mask"][0]
+    assert one["special_mask"][-1]
+    assert one["tokens"][one["position"]].strip() == "[MASK]"
+    words = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    assert words[0] == "[CLS]"
+    assert words[-1] == "[SEP]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["w5", "--generate", "2", "--target", "w7"], "leave --target and --foil out"),
+        (["w5", "--generate", "0"], "generate is a number of tokens, at least 1, not 0"),
+        (["w5", "--foil", "w7"], "a foil is what a target is contrasted with: give --target too"),
+        (["w5", "--target", "w7", "--explanation", "contrastive"], "foil"),
+        (["w5", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (["w5 " * 200, "--generate", "2"], "are the most"),
+        (["___"], "no text before the place of the target"),
+    ],
+)
+def test_a_question_without_an_answer_is_one_line(closelook, model, arguments, message):
+    code, _, err = closelook("explain", "--model", str(model), *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook, tmp_path):
+    file = tmp_path / "numbers.json"
+    command = ("explain", "the cats never walk", "--model", "demo/bert-sentiment", "--json", str(file))
+    code, out, _ = closelook(*command)
+    own = json.loads(file.read_text())["predictions"][0]
+    assert code == 0
+    assert {own["target"], own["foil"]} == {"negative", "positive"}
+    assert own["logit_target"] > own["logit_foil"]
+    assert f"why {own['target']} rather than {own['foil']} (logit" in out, "against the runner-up"
+    assert own["methods"][0]["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
+    code, out, _ = closelook(*command, "--label", own["foil"].title())
+    assert code == 0
+    assert f"why {own['foil']} rather than {own['target']} (logit" in out, "against the strongest of the others"
+    named = json.loads(file.read_text())["predictions"][0]
+    assert (named["target_id"], named["foil_id"]) == (own["foil_id"], own["target_id"])
+    assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"] - own["logit_target"], abs=1e-5)
+    code, out, _ = closelook(*command, "--label", own["foil"], "--explanation", "target")
+    assert f"why {own['foil']} (logit" in out
+    alone = json.loads(file.read_text())["predictions"][0]
+    assert alone["foil_id"] is None
+    assert alone["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
+    code, _, err = closelook(*command, "--label", "negativ")
+    assert (code, "did you mean 'negative'?" in err) == (2, True)
+    code, _, err = closelook(*command, "--target", "walk")
+    assert (code, "predicts labels: leave --target, --generate and --answer out" in err) == (2, True)
+
+
+def test_a_pair_is_read_as_its_model_reads_pairs(closelook, tmp_path):
+    file = tmp_path / "numbers.json"
+    command = ("explain", "the cats walk", "--model", "demo/bert-score", "--json", str(file))
+    code, out, _ = closelook(*command, "--second", "the cats walk")
+    assert code == 0
+    assert "why the score (score" in out
+    same = json.loads(file.read_text())["predictions"][0]
+    assert sum(same["special_mask"]) == 3
+    assert closelook(*command, "--second", "the dogs sleep")[0] == 0
+    other = json.loads(file.read_text())["predictions"][0]
+    assert same["logit_target"] > other["logit_target"] + 1, "a model of how much two texts share"
+    code, _, err = closelook(*command, "--label", "high")
+    assert (code, "predicts a score: it has no labels" in err) == (2, True)
+    code, _, err = closelook("explain", "the cats", "--model", "demo/gpt2", "--label", "walk")
+    assert (code, "predicts words" in err) == (2, True)

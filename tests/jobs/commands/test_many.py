@@ -1,0 +1,60 @@
+"""Many questions to one model: how they share batches, and what happens where memory does not hold one."""
+
+import pytest
+import torch
+
+import closelook
+from jobs.commands.questions import many
+from jobs.commands.questions.answers import relevance_of_rows
+
+TEXTS = [" ".join(["the"] * length + ["dog", "walks"]) for length in (3, 14, 1, 9, 0, 5, 2, 4)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return closelook.open_model("demo/bert-sentiment")
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """[B, T] of the batches that are explained; of more than `watched.most` rows memory holds none."""
+
+    class Watched(list):
+        most = 99
+
+    seen = Watched()
+
+    def explain(opened, methods, rows, *arguments, **finer):
+        seen.append((len(rows), max(len(row["input_ids"]) for row in rows)))
+        if len(rows) > seen.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return relevance_of_rows(opened, methods, rows, *arguments, **finer)
+
+    monkeypatch.setattr(many, "relevance_of_rows", explain)
+    monkeypatch.setattr(many, "_TOKENS", 60)
+    return seen
+
+
+def test_a_batch_has_as_many_tokens_as_fit_and_alike_lengths(model, watched):
+    closelook.explain(TEXTS, model=model)
+    assert watched == [(2, 24), (4, 15), (2, 11)]
+
+
+def test_a_batch_that_memory_does_not_hold_is_halved_and_says_the_same(model, watched):
+    whole = closelook.explain(TEXTS, model=model, batch=8)
+    assert watched == [(8, 24)]
+    watched.clear()
+    watched.most = 2
+    halved = closelook.explain(TEXTS, model=model, batch=8)
+    assert [rows for rows, _ in watched] == [8, 4, 2, 2, 4, 2, 2]
+    for one, other in zip(whole, halved, strict=True):
+        torch.testing.assert_close(one["attnlrp"], other["attnlrp"], rtol=1e-4, atol=1e-6)
+
+
+def test_other_errors_of_a_batch_are_not_taken_for_a_lack_of_memory(model, watched, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(many, "relevance_of_rows", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        closelook.explain(TEXTS, model=model)

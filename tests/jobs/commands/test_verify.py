@@ -1,0 +1,109 @@
+"""`closelook verify`: a table and exit code, a file that the registry reads, and the registry that is shipped."""
+
+import json
+import shlex
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+import closelook
+from evaluation.benchmark.demo import EVERY, model_dir
+from jobs.verification.registry import FOLDER, OURS, SHIPPED, Verified, known, read
+from lrp_core.families import FAMILIES
+from lrp_core.opening.loading import DTYPES
+from lrp_core.rules import scope
+from lrp_core.verification.agreement import ORDER
+from tests.docs.test_blocks import PAGES, to_run
+from tests.tiny import tiny_model
+from tests.verified import WITH_LABELS
+
+QUICK = ("--method", "lrp,attnlrp,attnlrp_explicit")
+
+
+def test_a_model_is_verified_as_the_page_says(closelook, tmp_path, monkeypatch):
+    """A table with bounds, and a file."""
+    [command] = [block["code"] for block in to_run(PAGES["trust.md"])]
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = closelook(*shlex.split(command)[1:])
+    assert code == 0
+    assert out.startswith("demo/gpt2: gpt2, causal, float32 on cpu; closelook ")
+    rows = [line.split() for line in out.splitlines() if " pass " in line]
+    assert len(rows) == 14
+    assert "14 checks passed, 0 do not apply" in out
+    written = json.loads((tmp_path / "gpt2.json").read_text())
+    assert written["identity"].startswith("sha256:")
+    assert {finding["state"] for finding in written["findings"]} == {"pass"}
+    assert {"lrp", "attnlrp_explicit", "alti_logit"} <= set(written["costs"])
+    assert min(cost["peak_bytes"] for cost in written["costs"].values()) > 10_000
+
+
+def test_a_broken_rule_is_named_with_where_it_shows_and_exit_code_1(closelook, monkeypatch):
+    right = scope.normalise
+    wrong = lambda x, y, kind, weight, eps, switch: right(x, y, kind, weight, eps + 0.1, switch)  # noqa: E731
+    monkeypatch.setattr(scope, "normalise", wrong)
+    code, out, _ = closelook("verify", "demo/gpt2", *QUICK)
+    assert code == 1
+    told = "numerical derivatives: norms: constant deviation: fail: first, from the prediction down, in transformer.h."
+    assert told in out
+    assert ", for input_ids [" in out
+    assert "checks failed" in out
+
+
+def test_an_unknown_method_is_one_line(closelook):
+    code, _, err = closelook("verify", "demo/gpt2", "--method", "atnlrp")
+    assert (code, err.strip()) == (2, "error: unknown method 'atnlrp' (did you mean 'attnlrp'?)")
+
+
+def test_models_in_memory_are_verified_without_a_tokenizer_and_left_as_they_were():
+    model = AutoModelForCausalLM.from_pretrained(model_dir("gpt2")).train()
+    found = closelook.verify(model, method="lrp")
+    assert found.passed
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    frame = found.to_frame()
+    assert list(frame["check"]) == [finding.check for finding in found.findings]
+    assert ORDER in found._repr_html_()
+    assert repr(closelook.verify(tiny_model("bert"), method=["lrp"])) == (
+        "<Verification of BertForMaskedLM, float64 on cpu: 13 passed>"
+    )
+
+
+def test_the_shipped_registry_has_every_family_in_every_precision_and_every_demo_model_passed():
+    lines = read(SHIPPED)
+    tiny = {(f"tiny {family}", dtype) for family in FAMILIES for dtype in DTYPES if FAMILIES.owner(family) == OURS}
+    labelled = {(f"tiny {family} with labels", "float32") for family in WITH_LABELS}
+    demo = {(f"demo/{name}", "float32") for name in EVERY}
+    assert {(line.model, line.dtype) for line in lines} == tiny | labelled | demo
+    assert not [line for line in lines if line.failed or not line.passed or line.nearest > 1]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_a_line_of_the_registry_is_what_a_run_finds(name):
+    [line] = [line for line in read(SHIPPED) if (line.model, line.dtype) == (f"tiny {name}", "float32")]
+    found = Verified.of(
+        closelook.verify(tiny_model(name, dtype="float32"), method=["lrp", "attnlrp", "attnlrp_explicit"])
+    )
+    assert (found.family, found.kind, found.device, found.failed) == (line.family, line.kind, line.device, "")
+    assert (found.passed, found.inapplicable) == (line.passed, line.inapplicable)
+
+
+def test_files_of_users_are_listed_beside_the_shipped_lines(closelook, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    closelook("verify", "demo/bert", "--method", "lrp", "--json", str(tmp_path / "mine.json"))
+    by, line = list(known())[-1]
+    assert (by, line.model, line.failed) == ("mine.json", "demo/bert", "")
+    code, out, _ = closelook("models")
+    assert code == 0
+    assert f"float32 ({line.passed})" in out
+    assert "mine.json" in out
+    (tmp_path / "other.json").write_text("[]")
+    code, _, err = closelook("models")
+    assert code == 2
+    assert "other.json is no file of `closelook verify --json`: move it out of" in err
+
+
+def test_a_folder_of_users_that_is_not_there_is_one_line(closelook, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path / "none"))
+    code, _, err = closelook("models")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "none, which is no folder: make it, or unset the variable" in err

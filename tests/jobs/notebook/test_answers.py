@@ -1,0 +1,332 @@
+"""Answers of several tokens: spans are sums of what each token has; shares of what was read; hops."""
+
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import closelook
+from evaluation.benchmark.demo import model_dir
+from evaluation.benchmark.encoding import encoding_of_ids
+from lrp_core import Batch
+from tests.jobs.notebook.test_one_call import CHAT
+
+PROMPT, ANSWER = "The keys to the", "cabinet are old. The girl sees the dogs."
+LINEAR = ["attnlrp", "lrp", "gradient_x_input", "alti_logit", "occlusion"]
+FAMILIES = ["demo/gpt2", "demo/llama", "demo/t5"]
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return closelook.open_model("demo/gpt2")
+
+
+def of(model, answer=ANSWER, **asked):
+    return closelook.explain(
+        "where did the clerk go ?" if "t5" in str(model) else PROMPT, answer=answer, model=model, **asked
+    )
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_span_is_the_sum_of_its_tokens(model):
+    opened = closelook.open_model(model)
+    answer = "on Thursday" if "t5" in model else ANSWER
+    methods = [name for name in LINEAR if not closelook.METHODS[name].missing(opened.resolved.capabilities)]
+    whole = of(opened, answer, method=methods)
+    rows = of(opened, answer, method=methods, spans="token")
+    sentences = of(opened, answer, method=methods, spans="sentence")
+    assert len(whole.answers) == 1
+    assert len(rows.answers) == len(whole.answers[0].said.ids)
+    for name in methods:
+        for said, parts in ((whole, rows), (whole, sentences)):
+            expected = parts[name].nan_to_num()
+            expected = expected.sum(0) if expected.dim() == 2 else expected
+            total = parts[name].nan_to_num().abs().sum()
+            assert (said[name] - expected).abs().max() <= 1e-5 * total
+        explained = sum(float(answer.relevance[name].explained[0]) for answer in rows.answers)
+        assert float(whole.relevance(name)[0].explained[0]) == pytest.approx(explained, rel=1e-5)
+
+
+def test_a_row_of_a_token_is_that_token_explained_alone(gpt2):
+    rows = of(gpt2, spans="token")
+    said = rows.answers[0].said
+    for at in (0, 3, len(said.ids) - 1):
+        before = [*said.prompt["input_ids"], *said.ids[:at]]
+        row = {"input_ids": before, "position": len(before) - 1, "target_id": said.ids[at]}
+        alone = closelook.METHODS["attnlrp"](gpt2.view, Batch.collate([row], 0)).tokens[0]
+        torch.testing.assert_close(rows["attnlrp"][at, : len(before)], alone, rtol=1e-4, atol=1e-5)
+        assert rows["attnlrp"][at, len(before) :].isnan().all()
+
+
+def test_all_spans_share_one_forward(gpt2):
+    forwards = []
+    hook = gpt2.view.model.base_model.register_forward_hook(lambda *_: forwards.append(1))
+    rows = of(gpt2, spans="token", method=["attnlrp", "gradient_l2"])
+    hook.remove()
+    assert len(forwards) == 1 + 1, "one of each method"
+    assert len(rows.answers) > 10
+
+
+def test_more_rows_than_are_held_at_once_are_the_same(gpt2, monkeypatch):
+    from jobs.commands.questions import answers
+
+    whole = of(gpt2, spans="token")["attnlrp"]
+    monkeypatch.setattr(answers, "_AT_ONCE", 3)
+    torch.testing.assert_close(of(gpt2, spans="token")["attnlrp"], whole, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("model", ["demo/llama", "demo/t5"])
+def test_blocks_that_are_run_again_change_nothing(model):
+    answer = "on Thursday" if "t5" in model else ANSWER
+    kept = of(model, answer, spans="token", method=["attnlrp", "occlusion"])
+    again = of(model, answer, spans="token", method=["attnlrp", "occlusion"], checkpoint=True)
+    for name in ("attnlrp", "occlusion"):
+        torch.testing.assert_close(again[name], kept[name], rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_spans_are_sentences_tokens_or_characters(gpt2):
+    sentences = of(gpt2, spans="sentence")
+    assert [answer.target for answer in sentences.answers] == ["cabinet are old.", "The girl sees the dogs."]
+    assert [ANSWER[start:end] for start, end in sentences.spans] == ["cabinet are old.", "The girl sees the dogs."]
+    assert sentences.answer == ANSWER
+    girl = ANSWER.index("girl")
+    chosen = of(gpt2, spans=[(girl, girl + 4), (0, 7)])
+    assert [answer.target for answer in chosen.answers] == ["girl", "cabinet"]
+    both = of(gpt2, spans=[(0, len(ANSWER))])
+    torch.testing.assert_close(both["attnlrp"], of(gpt2)["attnlrp"])
+    assert "".join(answer.token for answer in of(gpt2, spans="token").answers).strip() == ANSWER
+
+
+def test_the_tokens_of_an_answer_are_never_cut_again(gpt2):
+    tokenizer = gpt2.tokenizer
+    prompt = tokenizer(PROMPT)["input_ids"]
+    odd = [token for word in (" cab", "in", "et", " are") for token in tokenizer(word)["input_ids"]]
+    assert odd != tokenizer(" cabinet are")["input_ids"], "else the test sees nothing"
+    for given in ({"text": PROMPT}, {"input_ids": prompt}):
+        explanation = closelook.explain(**given, answer=odd, model=gpt2, spans=[(0, 7)])
+        [answer] = explanation.answers
+        assert explanation.answer == "cabinet are"
+        assert answer.row["input_ids"] == [*prompt, *odd[:-2]]
+        assert [token for _, token, _ in answer.row["span"]] == odd[:-1]
+
+
+@pytest.mark.parametrize("text", ["The key 🔑 opens – naïve 東京!", "a\n\n b  c", "🔑🔑"])
+def test_characters_of_tokens_are_told_from_their_ids(text):
+    tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
+    ids = tokenizer(text)["input_ids"]
+    encoding, spelt = encoding_of_ids(ids, tokenizer)
+    assert spelt == text
+    expected = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    for (start, end), (low, high) in zip(encoding.offsets.tolist(), expected, strict=True):
+        assert text[start:end].strip() == text[low:high].strip()
+    behind, rest = encoding_of_ids(ids[3:], tokenizer, after=ids[:3])
+    assert len(behind) == len(ids) - 3
+    assert text.endswith(rest.lstrip("�")) or "�" in tokenizer.decode(ids[:3])
+
+
+def test_a_generated_answer_is_what_the_model_says_token_by_token(gpt2):
+    for model, prompt in ((gpt2, PROMPT), ("demo/t5", "where did the clerk go ?"), ("demo/llama", PROMPT)):
+        by_token = closelook.explain(prompt, generate=6, model=model, method="random")
+        said = closelook.explain(prompt, generate=6, spans="token", model=model, method="random")
+        stop = said.opened.writer.eos_token_id
+        expected = [answer.row["target_id"] for answer in by_token.answers]
+        assert said.answers[0].said.ids == expected[: expected.index(stop) if stop in expected else None]
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 3}, {"repetition_penalty": 5.0, "do_sample": True}])
+def test_an_answer_is_generated_without_the_settings_of_a_models_own(settings):
+    opened = closelook.open_model("demo/llama")
+    plain = closelook.explain(PROMPT, generate=6, spans="token", model=opened, method="random")
+    usual = opened.view.model.generation_config
+    usual.update(**settings)
+    same = closelook.explain(PROMPT, generate=6, spans="token", model=opened, method="random")
+    assert same.answers[0].said.ids == plain.answers[0].said.ids
+    assert opened.view.model.generation_config is usual
+
+
+def test_the_last_message_of_the_assistant_is_the_answer(gpt2):
+    chat = AutoTokenizer.from_pretrained(model_dir("gpt2"), chat_template=CHAT)
+    asked = [{"role": "system", "content": "the dogs"}, {"role": "user", "content": "The keys to the cabinet ?"}]
+    given = {"model": gpt2.view, "tokenizer": chat, "method": ["lrp", "gradient_l2", "alti_logit"]}
+    ours = closelook.explain(messages=[*asked, {"role": "assistant", "content": ANSWER}], spans="sentence", **given)
+    same = closelook.explain(messages=asked, answer=ANSWER, spans="sentence", **given)
+    torch.testing.assert_close(ours["lrp"], same["lrp"], equal_nan=True)
+    frame = ours.shares()
+    assert set(frame["part"]) == {"first token", "template", "system", "user", "answer so far", "biases", "rest"}
+    for (at, name), rows in frame.groupby(["answer", "method"]):
+        relevance = ours.relevance(name)[at]
+        assert rows["share"].sum() == pytest.approx(1)
+        without = rows[rows["part"] != "first token"]
+        assert without["share_without_first"].sum() == pytest.approx(1)
+        assert rows[rows["part"] == "first token"]["share_without_first"].isna().all()
+        parts = dict(zip(rows["part"], rows["relevance"], strict=True))
+        if name == "gradient_l2":
+            assert not {"biases", "rest"} & set(parts)
+            continue
+        assert ("biases" in parts) == (name == "lrp")
+        assert sum(parts.values()) == pytest.approx(float(relevance.explained[0]), rel=1e-4)
+    names, tokens = ours.answers[0].row["part_names"], ours.answers[0].tokens
+    assert "".join(token for name, token in zip(names, tokens, strict=True) if name == "system").strip() == "the dogs"
+    user = "".join(token for name, token in zip(names, tokens, strict=True) if name == "user")
+    assert user.replace(" ", "") == "Thekeystothecabinet?"
+    of_user = sum(value for name, value in zip(names, ours["lrp"][0].tolist(), strict=False) if name == "user")
+    assert float(
+        frame.query("answer == 0 and method == 'lrp' and part == 'user'")["relevance"].iloc[0]
+    ) == pytest.approx(of_user)
+
+
+def test_shares_of_an_encoder_decoder_have_both_sides():
+    explanation = closelook.explain("where did the clerk go ?", answer="on Thursday", spans="token", model="demo/t5")
+    parts = explanation.shares().query("answer == 1").set_index("part")["relevance"]
+    relevance = explanation.relevance("attnlrp")[1]
+    assert list(parts.index) == ["prompt", "template", "first token", "answer so far", "biases"]
+    assert parts["first token"] == pytest.approx(float(relevance.decoder_tokens[0, 0]))
+    assert parts["answer so far"] == pytest.approx(float(relevance.decoder_tokens[0, 1:].sum()))
+    assert parts.sum() == pytest.approx(float(relevance.explained[0]), rel=1e-4)
+
+
+def test_a_decoder_goes_on_with_what_it_has_said():
+    given = {"model": "demo/t5", "method": "lrp"}
+    whole = closelook.explain("where did the clerk go ?", answer="on Thursday", spans="token", **given)
+    behind = closelook.explain("where did the clerk go ?", prefix="on", answer="Thursday", **given)
+    ids = whole.answers[0].said.ids
+    assert behind.answers[0].row["decoder_input_ids"] == whole.answers[-1].row["decoder_input_ids"]
+    assert behind.answers[0].said.ids == ids[len(ids) - len(behind.answers[0].said.ids) :]
+
+
+def loop_of_hops(opened, said, explained, reasoning, hops):
+    """Relevance of the prompt by hops, from single tokens explained one by one, in float64 loops."""
+    prompt = len(said.prompt["input_ids"])
+
+    def relevance(weights):
+        total = [0.0] * (prompt + len(said.ids))
+        for g, weight in weights.items():
+            before = [*said.prompt["input_ids"], *said.ids[:g]]
+            row = {"input_ids": before, "position": len(before) - 1, "target_id": said.ids[g]}
+            for t, value in enumerate(closelook.METHODS["attnlrp"](opened.view, Batch.collate([row], 0)).tokens[0]):
+                total[t] += weight * float(value)
+        return total
+
+    weights, rho = dict.fromkeys(explained, 1.0), 1.0
+    told, discarded = [0.0] * prompt, []
+    for _ in range(hops + 1):
+        values = relevance(weights)
+        kept = {t: values[t] for t in [*range(prompt), *(prompt + g for g in reasoning)]}
+        positive = {t: max(value, 0.0) for t, value in kept.items()}
+        mass = sum(positive.values())
+        discarded.append(1 - mass / sum(map(abs, kept.values())))
+        for t in range(prompt):
+            told[t] += rho * positive[t] / mass
+        weights = {g: positive[prompt + g] / mass for g in reasoning}
+        rho *= sum(weights.values())
+    return told, discarded, rho
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+def test_hops_follow_what_an_answer_owes_its_reasoning(hops):
+    opened = closelook.open_model("demo/gpt2", dtype="float64")
+    end = ANSWER.index(" The")
+    explanation = closelook.explain(
+        PROMPT, answer=ANSWER, spans=[(end + 1, len(ANSWER))], hops=hops, reasoning=(0, end), model=opened
+    )
+    [answer] = explanation.answers
+    said, span = answer.said, answer.row["said"]
+    told, discarded, left = loop_of_hops(opened, said, range(span.first, span.behind), range(span.first), hops)
+    expected = torch.tensor(told, dtype=torch.float64)
+    assert (explanation["attnlrp"][: len(told)] - expected).abs().max() <= 1e-9
+    assert not explanation["attnlrp"][len(told) :].any()
+    assert answer.hops["attnlrp"].discarded == pytest.approx(discarded)
+    assert answer.hops["attnlrp"].left == pytest.approx(left)
+    assert left + float(expected.sum()) == pytest.approx(1)
+    assert explanation.to_dict()["predictions"][0]["methods"][0]["hops"]["left"] == pytest.approx(left)
+
+
+def test_no_hops_are_the_span_alone(gpt2):
+    end = ANSWER.index(" The")
+    asked = {"spans": [(end + 1, len(ANSWER))]}
+    torch.testing.assert_close(of(gpt2, hops=0, reasoning=(0, end), **asked)["attnlrp"], of(gpt2, **asked)["attnlrp"])
+
+
+def test_an_encoder_decoders_reasoning_is_what_its_decoder_said():
+    asked = {"answer": "on Thursday", "spans": [(3, 11)], "model": "demo/t5", "method": ["attnlrp", "occlusion"]}
+    explanation = closelook.explain("where did the clerk go ?", hops=1, reasoning=(0, 2), **asked)
+    for name in asked["method"]:
+        relevance, hops = explanation.relevance(name)[0], explanation.answers[0].hops[name]
+        assert float(relevance.tokens.sum()) + hops.left == pytest.approx(1, abs=1e-5)
+        assert not relevance.decoder_tokens.any()
+
+
+def test_a_span_is_a_row_of_a_frame_and_a_record(gpt2):
+    explanation = of(gpt2, spans="sentence")
+    frame = explanation.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert set(frame["answer"]) == {0, 1}
+    record = explanation.to_dict()
+    assert record["answer"] == ANSWER
+    assert [tuple(one["span"]) for one in record["predictions"]] == explanation.spans
+    shares = record["predictions"][0]["methods"][0]["shares"]
+    assert [share["part"] for share in shares] == ["first token", "prompt", "answer so far", "biases"]
+
+
+@pytest.mark.parametrize("explanation", ["target", "log_prob"])
+def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, explanation):
+    ours = of(gpt2, explanation=explanation, method="gradient_x_input")
+    said = ours.answers[0].said
+    ids = torch.tensor([[*said.prompt["input_ids"], *said.ids]])
+    logits = gpt2.view.model(ids).logits[0, len(said.prompt["input_ids"]) - 1 : -1].double()
+    numbers = logits if explanation == "target" else logits.log_softmax(-1)
+    expected = sum(numbers[at, token] for at, token in enumerate(said.ids))
+    assert float(ours.relevance("gradient_x_input")[0].explained[0]) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"answer": ""}, "the answer has no tokens"),
+        ({"answer": 3}, "`answer` is a text or token ids, not 3"),
+        ({"answer": [10**6]}, "there is no token 1000000"),
+        ({"answer": ["are", "old"]}, "`answer` is a text or token ids, not ('are', 'old')"),
+        ({"answer": "cabinet " * 200}, "128 are the most; `truncate` reads a part of it"),
+        ({"spans": "word"}, "`spans` is 'sentence', 'token' or a list of (start, end), not 'word'"),
+        ({"spans": [3]}, "or a list of (start, end), not [3]"),
+        ({"spans": []}, "`spans` names no part of the answer"),
+        ({"spans": [(0, 99)]}, "(0, 99) is no part of the answer: it has 40 characters"),
+        ({"spans": [(4, 4)]}, "(4, 4) is no part of the answer"),
+        ({"spans": [(0, 7), (5, 9)]}, "`spans` overlap: (0, 7) and (5, 9)"),
+        ({"spans": [(7, 8), (8, 11)]}, "no token of the answer is of ' ' alone: widen (7, 8)"),
+        ({"target": "are"}, "an answer is explained by itself: leave `target` out"),
+        ({"generate": 5}, "give an `answer`, or `generate` one, not both"),
+        ({"answer": None, "spans": "token"}, "`spans` are of an answer: give `answer`, or `generate`"),
+        ({"explanation": "contrastive"}, "a contrastive explanation is against a foil"),
+        ({"hops": 1}, "`hops` is how often the part `reasoning`"),
+        ({"hops": 1, "reasoning": 3}, "`reasoning` is (start, end), the characters of a part of the answer, not 3"),
+        ({"hops": 1, "reasoning": "ab"}, "`reasoning` is (start, end), the characters of a part of the answer"),
+        ({"text": None, "input_ids": [464, 318], "spans": [3]}, "or a list of (start, end), not [3]"),
+        ({"hops": 1, "reasoning": (0, 7), "spans": [(0, 7)]}, "`reasoning` has to end before the explained part"),
+        ({"model": "demo/bert-sentiment"}, "predicts labels: leave `target`, `generate` and `answer` out"),
+        ({"model": "demo/bert"}, "predicts a word inside a text and does not continue one: leave `answer`"),
+        ({"model": "demo/t5", "answer": "on {Thursday}"}, "the tokenizer does not reproduce the answer: it spells"),
+    ],
+)
+def test_what_is_no_answer_is_one_line(gpt2, settings, message):
+    with pytest.raises(closelook.UserError) as caught:
+        closelook.explain(**({"text": PROMPT, "answer": ANSWER, "model": gpt2} | settings))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_long_prompt_makes_room_for_its_answer(gpt2):
+    long = "The girl sees the dogs. " * 30
+    explanation = closelook.explain(long, answer=ANSWER, model=gpt2, truncate=True, method="lrp")
+    [answer] = explanation.answers
+    assert len(answer.row["input_ids"]) == gpt2.resolved.max_length
+    assert answer.row["cut"] > 0
+    assert len(answer.row["part_names"]) == len(answer.row["input_ids"])
+
+
+def test_a_list_of_answers_is_explained_one_by_one(gpt2):
+    explained = closelook.explain(
+        [PROMPT, "The girl", ""], answer=["cabinet are", "sees", "dogs"], model=gpt2, method="lrp"
+    )
+    assert [one.answer for one in explained[:2]] == ["cabinet are", "sees"]
+    assert sorted(explained.errors) == [2]

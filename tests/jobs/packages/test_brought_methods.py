@@ -1,0 +1,186 @@
+"""Methods of packages that are at fault end their own cells, in a line that names them, and nothing else.
+
+Runs do without Ray, which plays no part in it.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jobs.methods import METHODS
+from jobs.plan.cells import make_plan
+from jobs.products.explaining import check_against_model, staying
+from jobs.store import Ledger
+from lrp_core import Batch, Method, Request
+from lrp_core.records.explained import relevance_of
+from lrp_core.records.types import UserError
+from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
+
+ROWS = rows_of(24)
+FAULTY = "relevance sva/float32"
+POISON = ROWS[11]["input_ids"]
+
+
+class Stop(BaseException):
+    """As of a package with an exception of its own."""
+
+
+def sound(view, batch, requests):
+    """The target's logit in equal parts, whatever is explained of it."""
+    batch = batch.to(view.device)
+    logits = view.logits(view.hidden(batch), batch).detach()
+    mask = (batch.attention_mask != 0).to(logits.dtype)
+    parts = logits[:, :1] * mask / mask.sum(-1, keepdim=True)
+    return {request: relevance_of(parts, logits, logits[:, 0]) for request in requests}
+
+
+def poisoned(error):
+    """Raises it for one sample."""
+
+    def explain(view, batch, requests):
+        if any(ids[: len(POISON)].tolist() == POISON for ids in batch.input_ids):
+            raise error
+        return sound(view, batch, requests)
+
+    return explain
+
+
+def changed(**changes):
+    """What `sound` gives, with fields changed by these functions."""
+
+    def explain(view, batch, requests):
+        results = sound(view, batch, requests)
+        return {
+            request: replace(result, **{name: change(getattr(result, name)) for name, change in changes.items()})
+            for request, result in results.items()
+        }
+
+    return explain
+
+
+def method(explain, **record):
+    of_all = {"explanations": ("target",), "embeddings": ("full",), **record}
+    return Method("brought", 1, "Brought", explain=explain, **of_all)
+
+
+@pytest.fixture
+def run(tmp_path, model, inline, monkeypatch):
+    """A run of the method `brought` beside others: (its summary, the states of cells by method)."""
+    record = method(sound)
+    monkeypatch.setitem(METHODS._all._records, record.name, record)
+    monkeypatch.setitem(METHODS._all._owners, record.name, "their-package")
+
+    def computed(explain, **options):
+        monkeypatch.setitem(METHODS._all._records, record.name, method(explain, **options))
+        config = config_of(tmp_path / "root", model, methods=["brought", "gradient_x_input", "random"])
+        store = prepared(config, ROWS)
+        summary, ledger = attribute(config, store), Ledger(store)
+        return summary, {p.artifact.method: ledger.state(p.artifact) for p in make_plan(config, store).cells()}
+
+    return computed
+
+
+OTHERS = {"gradient_x_input": "done", "random": "done"}
+
+
+def test_a_sound_method_of_a_package_is_stored(run):
+    summary, states = run(sound)
+    assert summary.complete
+    assert states == {"brought": "done", **OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (SystemExit("poisoned row"), "SystemExit: poisoned row"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (Stop("here"), "Stop: here"),
+    ],
+)
+def test_a_method_that_would_end_its_process_fails_alone_and_names_the_sample(run, error, says):
+    summary, states = run(poisoned(error))
+    assert states["brought"] != "done"
+    assert OTHERS.items() <= states.items()
+    assert f"model gpt2: brought failed on {FAULTY}: {says} (sample s011)" in summary.failures
+
+
+def test_a_method_that_fails_on_a_row_names_the_sample(run):
+    summary, states = run(poisoned(TypeError("poisoned row")))
+    [failure] = [line for line in summary.failures if "failed on" in line]
+    assert failure.startswith(f"model gpt2: brought failed on {FAULTY}: TypeError: poisoned row (sample s0")
+    assert OTHERS.items() <= states.items()
+
+
+def test_ctrl_c_and_the_end_of_a_ray_worker_are_no_failure_of_a_method():
+    terminated = SystemExit(1)
+    terminated.ray_terminate_msg = "The process receives a SIGTERM."
+    for error in (KeyboardInterrupt(), terminated):
+        with pytest.raises(type(error)), staying():
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tokens": lambda tokens: tokens[:, :-1]}, "its tokens have the shape ["),
+        ({"tokens": lambda tokens: tokens.sum(-1)}, "its tokens have the shape ["),
+        ({"tokens": lambda tokens: tokens[:1].expand(len(tokens) + 1, -1)}, "its tokens have the shape ["),
+        ({"tokens": lambda tokens: tokens.to(torch.complex64)}, "its tokens are torch.complex64 and no real numbers"),
+        ({"tokens": lambda tokens: tokens.long()}, "its tokens are torch.int64 and no real numbers"),
+        ({"explained": lambda explained: explained[:, None]}, "its explained have the shape ["),
+        ({"explained": lambda explained: explained.long()}, "its explained are torch.int64 and no real numbers"),
+        ({"explained": lambda explained: explained + 1}, "its explained number is not that of its logits on row"),
+        (
+            dict.fromkeys(("explained", "logit_target"), lambda logit: 2 * logit + 1),
+            "its logit_target of sample s0",
+        ),
+        ({"logit_foil": lambda logit: logit + 1}, "its logit_foil of sample s0"),
+    ],
+)
+def test_relevance_that_is_none_of_the_model_is_not_stored(run, changes, says):
+    summary, states = run(changed(**changes))
+    assert states["brought"] == "missing"
+    assert OTHERS.items() <= states.items()
+    [failure] = [line for line in summary.failures if "failed on" in line]
+    assert failure.startswith(f"model gpt2: brought failed on {FAULTY}: method brought: {says}")
+
+
+def test_a_method_that_returns_nothing_for_a_request_says_so(run):
+    summary, states = run(lambda view, batch, requests: {})
+    assert states["brought"] == "missing"
+    assert any("method brought returned no Relevance for 'target'" in line for line in summary.failures)
+
+
+def test_an_explained_number_that_promises_no_sum_may_be_another(run):
+    summary, _ = run(changed(explained=lambda explained: explained + 1, conserves=lambda conserves: False))
+    assert summary.complete
+
+
+@pytest.mark.parametrize("name", ["tokens", "logit_target", "explained"])
+def test_what_a_method_must_tell_is_a_tensor(name):
+    view = tiny_model("gpt2")
+    with pytest.raises(UserError, match=f"method brought: its {name} is no tensor but NoneType"):
+        method(changed(**{name: lambda value: None}))(view, Batch.collate(ragged_rows(view), 0))
+
+
+def test_a_method_is_held_to_the_shape_where_it_is_called_too():
+    view = tiny_model("gpt2")
+    batch = Batch.collate(ragged_rows(view), 0)
+    assert method(sound)(view, batch).tokens.shape == batch.input_ids.shape
+    with pytest.raises(UserError, match="method brought: its tokens have the shape"):
+        method(changed(tokens=lambda tokens: tokens.sum(-1)))(view, batch)
+
+
+def test_relevance_for_each_label_is_held_to_the_logit_of_that_label():
+    view = tiny_classifier("bert", labels=3)
+    rows = [{**row, "target_id": 0, "foil_id": None, "sample_id": str(i)} for i, row in enumerate(ragged_rows(view))]
+    batch = Batch.collate(rows, 0)
+    requests = [Request("brought", "target", label=label) for label in range(3)]
+    told = method(sound).compute(view, batch, requests)
+    check_against_model(view, batch, rows, told)
+    first, second, third = requests
+    with pytest.raises(UserError, match="its logit_target of sample 0"):
+        check_against_model(view, batch, rows, {first: told[second], second: told[third], third: told[first]})

@@ -1,0 +1,126 @@
+"""What plans count as forwards, against the rows that really go through a model's blocks, there and back."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from jobs.config import RunConfig
+from jobs.config.methods import configured
+from jobs.methods import METHODS, applicable
+from jobs.plan.cells import requests_of
+from jobs.plan.forwards import forwards, forwards_of_labels
+from jobs.products.explaining import Explainer
+from lrp_core import Request
+from tests.tiny import tiny_classifier, tiny_model
+
+TOKENS = 9
+ROWS = 2
+#: Whose work is not in the blocks, or is the model's in part: the count says no more than a lower bound.
+ELSEWHERE = {"attnlrp_explicit", "value_zeroing", "alti", "alti_logit", "globenc", "decompx"}
+FEW = {"integrated_gradients": {"steps": 6}, "smoothgrad": {"samples": 5}, "kernel_shap": {"samples": 20}}
+METERED = {(TOKENS - 1).bit_length()}  # a CPU tells memory in another run
+EVERY = ["contrastive", "target", "log_prob"]
+
+
+@contextmanager
+def counted(view):
+    """Forwards and backwards of a batch, as shares of all tokens that pass all blocks."""
+    passed = {"forwards": 0.0, "backwards": 0.0}
+    whole = TOKENS * ROWS * view.n_layers
+
+    def after(module, inputs, output):
+        hidden = output[0] if isinstance(output, tuple) else output
+        share = hidden.shape[:-1].numel() / whole
+        passed["forwards"] += share
+        if hidden.requires_grad:
+            hidden.register_hook(lambda _: passed.update(backwards=passed["backwards"] + share))
+
+    hooks = [block.register_forward_hook(after) for block in view.model.get_submodule(view.family.blocks)]
+    yield passed
+    for hook in hooks:
+        hook.remove()
+
+
+def rows_for(view):
+    """Predictions that read all tokens: at the first of an encoder, at the last of a causal model."""
+    place = {"position": TOKENS - 1 if view.kind.causal else 0, "target_id": 1, "foil_id": 0}
+    return [{"sample_id": str(at), "input_ids": [*range(5 + at, 5 + at + TOKENS)], **place} for at in range(ROWS)]
+
+
+def run_of(methods, explanations):
+    settings = {
+        "name": "count",
+        "root": "nowhere",
+        "tasks": {"sva": {"source": "demo"}},
+        "models": [{"name": "m", "id": "demo/bert"}],
+        "methods": methods,
+        "explanations": explanations,
+    }
+    return RunConfig.model_validate(settings)
+
+
+def spent(view, config, product="relevance"):
+    known = configured(config)
+    requests = tuple(request for method in known.values() for request in requests_of(config, method))
+    with counted(view) as passed:
+        Explainer(view, requests, product, methods=known, metered=METERED).batch(rows_for(view))
+    return sum(passed.values())
+
+
+@pytest.mark.parametrize("explanations", [EVERY[:1], EVERY])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_record_claims_what_its_method_runs(family, explanations):
+    view = tiny_model(family)
+    for method in applicable(view.family.capabilities):
+        name = method.name
+        config = run_of([{name: FEW.get(name, {})}], explanations)
+        claimed, ran = forwards(config, [name], TOKENS), spent(view, config)
+        of_last_layer = 1 if name == "gradcam" else 0  # its gradient stops there: half of these models, little of large
+        assert ran <= claimed + of_last_layer * len(explanations), name
+        from_the_middle = name == "atman" and view.kind.causal  # what precedes a token does not see it go
+        if name not in ELSEWHERE and not from_the_middle:
+            assert claimed <= 1.25 * ran, name
+
+
+def test_methods_of_a_run_share_passes_as_planned():
+    methods = [
+        "gradient_l1",
+        "gradient_x_input",
+        "lrp",
+        "attnlrp",
+        {"integrated_gradients": {"steps": 5}},
+        {"name": "ig3", "method": "integrated_gradients", "steps": 3},
+        "logat",
+        "normxlogit",
+        "random",
+    ]
+    config, view = run_of(methods, EVERY), tiny_model("gpt2")
+    names = [entry.name for entry in config.methods]
+    # one forward, three rules of three numbers; steps there and, for each number, back; 1.1 for both that read states
+    by_hand = (1 + 3 * 3) + (2 * 5 + 2 + 2 * 5) + (2 * 3 + 2 + 2 * 3) + 1.1 + 1
+    assert forwards(config, names, TOKENS) == pytest.approx(by_hand)
+    assert spent(view, config) == pytest.approx(by_hand - 0.1)
+
+
+@pytest.mark.parametrize("product", ["heads", "layers", "neurons"])
+def test_finer_relevance_costs_the_passes_of_those_that_give_it(product):
+    view = tiny_model("gpt2")
+    names = [name for name in METHODS if product in METHODS[name].gives]
+    names = [name for name in names if not METHODS[name].missing(view.family.capabilities) and name not in ELSEWHERE]
+    assert names
+    config = run_of(names, EVERY[:2])
+    claimed, ran = forwards(config, names, TOKENS), spent(view, config, product)
+    assert ran <= claimed <= 1.25 * ran
+
+
+@pytest.mark.parametrize("labels", [2, 9])
+def test_every_label_costs_what_is_planned(labels):
+    view = tiny_classifier("bert", labels)
+    for name in ("lrp", "normxlogit", "occlusion", "integrated_gradients"):
+        method = METHODS[name].configured(steps=3) if name == "integrated_gradients" else METHODS[name]
+        known = {name: method}
+        requests = tuple(Request(name, "target", method.embeddings[0], label=at) for at in range(labels))
+        with counted(view) as passed:
+            Explainer(view, requests, "labels", methods=known, metered=METERED).batch(rows_for(view))
+        ran, claimed = sum(passed.values()), forwards_of_labels([method], labels, TOKENS)
+        assert ran <= claimed <= 1.25 * ran, name

@@ -1,0 +1,341 @@
+"""The corpus pass: what neurons answer to, as brute force finds it, whoever is killed, and counted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from evaluation.schema import ACTIVATIONS, CONTEXTS
+from jobs.commands.roots.gc import garbage
+from jobs.commands.roots.plan import contexts_line
+from jobs.commands.roots.plan_costs import Basis
+from jobs.commands.roots.status import collect
+from jobs.plan import corpus as plan_corpus
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
+from jobs.products.neurons import contexts
+from jobs.runner import driver
+from jobs.runner.worker import Worker
+from jobs.store import Ledger, Store
+from lrp_core import Batch, UserError, load_model
+from lrp_core.neurons import activity
+from lrp_core.neurons.near_ties import ROUNDING
+from tests.jobs.inline import HOLD, without_ray
+from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of, save_model
+from tests.stages import neurons
+
+TOKENS, TOP, CHARACTERS = 16, 4, 700
+
+
+def lines_of(count=40):
+    """Texts of 1 to 39 words of one token; the last two are equal, and so are two in the middle."""
+    draw = np.random.default_rng(3)
+    words = [[f"w{one}" for one in draw.integers(40, 60, draw.integers(1, 40))] for _ in range(count)]
+    texts = [" ".join(own) for own in words]
+    return [*texts, texts[7], texts[-1]]
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", CHARACTERS)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return written(tmp_path / "corpus.txt")
+
+
+def written(file):
+    lines = [line.encode() for line in lines_of()]
+    file.write_bytes(b"\n".join([*lines[:3], b"", b"\xff\xfe", b"w40\0w41", *lines[3:]]))
+    return file
+
+
+def config_for(root, model, corpus, changes=None, **more):
+    settings = {"source": "text", "path": str(corpus), "tokens": TOKENS, "top": TOP}
+    return config_of(root, model, neurons={"corpus": settings | more}, **changes or {})
+
+
+def cell_of(config, store):
+    (cell,) = contexts.nodes(Run(config, make_plan(config, store), Ledger(store)))
+    return cell.artifact
+
+
+def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, corpus, inline, small_units):
+    """Every context through the model alone: what is kept is as active as what is left out, but for rounding."""
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (1, ())
+    view = load_model(model)
+    pieces = {}  # ids, by the number of their text and where in it they begin, in characters
+    for number, line in enumerate(lines_of()):
+        words = line.split()
+        for start in range(0, len(words), TOKENS):
+            before = sum(len(word) + 1 for word in words[:start])
+            pieces[number, before] = [int(word[1:]) for word in words[start : start + TOKENS]]
+    seen = {place: activations(view, ids) for place, ids in pieces.items()}  # [T, F] each
+    artifact = cell_of(config, store)
+    rows = Ledger(store).read(artifact, CONTEXTS).to_pylist()
+    assert len(rows) == view.n_neurons * TOP
+    for neuron in range(view.n_neurons):
+        peaks = {place: float(one[:, neuron].max()) for place, one in seen.items()}
+        own = [row for row in rows if row["neuron"] == neuron]
+        assert [row["rank"] for row in own] == [1, 2, 3, 4]
+        for row in own:
+            place = row["number"], row["start"]
+            peak = peaks.pop(place)
+            assert row["input_ids"] == pieces[place]
+            assert row["activation"] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
+            assert seen[place][row["position"], neuron] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
+        following = [row["activation"] for row in own[1:]] + [max(peaks.values())]
+        for row, least in zip(own, following, strict=True):
+            assert row["activation"] >= least - ROUNDING * abs(least) - 1e-8
+    every = np.concatenate(list(seen.values()))  # [tokens, F]
+    ends = [-np.inf, *Ledger(store).record(artifact)["boundaries"], np.inf]
+    result = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
+    for neuron, row in enumerate(result):
+        assert (row["layer"], row["neuron"], row["tokens"]) == (0, neuron, len(every))
+        assert row["mean"] == pytest.approx(every[:, neuron].mean(), abs=1e-7)
+        assert (
+            abs(np.array(row["histogram"]) - np.histogram(every[:, neuron], ends)[0]).sum() <= 2
+        )  # rounding at an end
+    assert any(line.startswith("gpt2, corpus: 42 texts = ") for line in summary.lines)
+    assert "corpus: 3 places hold no text, the first is corpus.txt:4: empty" in summary.lines
+    assert not [path for path in store.files(artifact.folder) if "part" in path]
+
+
+def test_which_contexts_are_kept_does_not_depend_on_what_shares_their_batch(tmp_path, model, inline, monkeypatch):
+    """As on CPUs that round otherwise in batches of other sizes; also where one unit is the whole corpus."""
+    exact = activity._first
+
+    def rounded(own, values, *others):
+        row = torch.arange(values.shape[1])
+        return exact(own, values * (1 + (len(row) > 1) * 3e-7 * torch.cos(7.0 * row + len(row))), *others)
+
+    monkeypatch.setattr(activity, "_first", rounded)
+    file = tmp_path / "corpus.txt"
+    file.write_text("\n".join(2 * lines_of()))  # every activation is there twice
+    kept = []
+    for budget, characters in (
+        (TOKENS, CHARACTERS),
+        (64, CHARACTERS),
+        (1000, CHARACTERS),
+        (64, 1 << 20),
+        (1000, 1 << 20),
+    ):
+        monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", characters)
+        config = config_for(tmp_path / f"{budget}-{characters}", model, file, {"token_budget": budget})
+        store = prepared(config, rows_of(2))
+        assert neurons(config, store).complete
+        kept.append(Ledger(store).read(cell_of(config, store), CONTEXTS))
+    for table in kept[1:]:
+        assert table.drop_columns("activation").equals(kept[0].drop_columns("activation"))
+        assert table["activation"].to_pylist() == pytest.approx(kept[0]["activation"].to_pylist(), rel=ROUNDING)
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_not_complete(tmp_path, model, corpus, inline, small_units):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+
+    def change(index):
+        if index == 1:
+            corpus.write_bytes(corpus.read_bytes() + b"\nw40 w41")
+
+    inline.before_unit = change
+    read = cell_of(config, store)
+    assert neurons(config, store).failures == (
+        "the files of the corpus corpus changed while they were read: run again",
+    )
+    assert Ledger(store).state(read) == "partial"
+
+
+def test_activations_that_are_not_finite_are_told_and_count_nowhere(tmp_path, corpus, inline, small_units):
+    broken = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "broken"))
+    with torch.no_grad():
+        broken.transformer.h[0].mlp.c_fc.bias[3] = torch.nan
+    broken.save_pretrained(tmp_path / "broken")
+    config = config_for(tmp_path / "root", tmp_path / "broken", corpus)
+    store = prepared(config, rows_of(2))
+    summary = neurons(config, store)
+    artifact = cell_of(config, store)
+    tokens = Ledger(store).record(artifact)["tokens"]
+    assert f"broken, corpus: {tokens:,} activations in float32 are not finite and count nowhere" in summary.lines
+    rows = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
+    assert [row["not_finite"] for row in rows] == [tokens if row["neuron"] == 3 else 0 for row in rows]
+    assert [row["mean"] is None for row in rows] == [row["neuron"] == 3 for row in rows]
+
+
+def activations(view, ids):
+    """[T, F] of the first layer."""
+    batch, result = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0), []
+    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: result.append(args[0]))
+    with torch.inference_mode():
+        view.hidden(batch)
+    hook.remove()
+    return result[0][0].double().numpy()
+
+
+def files_of(store):
+    return {
+        path: store.read_bytes(path)
+        for folder in ("contexts", "activations")
+        for path in store.files(folder, recursive=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
+    """What a run has that nobody disturbs, by path."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    config = config_for(folder / "root", model, written(folder / "corpus.txt"))
+    store = prepared(config, rows_of(2))
+    with without_ray(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_corpus, "UNIT_CHARACTERS", CHARACTERS)
+        assert neurons(config, store).complete
+    return files_of(store)
+
+
+class Dying(Worker):
+    """Is killed once, when it has written the first of the third unit's two shards."""
+
+    def _commit_part(self, product, opened, part, outcome, *more):
+        noted = Path(self._store.root) / "died"
+        if part.shard != "part-000002" or noted.exists():
+            return super()._commit_part(product, opened, part, outcome, *more)
+        noted.touch()
+        whole = Store.write_shard
+
+        def last(*args):
+            whole(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with patch.object(Store, "write_shard", last):
+            return super()._commit_part(product, opened, part, outcome, *more)
+
+
+@pytest.mark.ray
+def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, local_ray, monkeypatch):
+    monkeypatch.setattr(driver, "Worker", Dying)
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    assert neurons(config, store).complete
+    assert (tmp_path / "root" / "died").exists()
+    assert files_of(store) == undisturbed
+
+
+def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_again(
+    undisturbed, tmp_path, model, corpus, inline, small_units
+):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    file = tmp_path / "config.json"  # which is YAML, too
+    file.write_text(config.model_dump_json())
+    program = (
+        "import runpy; from jobs.plan import corpus; "
+        f"corpus.UNIT_CHARACTERS = {CHARACTERS}; runpy.run_module('tests.jobs.inline', run_name='__main__')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), HOLD: str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", program, "neurons", "--config", str(file)], env=environment)
+    try:
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "holding").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    store.delete("lock.json")
+    ledger, artifact = Ledger(store), cell_of(config, store)
+    assert (ledger.state(artifact), len(ledger.shards(artifact))) == ("partial", 2)
+    indices = []
+    inline.before_unit = indices.append
+    assert neurons(config, store).computed == 1
+    units = ledger.store.manifest(artifact.name)["corpus"]["survey"]["units"]
+    assert units > 3
+    assert indices == [*range(units - 2), 0], "the units that are left, then near ties: two texts are equal"
+    assert files_of(store) == undisturbed
+
+
+def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
+    closelook, tmp_path, model, corpus, inline, small_units
+):
+    config = config_for(tmp_path / "root", model, corpus, tokens=64)
+    store = prepared(config, rows_of(2))
+    store.write_bytes("config.yaml", config.model_dump_json(exclude={"root"}).encode())
+    asked = ("--root", str(tmp_path / "root"), "--top", "3")
+    code, _, err = closelook("examples", "0.3", *asked)
+    assert code == 2
+    assert "has no contexts: set `neurons.corpus`" in err
+    assert neurons(config, store).complete
+    code, out, _ = closelook("examples", "0.3", *asked)
+    assert code == 0
+    first, *kept = out.splitlines()
+    assert first.startswith("gpt2: neuron 0.3 in 42 texts of corpus, explained by attnlrp; mean ")
+    _, said, _ = closelook("examples", "0.3", "--model", str(model), "--corpus", str(corpus), *asked[2:])
+    assert [line.rpartition("  corpus.txt:")[0] for line in kept] == said.splitlines()[2:]
+    assert len(kept) == 3
+    for more, message in (
+        (("0.3", "--model", "gtp2"), "no contexts of a model 'gtp2'"),
+        (("0.99",), "there is no neuron 99: the model's neurons are 0 to 31"),
+    ):
+        code, _, err = closelook("examples", *more, *asked)
+        assert code == 2
+        assert message in err
+
+
+def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    before = cell_of(config, store)
+    for states, said in (({"missing": 1}, "1 missing"), ({"done": 1}, "0 missing")):
+        plan, ledger = make_plan(config, store), Ledger(store)
+        row = collect(config, plan, ledger)["gpt2", "corpus", "float32", "contexts"]
+        assert (row.states, row.samples) == (states, 42)
+        (line,) = contexts_line(Basis(config, ledger, plan, {}))
+        assert line.startswith("a corpus of 42 texts")
+        assert said in line
+        neurons(config, store)
+    assert cell_of(config_for(tmp_path / "root", model, corpus, name="other"), store).key == before.key
+    corpus.write_text("w41 w42\n")
+    changed = config_for(tmp_path / "root", model, corpus)
+    assert cell_of(changed, store).key != before.key
+    (group,) = (one for one in garbage(changed, store) if one.why.startswith("sets of contexts"))
+    assert len(group.files) == 3  # contexts and activations of the layer, and the manifest
+    assert cell_of(config_for(tmp_path / "root", model, corpus, top=3), store).key != cell_of(changed, store).key
+
+
+def test_a_corpus_that_is_gone_is_known_by_its_manifest_and_else_an_error(tmp_path, model, corpus, inline):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    assert neurons(config, store).complete
+    corpus.unlink()
+    assert Ledger(store).is_done(cell_of(config, store))
+    with pytest.raises(UserError, match=r"neurons\.corpus.*no \.txt file at"):
+        neurons(config_for(tmp_path / "other", model, corpus), Store(str(tmp_path / "other")))
+
+
+def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
+    asked = ("status", "--config", "demo", "--root", str(tmp_path))
+    for settings, message in (
+        ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
+        ("{source: text}", "give a path"),
+        ("{source: mnli, path: x}", "holds no texts of which a corpus could be made"),
+        ("{source: demo}", "give a `limit`"),
+        ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
+        ("{source: demo, limit: 5, models: [vit]}", "model vit reads images: leave it out"),
+    ):
+        code, _, err = closelook(*asked, "--set", f"neurons.corpus={settings}")
+        assert code == 2, settings
+        assert message in err
+        assert "neurons.corpus" in err
+        assert len(err.splitlines()) == 1

@@ -1,0 +1,135 @@
+"""An encoder-decoder that reads letters and writes sounds: what it says is decoded by the tokenizer of the answer."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from evaluation.schema import VIEW
+from jobs.config import RunConfig
+from jobs.notebook.explaining import explain
+from jobs.plan.cells import make_plan
+from jobs.stages.prepare import prepare
+from jobs.stages.report.results import results_of
+from jobs.stages.report.samples import explorer
+from jobs.store import Store
+from lrp_core.records.types import UserError
+from tests.jobs.small import REPOSITORY
+from tests.stages import attribute, evaluate
+from tests.tiny import tiny_model
+
+SHARED = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "models" / "g2p-bart"
+LETTERS, SOUNDS = "abcdefgh", "æβκðəɸɣʜ"  # character by character, the same tokens
+
+
+def save_tokenizer(folder, characters):
+    """A tokenizer of single characters, between the tokens that begin and end a text; it knows no space."""
+    vocabulary = {token: at for at, token in enumerate(["<pad>", "<s>", "</s>", "<unk>", *characters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    ends = [("<s>", 1), ("</s>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    specials = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def speller(tmp_path_factory):
+    """The folder of a tiny BART that reads LETTERS; the tokenizer of SOUNDS lies in it."""
+    folder = tmp_path_factory.mktemp("models") / "speller"
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    tiny_model("bart", dtype="float32", vocab_size=12, **special).model.save_pretrained(folder)
+    save_tokenizer(folder, LETTERS)
+    save_tokenizer(folder / "sounds", SOUNDS)
+    return folder
+
+
+def sounds_of(ids):
+    """What SOUNDS say for tokens; special tokens by their names."""
+    return [{0: "<pad>", 1: "<s>", 2: "</s>", 3: "<unk>"}.get(token) or SOUNDS[token - 4] for token in ids]
+
+
+def test_an_answer_is_decoded_by_its_own_tokenizer_in_terminal_page_and_json(closelook, speller, tmp_path):
+    out, page = tmp_path / "out.json", tmp_path / "page.html"
+    command = ("explain", "cab", "--model", str(speller), "--decoder-tokenizer", str(speller / "sounds"))
+    written = ("--json", str(out), "--html", str(page))
+    code, printed, err = closelook(*command, "--generate", "3", "--method", "lrp", *written)
+    assert code == 0, err
+    predictions = json.loads(out.read_text())["predictions"]
+    said = sounds_of([one["target_id"] for one in predictions])
+    assert [one["target"] for one in predictions] == [one["target_token"] for one in predictions] == said
+    assert all(one["tokens"] == ["<s>", "c", "a", "b", "</s>"] for one in predictions)
+    for word, line in zip(said, [line for line in printed.splitlines() if "why" in line], strict=True):
+        assert f": why {word} (logit" in line
+    shown = page.read_text()
+    assert all(word in shown or json.dumps(word)[1:-1] in shown for word in said if word in SOUNDS)
+
+
+def test_targets_foils_and_what_was_said_are_sounds(speller):
+    options = {"model": str(speller), "decoder_tokenizer": str(speller / "sounds"), "method": "lrp"}
+    [one] = explain("cab", "β", "κ", **options).to_dict()["predictions"]
+    assert (sounds_of([one["target_id"], one["foil_id"]]), one["tokens"][1]) == (["β", "κ"], "c")
+    each = explain("cab", "κæβ", words="each", **options)
+    assert [answer.target for answer in each.answers] == ["κ", "æ", "β"]
+    assert each.answers[-1].decoder == ["‹start›", "κ", "æ"]
+    frame = each.to_frame()
+    assert set(frame[frame["side"] == "decoder"]["token"]) == {"‹start›", "κ", "æ"}
+    assert "κ" in each._repr_html_()
+    with pytest.raises(UserError, match="unknown to the tokenizer: 'b'"):
+        explain("cab", "b", **options)
+
+
+def test_a_prefix_is_written_in_sounds_without_a_space(closelook, speller, tmp_path):
+    out = tmp_path / "out.json"
+    command = ("explain", "cab", "--model", str(speller), "--decoder-tokenizer", str(speller / "sounds"))
+    code, _, err = closelook(*command, "--prefix", "κæ", "--target", "β", "--method", "lrp", "--json", str(out))
+    assert code == 0, err
+    [one] = json.loads(out.read_text())["predictions"]
+    assert sounds_of([*one["decoder_input_ids"][1:], one["target_id"]]) == ["κ", "æ", "β"]
+
+
+def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inline):
+    rows = [
+        {"text": "cab___", "target": "κæ", "foil": "κβ", "evidence": [0, 1]},
+        {"text": "bed___", "target": "β", "foil": "ð", "evidence": [0, 1]},
+        {"text": "fad___", "target": "f", "foil": "ð", "evidence": [0, 1]},  # a letter is no sound
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    mine = {"source": "samples", "path": str(tmp_path / "mine.jsonl"), "words": "first_difference"}
+    settings = {
+        "name": "sounds",
+        "root": str(tmp_path / "run"),
+        "tasks": {"mine": mine},
+        "models": [{"name": "speller", "id": str(speller), "decoder_tokenizer": str(speller / "sounds")}],
+        "methods": ["lrp"],
+        "report": {"samples": 5, "resamples": 20},
+    }
+    config = RunConfig.model_validate(settings)
+    store = Store(config.root)
+    for stage in (prepare, attribute, evaluate):
+        assert stage(config, store).complete
+    plan = make_plan(config, store)
+    views = store.read(plan.models[0].inputs["mine"].folder, VIEW).to_pylist()
+    assert sorted(sounds_of([row["target_id"], row["foil_id"]]) for row in views) == [["æ", "β"], ["β", "ð"]]
+    shown = explorer(config, plan, store, results_of(config, plan, store))
+    assert sorted(entry["decoder"] for entry in shown) == [["‹start›"], ["‹start›", "κ"]]
+
+
+def test_a_tokenizer_of_answers_is_for_encoder_decoders(closelook, speller):
+    code, _, err = closelook("explain", "The keys", "--model", "demo/gpt2", "--decoder-tokenizer", str(speller))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is no encoder-decoder: leave out its --decoder-tokenizer" in err
+
+
+def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says():
+    if not SHARED.is_dir():
+        pytest.skip(f"no trained model at {SHARED}; set CLOSELOOK_SHARED")
+    sounds = AutoTokenizer.from_pretrained(SHARED / "phonemes")
+    options = {"model": str(SHARED), "decoder_tokenizer": str(SHARED / "phonemes"), "method": "random"}
+    told = explain("cabinet", generate=11, **options)
+    said = [answer.token for answer in told.answers]
+    assert "".join(word for word in said if word not in sounds.all_special_tokens) == "kˈæbənˌɛt"

@@ -1,0 +1,129 @@
+"""Relevance for every label of classifiers: kept beside that of the predicted one, shown, and planned."""
+
+import numpy as np
+import pytest
+
+from evaluation.report.heatmaps.tokens import EVERY_LABEL
+from evaluation.schema import LABELS, RELEVANCE, SCORES
+from jobs.commands.roots.plan import show
+from jobs.config.file import ConfigError
+from jobs.methods import METHODS
+from jobs.plan.cells import make_plan
+from jobs.plan.forwards import forwards_of_labels
+from jobs.stages.prepare import prepare
+from jobs.stages.report import report
+from jobs.store import Ledger, Store
+from tests.jobs.inline import without_ray
+from tests.jobs.labelled import SST2, STS, run_of, save
+from tests.leaves import first_leaf
+from tests.stages import attribute, evaluate
+
+NAMES = ("NEGATIVE", "Positive")
+KEPT = 3  # of five samples
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("labels")
+    (root / "sst2.tsv").write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in SST2))
+    (root / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    save(root / "sentiment", labels=NAMES)
+    save(root / "score", labels=("score",))
+    return root
+
+
+@pytest.fixture(scope="module")
+def done(folders, tmp_path_factory):
+    """A run that keeps every label of some samples: (config, plan, store)."""
+    methods, root = ["lrp", "normxlogit", "random"], tmp_path_factory.mktemp("root")
+    config = run_of(folders, root, methods=methods, labels={"sst2": KEPT}, perturb=None)
+    store = Store(config.root)
+    store.create()
+    with without_ray():
+        for stage in (prepare, attribute, evaluate, report):
+            assert not stage(config, store).failures
+    return config, make_plan(config, store), store
+
+
+def rows_of(done, product, schema, method):
+    _, plan, store = done
+    [cell] = [
+        p.artifact
+        for p in plan.cells()
+        if (p.artifact.product, p.artifact.task, p.artifact.method) == (product, "sst2", method)
+    ]
+    return Ledger(store).read(cell, schema).to_pylist()
+
+
+def test_methods_that_explain_a_label_have_a_row_for_each(done):
+    _, plan, _ = done
+    cells = [planned.artifact for planned in plan.cells() if planned.artifact.product == "labels"]
+    assert {(cell.model, cell.task, cell.method) for cell in cells} == {
+        ("sentiment", "sst2", "lrp"),
+        ("sentiment", "sst2", "normxlogit"),
+    }
+    for method in ("lrp", "normxlogit"):
+        predicted = {row["sample_id"]: row for row in rows_of(done, "relevance", RELEVANCE, method)}
+        rows = rows_of(done, "labels", LABELS, method)
+        assert len(rows) == KEPT * len(NAMES)
+        assert {row["label_id"] for row in rows} == set(range(len(NAMES)))
+        for row in rows:
+            of_target = predicted[row["sample_id"]]
+            assert row["predicted_id"] == of_target["predicted_id"]
+            same = row["label_id"] == row["predicted_id"]
+            assert row["explained"] == pytest.approx(of_target["logit_target" if same else "logit_foil"], abs=1e-5)
+            assert np.allclose(row["relevance"], of_target["relevance"], atol=1e-5) == same
+            assert (row["residual"] is None) == (method == "normxlogit")
+
+
+def test_scores_are_those_of_the_predicted_label_alone(done):
+    _, plan, store = done
+    methods = {planned.artifact.method for planned in plan.cells() if planned.artifact.product == "relevance"}
+    assert methods == {"lrp", "normxlogit", "random"}
+    for method in methods:
+        rows = store.read(f"scores/sentiment.sst2.float32.{method}.parquet", SCORES).to_pylist()
+        assert {row["explanation"] for row in rows} <= {"target", "none"}
+
+
+def test_the_explorer_shows_a_row_a_label_of_the_samples_that_have_them(done):
+    _, _, store = done
+    entries = first_leaf(store.read_bytes("report/samples.html").decode(), "samples")
+    shown = [entry for entry in entries if entry["task"] == "sst2"]
+    kept = {row["sample_id"] for row in rows_of(done, "labels", LABELS, "lrp")}
+    assert len(shown) == 2, "the report shows two samples of each task"
+    for entry in shown:
+        assert entry["sample_id"] in kept, "these are chosen first"
+        of_labels = [(row["label"], row["of"]) for row in entry["rows"] if row["explanation"] == EVERY_LABEL]
+        assert of_labels == [(method, name) for method in ("LRP", "NormXLogit") for name in NAMES]
+    assert all("of" not in row for entry in entries for row in entry["rows"] if row["explanation"] != EVERY_LABEL)
+
+
+def test_a_plan_says_what_every_label_costs(done, folders, capsys):
+    config, _, store = done
+    show(config, store)
+    assert "2 cells of labels among them, 0 missing: 0 more forwards of a sample" in capsys.readouterr().out
+    more = run_of(folders, config.root, methods=["lrp", "normxlogit", "random"], labels={"sst2": None}, perturb=None)
+    show(more, store)
+    expected = round(forwards_of_labels([METHODS["lrp"], METHODS["normxlogit"]], 2, 1) * len(SST2))
+    assert f"2 cells of labels among them, 2 missing: {expected} more forwards of a sample" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("methods", "labels", "expected"),
+    [
+        (["lrp"], 3, 1 + 3),  # one forward, a backward a label
+        (["lrp", "gradient_l1"], 3, 1 + 2 * 3),  # of two sets of rules
+        (["normxlogit", "logat"], 3, 1.1),
+        (["lrp"], 20, 3 + 20),  # eight labels at once
+        (["occlusion"], 3, 3 * 11),  # another pass for each
+    ],
+)
+def test_forwards_count_a_backward_for_each_label(methods, labels, expected):
+    assert forwards_of_labels([METHODS[name] for name in methods], labels, 10) == pytest.approx(expected)
+
+
+def test_a_task_without_labels_is_an_error_in_one_line(folders, tmp_path):
+    with pytest.raises(ConfigError, match=r"config key 'labels.stsb': no labels are predicted there"):
+        run_of(folders, tmp_path, labels={"stsb": None})
+    with pytest.raises(ConfigError, match="labels: no task 'sst'"):
+        run_of(folders, tmp_path, labels={"sst": None})

@@ -1,0 +1,454 @@
+"""Relevance of neurons in a run: stored as the methods give it, knocked out as it says, shown, and computed once."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from jobs.commands.roots.status import collect
+from jobs.config import RunConfig
+from jobs.methods import METHODS
+from jobs.plan import corpus as plan_corpus
+from jobs.plan.cells import make_plan
+from jobs.plan.models import open_view
+from jobs.plan.node import Run
+from jobs.products.neurons import contexts
+from jobs.products.neurons import knockouts as stage
+from jobs.products.neurons.heatmaps import explained, heatmaps_of
+from jobs.products.neurons.knockouts import knockouts_of
+from jobs.products.neurons.writings import writings_of
+from jobs.runner import worker
+from jobs.stages.report import report
+from jobs.store import Ledger
+from lrp_core import Batch, UserError, load_model
+from lrp_core.neurons.contexts import Context, explain_context
+from lrp_core.neurons.logit_lens import nearest_tokens, writing
+from tests.jobs.small import config_of, prepared, rows_of
+from tests.leaves import first_leaf, island
+from tests.stages import attribute, evaluate, neurons
+
+NAMES = ["attnlrp", "gradient_l1", "random"]
+COUNTS = [1, 3, 30]
+
+
+@pytest.fixture
+def run(tmp_path, model, inline):
+    settings = {"tasks": {"sva": 5}, "knockout": {"counts": COUNTS, "explanation": "target"}}
+    config = config_of(tmp_path / "root", model, methods=NAMES, neurons=settings, report={"resamples": 50})
+    return config, prepared(config, rows_of(8))
+
+
+def cells_of(config, store):
+    plan = make_plan(config, store)
+    return {
+        planned.artifact.method: planned.artifact for planned in plan.cells() if planned.artifact.product == "neurons"
+    }
+
+
+def test_neurons_are_stored_as_the_methods_give_them(run, model):
+    config, store = run
+    assert attribute(config, store).complete
+    cells, view = cells_of(config, store), load_model(model)
+    assert set(cells) == {"attnlrp", "gradient_l1"}, "random relevance has none of neurons"
+    rows = {row["sample_id"]: row for row in rows_of(8)}
+    for name, cell in cells.items():
+        entries = Ledger(store).read(cell, NEURONS).to_pylist()
+        assert len(entries) == 5 * 2  # samples and explanations
+        for entry in entries:
+            batch = Batch.collate([rows[entry["sample_id"]]], 0)
+            finer = {"boundaries": True} if name == "attnlrp" else {}
+            own = METHODS[name](view, batch, explanation=entry["explanation"], neurons=True, **finer)
+            width = own.neurons.shape[-1]
+            best = own.neurons[0].flatten().sort(descending=True).values[: len(entry["relevance"])]
+            torch.testing.assert_close(torch.tensor(entry["relevance"]), best, rtol=1e-4, atol=1e-6)
+            at = [layer * width + neuron for layer, neuron in zip(entry["layer"], entry["neuron"], strict=True)]
+            assert len(set(at)) == min(50, own.neurons.numel())
+            torch.testing.assert_close(own.neurons[0].flatten()[at], best, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                torch.tensor(entry["layer_relevance"]), own.neurons[0].sum(-1), rtol=1e-4, atol=1e-5
+            )
+            assert (entry["boundaries"] is None) == (name == "gradient_l1")
+            if entry["boundaries"] is not None:
+                torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(torch.tensor(entry["peaks"]), own.peaks[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make_them(
+    tmp_path, model, inline, monkeypatch
+):
+    file, units = tmp_path / "texts.txt", []
+    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
+    settings = {
+        "tasks": {"sva": 2},
+        "knockout": None,
+        "corpus": {"source": "text", "path": str(file), "top": 7, "ranks": 3},
+    }
+    config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings, report={"resamples": 50})
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    inline.before_unit = units.append
+    assert neurons(config, store).complete
+    assert report(config, store).complete
+    page = store.read_bytes("report/neurons.html").decode()
+    entries = first_leaf(page, "neurons")
+    ledger = Ledger(store)
+    (cell,) = contexts.nodes(Run(config, make_plan(config, store), ledger))
+    stored = ledger.read(cell.artifact, CONTEXTS).to_pylist()
+    view = load_model(model)
+    (ranked,) = cells_of(config, store).values()
+    first = set()
+    for row in ledger.read(ranked, NEURONS).to_pylist():
+        first |= set(zip(row["layer"][:3], row["neuron"][:3], strict=True))
+    assert 3 <= len(first) < len(entries)
+    for one in entries:
+        neuron = one["layer"], one["neuron"]
+        own = [row for row in stored if (row["layer"], row["neuron"]) == neuron][:5]
+        assert one["explained"] == ("AttnLRP" if neuron in first else "")
+        for context, row in zip(one["contexts"], own, strict=True):
+            assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
+            assert context["where"] == row["place"]
+            whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
+            assert ("values" in context) == (neuron in first)
+            if neuron not in first:
+                continue
+            assert context["values"] == pytest.approx(explain_context(view, whole, *neuron), rel=1e-3, abs=1e-6)
+        bars = one["histogram"]
+        assert sum(bars["counts"]) == 24 * 3
+        assert len(bars["edges"]) == len(bars["counts"]) - 1
+        assert bars["counts"][0] > 0 < bars["counts"][-1]
+        assert max(row["activation"] for row in own) >= (bars["edges"] or [-9])[-1]
+    assert any(value for one in entries for context in one["contexts"] for value in context.get("values", ()))
+    assert entries[0]["corpus"] == "corpus"
+    beside = maps_of(config, store)
+    assert len(beside) == 5 * len(first)
+    monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", 60)
+    assert neurons(config, store).complete, "read in several units, and explained when all are merged"
+    assert units[-1] == 0 < max(units), "by a pool that follows"
+    assert maps_of(config, store).equals(beside), "whoever explains them"
+    file.unlink()
+    assert report(config, store).complete
+    entry = config.model_dump() | {"root": str(tmp_path / "other")}
+    entry["neurons"]["corpus"]["explain"] = "attnlpr"
+    with pytest.raises(UserError, match=r"neurons.corpus.explain.*no gradient method 'attnlpr'"):
+        RunConfig.load(entry)
+
+
+def maps_of(config, store):
+    """All heat maps of the run's model."""
+    cell = heatmaps_of(config, make_plan(config, store).models[0], Ledger(store))
+    return Ledger(store).read(cell.artifact, HEATMAPS)
+
+
+def knocked_out(view, row, gone, means=None):
+    """The target's logit with columns of the down projection zeroed; `means` of their neurons go into its bias."""
+    kept = [(block.down.weight.clone(), block.down.bias.clone()) for block in view.blocks]
+    for layer, neuron in gone:
+        down = view.blocks[layer].down
+        down.bias += (0 if means is None else means[layer, neuron]) * down.weight[neuron]
+        down.weight[neuron] = 0
+    batch = Batch.collate([row], 0)
+    logit = float(view.logits(view.hidden(batch), batch)[0, 0])
+    for block, (weight, bias) in zip(view.blocks, kept, strict=True):
+        block.down.weight.copy_(weight)
+        block.down.bias.copy_(bias)
+    return logit
+
+
+def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run, model):
+    config, store = run
+    assert attribute(config, store).complete
+    assert evaluate(config, store).complete
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (5, ()), "four rankings, and words"
+    plan, ledger = make_plan(config, store), Ledger(store)
+    wanted = list(knockouts_of(config, plan.models[0], ledger))
+    assert [cell.ranking for cell in wanted] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
+    view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
+    ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
+              if row["explanation"] == "target"}  # fmt: skip
+    for entry in ledger.read(wanted[0].artifact, KNOCKOUTS).to_pylist():
+        assert entry["removed"] == [0, *COUNTS]
+        own = ranked[entry["sample_id"]]
+        order = list(zip(own["layer"], own["neuron"], strict=True))
+        expected = [knocked_out(view, rows[entry["sample_id"]], order[:count]) for count in entry["removed"]]
+        assert entry["explained"] == pytest.approx(expected, abs=1e-5)
+    assert neurons(config, store).computed == 0
+    result = collect(config, plan, ledger)
+    assert result["gpt2", "sva", "float32", "knockouts"].states == {"done": 4}
+    assert result["gpt2", "sva", "float32", "neurons"].states == {"done": 2}
+    assert report(config, store).complete
+    page = store.read_bytes("report/neurons.html").decode()
+    assert "Neuron ablation" in page
+    assert "Conservation by layer" in page
+    assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
+    words = writings_of(config, plan.models[0], ledger)
+    tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
+    shown = {(one["layer"], one["neuron"]): one["writes"] for one in first_leaf(page, "neurons")}
+    assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
+    for row in stored:
+        layer, neuron = row["layer"], row["neuron"]
+        own, key = writing(view, layer, neuron, 10), nearest_tokens(view, layer, neuron, 10)
+        for name, wanted_words in (("promoted", own.promoted), ("suppressed", own.suppressed), ("key", key)):
+            assert row[name] == [tokenizer.decode([token]) for token, _ in wanted_words]
+            assert [word for word, _ in shown[layer, neuron][name]] == row[name]
+        assert row["promoted_logit"] == pytest.approx([value for _, value in own.promoted], abs=1e-5)
+        assert row["entropy"] == pytest.approx(own.entropy)
+    assert result["gpt2", "", "float32", "writings"].states == {"done": 1}
+    explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
+
+
+def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline):
+    settings = {"tasks": {"sva": 3}, "knockout": {"counts": COUNTS, "explanation": "contrastive"}}
+    config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings)
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    assert neurons(config, store).complete
+    ledger, view, rows = Ledger(store), load_model(model), {row["sample_id"]: row for row in rows_of(3)}
+    (ranked,) = cells_of(config, store).values()
+    orders = {
+        (row["sample_id"], row["explanation"]): list(zip(row["layer"], row["neuron"], strict=True))
+        for row in ledger.read(ranked, NEURONS).to_pylist()
+    }
+    cell = next(knockouts_of(config, make_plan(config, store).models[0], ledger))
+    for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
+        row, order = rows[entry["sample_id"]], orders[entry["sample_id"], "contrastive"]
+        foil = {**row, "target_id": row["foil_id"]}
+        told = [knocked_out(view, row, order[:n]) - knocked_out(view, foil, order[:n]) for n in entry["removed"]]
+        assert entry["explained"] == pytest.approx(told, abs=1e-5)
+
+
+def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone(run, inline, monkeypatch):
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # a unit a sample
+    config, store = run
+    assert attribute(config, store).complete
+
+    def lose_one(index):
+        if index == 2:
+            raise RuntimeError("a node died")
+
+    inline.before_unit = lose_one
+    assert "RuntimeError: a node died" in neurons(config, store).failures[0]
+    cells = list(knockouts_of(config, make_plan(config, store).models[0], Ledger(store)))
+    assert {Ledger(store).state(cell.artifact) for cell in cells} == {"partial"}
+    computed = []
+    inline.before_unit = computed.append
+    assert neurons(config, store).complete
+    assert len(computed) == 5 - 2 + 1, "samples but those that are there, and the words of neurons"
+    assert {Ledger(store).state(cell.artifact) for cell in cells} == {"done"}
+
+
+def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_so(tmp_path, model, inline, closelook):
+    """The corpus is read first; the reference has the means in the biases of a model without these neurons."""
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
+    knockout = {"counts": COUNTS, "explanation": "target"}
+    settings = {"tasks": {"sva": 3}, "corpus": {"source": "text", "path": str(file)}}
+    config, zero = (
+        config_of(tmp_path / "root", model, methods=["attnlrp"], neurons={**settings, "knockout": knockout | more},
+                  report={"resamples": 50})
+        for more in ({"value": "mean"}, {})
+    )  # fmt: skip
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (6, ()), "three rankings, a corpus, words and heat maps"
+    ledger, plan = Ledger(store), make_plan(config, store)
+    (read,), cells = contexts.nodes(Run(config, plan, ledger)), list(knockouts_of(config, plan.models[0], ledger))
+    folder = read.artifact.folders[1]
+    means = {(one["layer"], one["neuron"]): one["mean"] for one in store.read(folder, ACTIVATIONS).to_pylist()}
+    assert max(map(abs, means.values())) > 0.01
+    assert {ledger.record(cell.artifact)["means"] for cell in cells} == {read.artifact.name}
+    view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(3)}
+    (neurons_of,) = cells_of(config, store).values()
+    for cell, ranking in zip(cells, ("attnlrp", RANDOM, ACTIVATION), strict=True):
+        assert cell.ranking == ranking
+        for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
+            row = rows[entry["sample_id"]]
+            order = ranked_by(ranking, ledger, neurons_of, view, row)
+            told = [knocked_out(view, row, order[:count], means) for count in entry["removed"]]
+            assert entry["explained"] == pytest.approx(told, abs=1e-5)
+    assert neurons(config, store).computed == 0
+    assert report(config, store).complete
+    page = store.read_bytes("report/neurons.html").decode()
+    assert "the first neurons of a ranking are set to their mean over the corpus" in page
+    assert "Ablation: with its mean over the corpus" in page
+    file.write_text("w4 w5\n")
+    other_corpus = make_plan(config, store).models[0]
+    for other in (knockouts_of(zero, plan.models[0], ledger), knockouts_of(config, other_corpus, ledger)):
+        assert {cell.artifact.key for cell in other}.isdisjoint(cell.artifact.key for cell in cells)
+    file_of_config = tmp_path / "config.yaml"
+    file_of_config.write_text(config.model_dump_json())
+    asked = ("neurons", "--config", str(file_of_config), "--set")
+    models = [{"name": name, "id": str(model)} for name in ("gpt2", "reader")]
+    for settings, why in (
+        (["neurons.corpus=null"], "the mean of a neuron is that over a corpus: set `neurons.corpus`"),
+        (
+            [f"models={models}", "--set", "neurons.corpus.models=[reader]"],
+            "model gpt2 reads no corpus, so its neurons have no mean: leave it out of neurons.knockout.models",
+        ),
+    ):
+        code, _, err = closelook(*asked, *settings)
+        assert code == 2
+        assert why in err
+        assert len(err.splitlines()) == 1
+
+
+def ranked_by(ranking, ledger, artifact, view, row):
+    """(layer, neuron) of a sample, the first to go first."""
+    from evaluation.scoring.neuron_ablation import NeuronAblation
+
+    if ranking == "attnlrp":
+        rows = ledger.read(artifact, NEURONS).to_pylist()
+        (own,) = (one for one in rows if (one["sample_id"], one["explanation"]) == (row["sample_id"], "target"))
+        return list(zip(own["layer"], own["neuron"], strict=True))
+    with torch.inference_mode():
+        return NeuronAblation(view, tuple(COUNTS), "target", 0, 4096)._ranked(ranking, Batch.collate([row], 0))
+
+
+def explored(page, ledger, cells, knockouts):
+    """What the page of neurons says of each is what the store has."""
+    places = island(page, "neuron-choices")["places"]
+    assert places == ["sva · AttnLRP", "sva · Gradient l1"]
+    shown = {(one["layer"], one["neuron"]): one for one in first_leaf(page, "neurons")}
+    sums, drops = {}, {}
+    for at, name in enumerate(("attnlrp", "gradient_l1")):
+        lost = {row["sample_id"]: row["explained"] for row in ledger.read(knockouts[name], KNOCKOUTS).to_pylist()}
+        for row in ledger.read(cells[name], NEURONS).to_pylist():
+            neurons = list(zip(row["layer"], row["neuron"], strict=True))
+            if row["explanation"] == "contrastive":
+                for neuron, relevance in zip(neurons, row["relevance"], strict=True):
+                    sums.setdefault(neuron, {}).setdefault(at, []).append(relevance)
+            else:
+                drop = lost[row["sample_id"]][0] - lost[row["sample_id"]][1]
+                drops.setdefault(neurons[0], {}).setdefault(at, []).append(drop)
+    assert set(shown) == set(sums)
+    for neuron, one in shown.items():
+        assert [at for at, _, _ in one["ranked"]] == sorted(sums[neuron])
+        for at, mean, count in one["ranked"]:
+            values = sums[neuron][at]
+            assert (mean, count) == (pytest.approx(sum(values) / 5, rel=1e-3, abs=1e-9), len(values))
+        largest = sorted((abs(value) for own in sums[neuron].values() for value in own), reverse=True)
+        result = [abs(sample["relevance"]) for sample in one["samples"]]
+        assert result == pytest.approx(largest[:5], rel=1e-3)
+        told = {at: (mean, count) for at, mean, count in one["removed"]}
+        wanted = drops.get(neuron, {})
+        assert told == {at: (pytest.approx(sum(own) / len(own), rel=1e-3), len(own)) for at, own in wanted.items()}
+    assert any(one["removed"] for one in shown.values())
+
+
+def activations(view, batch):
+    """Of the first layer, [B, T, F]."""
+    seen = []
+    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    view.hidden(batch)
+    hook.remove()
+    return seen[0]
+
+
+def test_the_activation_ranking_is_by_the_largest_over_positions_and_random_ones_differ_by_sample(run, model):
+    from evaluation.scoring.neuron_ablation import NeuronAblation
+
+    view, rows = load_model(model), rows_of(8)
+    knockout = NeuronAblation(view, (5,), "target", 0, 4096)
+    drawn = set()
+    for row in rows:
+        batch = Batch.collate([row], 0)
+        largest = activations(view, batch)[0].max(0).values.sort(descending=True).indices[:5].tolist()
+        with torch.inference_mode():
+            assert knockout._ranked(ACTIVATION, batch) == [(0, neuron) for neuron in largest]
+            random = knockout._ranked(RANDOM, batch)
+            assert random == knockout._ranked(RANDOM, batch)
+        assert len(set(random)) == 5
+        drawn.add(tuple(random))
+        told = knockout.sample(row, {RANDOM: None})[RANDOM]
+        assert told == pytest.approx([knocked_out(view, row, random[:n]) for n in (0, 5)], abs=1e-5)
+    assert len(drawn) == len(rows)
+
+
+def test_neurons_under_rules_of_linear_layers_are_kept_without_what_crosses_boundaries(tmp_path, model, inline):
+    methods = ["attnlrp", {"attnlrp": {"name": "gamma", "composite": {"linear": {"gamma": 0.1}}}}]
+    config = config_of(tmp_path / "root", model, methods=methods, neurons={"tasks": {"sva": 2}, "knockout": None})
+    store = prepared(config, rows_of(2))
+    assert attribute(config, store).complete
+    stored = {name: Ledger(store).read(cell, NEURONS).to_pylist() for name, cell in cells_of(config, store).items()}
+    assert set(stored) == {"attnlrp", "gamma"}
+    assert all(row["boundaries"] is None and row["kept_by_biases"] is None for row in stored["gamma"])
+    assert all(row["boundaries"] is not None for row in stored["attnlrp"])
+    assert stored["gamma"][0]["relevance"] != stored["attnlrp"][0]["relevance"]
+
+
+def test_without_neurons_in_the_config_the_stage_says_what_to_set(closelook, tmp_path):
+    code, _, err = closelook("neurons", "--config", "smoke", "--root", str(tmp_path))
+    assert code == 2
+    assert "config key 'neurons'" in err
+    assert closelook("neurons", "--model", "demo/gpt2")[0] == 2
+
+
+def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline, monkeypatch):
+    tasks, opened = {"sva": "float64", "ra": "float32"}, []
+
+    def noted(model, dtype, *rest):
+        opened.append(dtype)
+        return open_view(model, dtype, *rest)
+
+    config = config_of(
+        tmp_path / "root",
+        tasks={task: {"source": "demo"} for task in tasks},
+        models=[{"name": "gpt2", "id": str(model), "dtypes": {task: [dtype] for task, dtype in tasks.items()}}],
+        methods=["attnlrp"],
+        neurons={"tasks": dict.fromkeys(tasks, 3), "knockout": {"counts": [2], "explanation": "target"}},
+    )
+    store = prepared(config, rows_of(4))
+    assert attribute(config, store).complete
+    monkeypatch.setattr(worker, "open_view", noted)
+    assert neurons(config, store).complete
+    assert sorted(opened) == ["float32", "float64"]
+    rows = {row["sample_id"]: row for row in rows_of(4)}
+    for cell in knockouts_of(config, make_plan(config, store).models[0], Ledger(store)):
+        view = load_model(model, dtype=tasks[cell.artifact.task])
+        for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
+            wanted = knocked_out(view, rows[entry["sample_id"]], ())
+            assert entry["explained"][0] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_neurons_of_a_model_of_images_are_knocked_out_and_random_ones_differ_by_image(tmp_path, inline):
+    from evaluation.scoring.neuron_ablation import NeuronAblation
+    from jobs.plan.models import resolve
+    from jobs.stages.prepare import prepare
+    from jobs.store import Store
+
+    config = config_of(
+        tmp_path / "root",
+        tasks={"shapes": {"source": "demo", "limit": 3}},
+        models=[{"name": "vit", "id": "demo/vit"}],
+        methods=["gradient_x_input"],
+        neurons={"tasks": {"shapes": 3}, "knockout": {"counts": [4]}},
+    )
+    store = Store(config.root)
+    store.create()
+    assert prepare(config, store).complete
+    assert attribute(config, store).complete
+    assert neurons(config, store).complete
+    resolved = resolve(config.models[0])
+    views = store.read(make_plan(config, store).models[0].inputs["shapes"].folder, VIEW).to_pylist()
+    knockout, drawn = NeuronAblation(load_model(resolved.location), (4,), "target", 0, 4096), set()
+    for row in resolved.taken(views):
+        batch = Batch.collate([{**row, "target_id": 0, "foil_id": 1}], 0)
+        with torch.inference_mode():
+            drawn.add(tuple(knockout._ranked(RANDOM, batch)))
+    assert len(drawn) == len(views) == 3
+
+
+def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
+    """As half precision has it under rules that explode."""
+
+    def exploding(view, asked, method):
+        return [[float("nan") if one.value == 1 else 2.0] * len(one.ids) for one, *_ in asked]
+
+    monkeypatch.setattr("lrp_core.neurons.contexts.explain_contexts", exploding)
+    rows = [
+        {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
+        for rank in (1, 2)
+    ]
+    assert explained(None, rows, "attnlrp", 64) == [None, [2.0, 2.0, 2.0]]

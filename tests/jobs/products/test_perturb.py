@@ -1,0 +1,397 @@
+"""Perturbation: every curve is drawn once, from the relevance of its key, whatever ends in between."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from evaluation.benchmark.samples import sample
+from evaluation.schema import CURVES, GENERIC, RELEVANCE
+from evaluation.scoring.faithfulness.flipping import Flipper
+from jobs.commands.roots.gc import garbage
+from jobs.commands.roots.plan_costs import Basis, curves_costs
+from jobs.commands.roots.status import collect
+from jobs.config import RunConfig
+from jobs.config.file import ConfigError
+from jobs.plan.cells import make_plan, validate
+from jobs.products import curves as stage
+from jobs.products.curves import curves_of as curve_nodes
+from jobs.runner import driver
+from jobs.runner.worker import Worker
+from jobs.stages.report import report
+from jobs.store import Ledger
+from jobs.store.artifacts import samples_of
+from lrp_core import load_model
+from lrp_core.records.types import UserError
+from tests.jobs.inline import without_ray
+from tests.jobs.products.test_perturb_compute import logit_of
+from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
+from tests.leaves import first_leaf
+from tests.stages import attribute, evaluate, perturb
+
+ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
+SETTINGS = {"ways": ["zero", "delete"], "explanations": ["target"]}
+CELLS = ["attnlrp", "gradient_x_input", "random"]
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 400)
+
+
+def run_of(root, model, rows=ROWS, **changes):
+    config = config_of(root, model, **{"perturb": SETTINGS, **changes})
+    return config, prepared(config, rows)
+
+
+def write_relevance(config, store, lost=(), shards=2):
+    """Complete relevance cells with random relevance, as the plan wants them; `lost` are samples without any."""
+    [model] = make_plan(config, store).models
+    view = load_model(model.resolved.location)
+    logits = {row["sample_id"]: logit_of(view, row) for row in ROWS}
+    for planned in model.cells:
+        names = [planned.artifact.shard(str(part)) for part in range(shards)]
+        for part, name in enumerate(names):
+            rows = [
+                {
+                    "sample_id": row["sample_id"],
+                    "explanation": request.explanation,
+                    "embedding": request.embedding,
+                    "relevance": np.random.default_rng(at).integers(-2, 3, row["length"]),
+                    "explained": 0.0,
+                    "residual": None,
+                    "logit_target": logits[row["sample_id"]],
+                    "logit_foil": None,
+                }
+                for at, row in enumerate(ROWS)
+                if row["sample_id"] not in lost and at % shards == part
+                for request in planned.requests
+            ]
+            table = pa.Table.from_pylist(rows, schema=RELEVANCE)
+            store.write_shard(f"{planned.artifact.folder}/{name}", table, RELEVANCE)
+        Ledger(store).commit(planned.artifact, {"shards": names, "rejects": {}}, config={})
+
+
+def cells_of(config, store):
+    [model] = make_plan(config, store).models
+    return {one.artifact.method: one.artifact for one in curve_nodes(config, config.perturb, model)}
+
+
+def curves_of(config, store):
+    """Rows by method."""
+    ledger = Ledger(store)
+    return {method: ledger.read(cell, CURVES).to_pylist() for method, cell in cells_of(config, store).items()}
+
+
+def bytes_of(config, store):
+    ledger, cells = Ledger(store), cells_of(config, store)
+    return {path: store.read_bytes(path) for cell in cells.values() for path in ledger.files(cell)}
+
+
+def test_every_method_has_both_curves_of_every_sample_in_every_way(tmp_path, model, inline, small_units):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    summary = perturb(config, store)
+    assert (summary.computed, summary.skipped, summary.failures) == (3, 0, ())
+    drawn = curves_of(config, store)
+    assert list(drawn) == CELLS
+    for method, rows in drawn.items():
+        variants = [("none", "none")] if method == "random" else [("target", "full"), ("target", "partial")]
+        result = [
+            tuple(row[n] for n in ("sample_id", "explanation", "embedding", "perturbation", "score", "order"))
+            for row in rows
+        ]
+        assert sorted(result) == sorted(
+            (row["sample_id"], *variant, way, score, order)
+            for row in ROWS
+            for variant in variants
+            for way in SETTINGS["ways"]
+            for score in (["target", "contrast"] if method == "random" and row["foil_id"] is not None else ["target"])
+            for order in ("morf", "lerf")
+        )
+        assert all(row["removed"] == list(range(len(row["removed"]))) for row in rows)
+    assert len(Ledger(store).files(cells_of(config, store)["random"])) > 2, "several units"
+
+
+def test_a_second_run_draws_nothing(tmp_path, model, inline, monkeypatch):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    inline.before_unit = lambda index: pytest.fail("drawn again")
+    summary = perturb(config, store)
+    assert (summary.computed, summary.skipped) == (0, 3)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path, model, inline, small_units):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    whole, cells = bytes_of(config, store), cells_of(config, store)
+    for cell in cells.values():  # as a run that was killed before it could complete them
+        store.delete(f"manifest/{cell.name}.json")
+    lost = [path for path in whole if "method=random" in path][1]
+    store.delete(lost)
+    drawn = []
+    inline.before_unit = drawn.append
+    assert perturb(config, store).computed == 3
+    assert len(drawn) == 1
+    assert bytes_of(config, store) == whole
+
+
+def test_another_method_is_drawn_alone(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model, methods=CELLS[1:])
+    write_relevance(config, store)
+    perturb(config, store)
+    before = bytes_of(config, store)
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    assert perturb(config, store).computed == 1
+    assert {path: after for path, after in bytes_of(config, store).items() if path in before} == before
+
+
+def test_other_settings_are_other_curves(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    changes = ({"steps": 3}, {"samples": 5}, {"flip_special": False}, {"ways": ["zero"]}, {"embeddings": ["full"]})
+    for change in changes:
+        other = config.model_copy(update={"perturb": config.perturb.model_copy(update=change)})
+        assert cells_of(other, store)["attnlrp"].key != cells_of(config, store)["attnlrp"].key
+    few = config.model_copy(update={"perturb": config.perturb.model_copy(update={"samples": 5})})
+    assert perturb(few, store).computed == 3
+    names = {method: {row["sample_id"] for row in rows} for method, rows in curves_of(few, store).items()}
+    assert len(names["lrp" if "lrp" in names else "random"]) == 5
+    assert len({frozenset(own) for own in names.values()}) == 1, "the same samples for every method"
+
+
+def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_wanted(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    old = set(bytes_of(config, store))
+    other = config.model_copy(update={"perturb": config.perturb.model_copy(update={"steps": 3})})
+    rows = collect(other, make_plan(other, store), Ledger(store))
+    assert rows["gpt2", "sva", "float32", "curves"].states == {"missing": 3}
+    perturb(other, store)
+    [group] = [group for group in garbage(other, store) if "faithfulness" in group.why]
+    assert group.why == "sets of faithfulness curves of other inputs, settings or versions"
+    assert old < set(group.files)
+    for path in group.files:
+        store.delete(path)
+    rows = collect(other, make_plan(other, store), Ledger(store))
+    assert rows["gpt2", "sva", "float32", "curves"].states == {"done": 3}
+    assert perturb(other, store).skipped == 3
+
+
+def test_a_sample_that_a_method_rejected_is_a_reject_of_its_curves_and_the_cell_is_complete(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store, lost=("s001", "s002", "s003", "s004"))
+    summary = perturb(config, store)
+    assert summary.complete
+    record = Ledger(store).record(cells_of(config, store)["random"])
+    assert record["rejects"] == {"no_relevance": 4}
+    assert any("4 no_relevance" in line for line in summary.lines)
+
+
+def test_curves_wait_for_their_relevance_and_say_so(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    summary = perturb(config, store)
+    assert summary.failures[0] == "relevance gpt2/sva/float32/attnlrp is not complete: run `closelook attribute`"
+    assert store.files("curves", recursive=True) == []
+
+
+def test_the_models_own_prediction_is_followed_where_it_was_explained(tmp_path, model, inline):
+    rows = [row | {"target_id": None, "foil_id": None} for row in ROWS]
+    config, store = run_of(tmp_path, model, rows)
+    assert attribute(config, store).complete
+    assert perturb(config, store).complete
+    for curve in curves_of(config, store)["attnlrp"]:
+        assert curve["correct"][0], "it is what the model predicts"
+
+
+def test_where_no_token_may_go_nothing_is_written(tmp_path, model, inline):
+    rows = [row | {"scope_mask": [False] * row["length"]} for row in ROWS]
+    config, store = run_of(tmp_path, model, rows)
+    write_relevance(config, store)
+    before = store.files("", "", recursive=True)
+    with pytest.raises(UserError, match="task sva on gpt2: no token of the scope may be flipped"):
+        perturb(config, store)
+    assert store.files("", "", recursive=True) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "config key 'perturb.steps': Input should be greater than or equal to 1"),
+        ({"ways": []}, "config key 'perturb.ways'"),
+        (
+            {"ways": ["erase"]},
+            "config key 'perturb.ways.0': Input should be 'zero', 'black', 'mask', 'delete' or 'resample'",
+        ),
+        (
+            {"methods": ["randm"]},
+            "config key 'perturb.methods': no method 'randm' in this run (did you mean 'random'",
+        ),
+        ({"explanations": ["log_prob"]}, "config key 'perturb.explanations': the run does not compute 'log_prob': add"),
+        ({"tasks": ["svb"]}, "perturb.tasks: no task 'svb' (did you mean 'sva'?)"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line_that_names_it(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load("smoke", overrides=[f"perturb={json.dumps(settings)}"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_contrast_is_refused_on_a_task_without_foils():
+    contrast = "perturb={explanations: [contrastive]}"
+    with pytest.raises(ConfigError, match="explanations': task next_word has no foils to contrast with"):
+        RunConfig.load("smoke", overrides=["tasks.next_word.source=demo", contrast])
+    RunConfig.load(
+        "smoke", overrides=["tasks.next_word.source=demo", "perturb={explanations: [contrastive], tasks: [sva]}"]
+    )
+
+
+def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
+    with pytest.raises(UserError, match="models such as gpt2 know no perturbation 'mask'; add 'zero' or 'delete'"):
+        validate(config_of(tmp_path, model, perturb={"ways": ["mask"]}))
+    validate(config_of(tmp_path, model, perturb={"ways": ["mask", "delete"]}))
+    masked = save_model(tmp_path / "bert", "bert")
+    validate(config_of(tmp_path, masked, perturb={"ways": ["mask"]}))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (path := masked / name).exists():
+            path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}))
+    with pytest.raises(UserError, match="the tokenizer of bert has no mask token: name other ways"):
+        validate(config_of(tmp_path / "root", masked, perturb={"ways": ["zero", "mask"]}))
+
+
+def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, monkeypatch, closelook):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    ran, run = [], Flipper.run
+
+    def counted(flipper, samples):
+        outputs = run(flipper, samples)
+        ran.append((flipper.computed, flipper.asked))
+        return outputs
+
+    monkeypatch.setattr(Flipper, "run", counted)
+    plan = make_plan(config, store)
+    [cost] = curves_costs(Basis(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}))
+    assert (cost.cells, cost.missing) == (3, 3)
+    perturb(config, store)
+    computed, asked = np.sum(ran, axis=0)
+    assert computed <= cost.forwards < asked
+    assert cost.seconds > 0.5 * cost.forwards * 3, "a sample has three tokens or more"
+    [cost] = curves_costs(Basis(config, Ledger(store), plan, {}))
+    assert (cost.missing, cost.forwards) == (0, 0)
+
+
+@pytest.mark.ray
+def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
+    tmp_path, model, local_ray, small_units, monkeypatch
+):
+    config, store = run_of(tmp_path / "whole", model)
+    write_relevance(config, store)
+    with without_ray():
+        assert perturb(config, store).complete
+    whole = bytes_of(config, store)
+    monkeypatch.setattr(driver, "Worker", killed_once(Worker, "_commit_part"))
+    config, store = run_of(tmp_path / "killed", model)
+    write_relevance(config, store)
+    assert perturb(config, store).failures == ()
+    assert (tmp_path / "killed" / "killed").exists()
+    assert bytes_of(config, store) == whole
+    assert store.files("attempts", ".json", recursive=True) == []
+
+
+def shown_rows(store, sample):
+    """Lines of the report's explorer."""
+    entries = first_leaf(store.read_bytes("report/samples.html").decode(), "samples")
+    return [row for entry in entries if entry["sample_id"] == sample for row in entry["rows"]]
+
+
+def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    texts = [sample("t", f"{row['sample_id']} says", 9, "yes", "no") | {"sample_id": row["sample_id"]} for row in ROWS]
+    store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+    assert attribute(config, store).complete
+    assert evaluate(config, store).complete
+    assert report(config, store).complete
+    page = store.read_bytes("report/faithfulness.html").decode()
+    assert "3 sets of curves are not drawn: run <code>closelook perturb</code>" in page
+    assert perturb(config, store).complete
+    assert report(config, store).computed == 1, "new curves make a new report"
+    page = store.read_bytes("report/faithfulness.html").decode()
+    assert "No curves are drawn" not in page
+    assert "not drawn" not in page
+    assert "gpt2, zeroed" in page
+    assert "gpt2, deleted" in page
+    text = store.read_bytes("report/tables/faithfulness.csv").decode()
+    cell = cells_of(config, store)["attnlrp"]
+    whole = Ledger(store).read(cell, CURVES).to_pylist()
+    rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "partial")]
+    areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
+    assert f"{areas['lerf']:.12g}"[:9] in text
+    result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
+    row = result["target"]
+    assert "curve" not in result["contrastive"], "it is not drawn"
+    full = [one for one in whole if (one["perturbation"], one["embedding"]) == ("zero", "full")]
+    own = {one["order"]: one for one in full if one["sample_id"] == "s001"}  # of the map that the page shows
+    assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
+    assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
+    assert b"Evidence beside faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")
+    assert_overlap_is_of_what_the_curves_follow(config, store)
+
+
+def assert_overlap_is_of_what_the_curves_follow(config, store):
+    """The first token is the evidence: its overlap is 1 where it has the largest relevance, and that is positive."""
+    [cell] = [one.relevance for one in curve_nodes(config, config.perturb, make_plan(config, store).models[0])][:1]
+    rows = Ledger(store).read(cell, RELEVANCE).to_pylist()
+    hits = [
+        float(np.argmax(row["relevance"]) == 0 and row["relevance"][0] > 0)
+        for row in rows
+        if (row["explanation"], row["embedding"]) == ("target", "partial")
+        and row["logit_foil"] is not None
+        and row["logit_target"] > row["logit_foil"]
+    ]
+    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness_overview.csv").decode().splitlines())
+    own = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
+    assert float(own["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
+    assert int(own["AttnLRP"]["n"]) == len(hits) > 0
+
+
+def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_path, inline):
+    bert = save_model(tmp_path / "bert", "bert")
+    config, store = run_of(tmp_path / "run", bert, methods=["gradient_x_input", "random"], embeddings=["full"])
+    assert attribute(config, store).complete
+    assert perturb(config, store).complete
+    assert evaluate(config, store).complete
+    assert report(config, store).complete
+    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness.csv").decode().splitlines())
+    states = {(row["method"], row["label"]): row["state"] for row in lines}
+    assert states["Gradient×Input", "ΔA"] == "noise", "the norm of the embeddings undoes any scaling of its input"
+    assert states["Random", "ΔA"] == "done"
+    assert "Gradient×Input" not in store.read_bytes("report/figures/faithfulness_sva_zero.svg").decode()
+
+
+def test_a_run_whose_only_sample_is_a_single_token_predicted_wrongly_is_drawn_and_reported(tmp_path, model, inline):
+    row = {**rows_of(1)[0], "input_ids": [7], "position": 0, "length": 1, "special_mask": [False]}
+    row |= {"evidence_mask": [True], "scope_mask": None}
+    view = load_model(str(model))
+    worse, better = sorted((8, 9), key=lambda token: logit_of(view, row | {"target_id": token, "foil_id": None}))
+    rows = [row | {"target_id": worse, "foil_id": better}]
+    config, store = run_of(tmp_path, model, rows, report={"samples": 0, "resamples": 0})
+    for stage_of_run in (attribute, evaluate, perturb, report):
+        assert stage_of_run(config, store).complete
+    for curve in curves_of(config, store)["attnlrp"]:
+        assert (curve["removed"], len(curve["logit"])) == ([0, 1], 2)
+        assert curve["correct"][0] is False
+    assert "nan" not in store.read_bytes("report/tables/faithfulness.csv").decode()
+    foilless = [row | {"target_id": worse, "foil_id": None}]
+    config, store = run_of(tmp_path / "all", model, foilless, perturb={}, explanations=["contrastive"])
+    assert all(stage_of_run(config, store).complete for stage_of_run in (attribute, evaluate, perturb))
+    assert not curves_of(config, store)["attnlrp"]
+    assert report(config, store).complete, "of a method that has no relevance, as contrasts without foils"

@@ -1,0 +1,88 @@
+"""Units are read in their turn: no unit's samples are in memory long before a worker asks for them."""
+
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.parts.streaming import Pooled
+from jobs.cluster.executor import executed_by
+from jobs.cluster.pools import AHEAD_BYTES
+from jobs.cluster.reports import reported
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Work
+from jobs.plan.cells import make_plan
+from jobs.plan.inputs import task_of
+from jobs.store import Ledger, Store
+from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import missing_work
+
+UNITS = 600
+BYTES = 1_000_000  # of a unit
+STILL_S = 3.0  # without another unit: the reader waits
+
+
+def test_units_that_another_process_reads_are_those_of_the_driver(tmp_path, model):
+    config = config_of(tmp_path / "root", model)
+    store = prepared(config, rows_of(24))
+    (missing,) = missing_work(config, Ledger(store), make_plan(config, store))
+    work = missing.work()
+    own, travelled = list(work.tables()), list(pickle.loads(pickle.dumps(work.reader()))())
+    assert len(own) == work.units > 2
+    for table, same in zip(own, travelled, strict=True):
+        assert table.drop_columns("task") == same.drop_columns("task")
+        tasks = [task_of(unit.select(["task"]).to_pylist()[0]) for unit in (table, same)]
+        assert tasks[0].title == tasks[1].title
+        assert [part.paths for part in tasks[0].parts] == [part.paths for part in tasks[1].parts]
+
+
+class Reader:
+    """Makes units of random bytes, and a file for each that it has made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self):
+        for unit in range(UNITS):
+            (self.folder / f"read-{unit}").touch()
+            yield pa.table({"unit": [unit], "data": [np.random.default_rng(unit).bytes(BYTES)]})
+
+
+class Waiting:
+    """A worker that begins when no more units are read, and says how many were by then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.read = folder, 0
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        before = -1
+        while not self.read and before != (before := len(list(self.folder.glob("read-*")))):
+            time.sleep(STILL_S)
+        self.read = self.read or before
+        return reported(str(table["unit"][0]), 1, self.read, dict)
+
+
+@pytest.mark.ray
+def test_the_reader_waits_for_busy_workers(tmp_path):
+    config = config_of(tmp_path / "root", models=[{"name": "a", "id": "a"}])
+    read: list[int] = []
+    work = Work(
+        name="a",
+        model=config.models[0],
+        blocks=(),
+        worker=Waiting,
+        arguments=(tmp_path,),
+        size=UNITS,
+        on_report=lambda report: read.append(report["tokens"]),
+        reader=lambda: Reader(tmp_path),
+        read=UNITS,
+    )
+    store = Store(config.root)
+    store.create()
+    with executed_by(Pooled()):
+        assert run_all(config, store, [work], stage="attribute", unit="rows") == []
+    assert len(read) == UNITS
+    assert read[0] <= AHEAD_BYTES / BYTES

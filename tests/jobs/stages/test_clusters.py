@@ -1,0 +1,71 @@
+"""Samples that are alike share a cluster: intervals and tests of the report count clusters, not samples."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from evaluation.benchmark.samples import sample
+from evaluation.report.overview.leaderboard import boards
+from evaluation.report.overview.standings import Beyond
+from evaluation.schema import GENERIC
+from evaluation.scoring.intervals import mean_intervals
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
+from jobs.stages.report.curves import drawn_curves
+from jobs.stages.report.results import default_samples, results_of
+from jobs.store import Ledger
+from jobs.store.artifacts import samples_of
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.stages import attribute, evaluate, perturb
+
+ROWS = rows_of(60)
+
+
+@pytest.fixture
+def run(tmp_path, inline):
+    """A run with scores and curves, and what writes the clusters of its samples."""
+    config = config_of(tmp_path / "run", save_model(tmp_path / "gpt2"), perturb={})
+    store = prepared(config, ROWS)
+    for stage in (attribute, evaluate, perturb):
+        assert stage(config, store).complete
+
+    def clustered(count: int | None):
+        texts = []
+        for at, row in enumerate(ROWS):
+            text = sample("t", f"{row['sample_id']} says", 9, "yes", "no")
+            cluster = None if count is None else f"article {at % count}"
+            texts.append(text | {"sample_id": row["sample_id"], "cluster": cluster})
+        store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+        plan = make_plan(config, store)
+        results = results_of(config, plan, store)
+        [comparison] = results.comparisons.values()
+        return store, results, comparison, next(iter(drawn_curves(Run(config, plan, Ledger(store)), results)))
+
+    return clustered
+
+
+def test_intervals_are_those_of_clusters_and_few_clusters_have_none(run):
+    _, _, alone, areas_alone = run(None)
+    store, results, comparison, drawn = run(24)
+    place = next(place for place in results.defaults if place.method == "attnlrp")
+    samples = default_samples(store, results, place)
+    samples = samples.filter(samples["correct"])
+    ids = samples["sample_id"].to_pylist()
+    of = np.array([int(name[1:]) % 24 for name in ids])
+    assert 10 <= len(set(of)) < len(ids), "some share one"
+    at, k = comparison.methods.index("attnlrp"), comparison.metrics.index("rma")
+    low, high = mean_intervals(samples["rma"].to_numpy()[:, None], 1000, 0, (0.0, 1.0), of)
+    assert comparison.low[at, k] == pytest.approx(100 * low[0])
+    assert comparison.high[at, k] == pytest.approx(100 * high[0])
+    assert comparison.low[at, k] != alone.low[at, k]
+    delta = ("attnlrp", "delta_area")
+    assert drawn.areas.summaries[delta].value == areas_alone.areas.summaries[delta].value
+    assert drawn.areas.summaries[delta].low != areas_alone.areas.summaries[delta].low
+    _, few_results, few, drawn = run(4)
+    assert np.isnan(few.low).all()
+    assert (few.p == 1).all()
+    [board] = boards(few_results, Beyond())
+    assert re.fullmatch(r"No difference is tested: \d+ samples in 4 clusters are too few\.", board.conclusion)
+    assert np.isnan(drawn.areas.summaries[delta].low)

@@ -1,0 +1,87 @@
+"""The report's figures of a search among composites, and of rules that are unstable, from what a run has stored."""
+
+import numpy as np
+import pytest
+
+from evaluation.scoring.faithfulness.trials import ROUNDING
+from jobs.methods import METHODS
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
+from jobs.stages.report.parts.composites import composites_part
+from jobs.stages.report.parts.extremes import extremes_part
+from jobs.stages.report.reported import Reported
+from jobs.stages.report.results import results_of
+from jobs.store import Ledger
+from lrp_core import Batch, load_model
+from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute, select
+
+GRID = {"linear": ["epsilon", {"gamma": 0.5}], "softmax": ["epsilon", "zplus", "constant"]}
+RUN = {
+    "methods": [{"attnlrp": {"composite": "grid"}}, "lrp", "lrp_identity_softmax"],
+    "composites": {"grid": GRID},
+    "select": {"samples": 3},
+    "explanations": ["target"],
+    "embeddings": ["full"],
+    "neurons": {"tasks": {"sva": None}, "knockout": None},
+}
+
+
+def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path, model, inline):
+    config = config_of(tmp_path / "run", model, **RUN)
+    store = prepared(config, rows_of(4))
+    assert select(config, store).complete
+    assert attribute(config, store).complete
+    plan, ledger = make_plan(config, store), Ledger(store)
+    results = results_of(config, plan, store)
+
+    part = composites_part(Reported(Run(config, plan, ledger), results))
+    assert [figure.name for figure in part.figures] == ["composites_softmax", "composites_linear"]
+    assert "AttnLRP's figure 12" in part.figures[0].caption
+    assert [part.figures[0].svg.count(f">{rule}</text>") for rule in GRID["softmax"]] == [1, 1, 1]
+    assert ">gamma 0.5</text>" in part.figures[1].svg
+    [choice] = plan.models[0].choices
+    deltas = [trial["delta_area"] for trial in choice.record["trials"]]
+    first = next(at for at, delta in enumerate(deltas) if delta >= max(deltas) - ROUNDING)
+    wanted = choice.options[first]["composite"]
+    [table] = part.tables
+    told = {row.labels[1]: row.cells[0].state for row in table.rows}
+    assert told["linear"] == ("gamma 0.5" if "linear gamma 0.5" in wanted else "epsilon")
+    assert told["softmax"] == next((rule for rule in ("zplus", "constant") if rule in wanted), "epsilon")
+    assert (told["convolution"], told["norm"]) == ("epsilon", "identity")
+
+    part = extremes_part(Reported(Run(config, plan, ledger), results))
+    [figure, layers], [table], [by_layer] = part.figures, part.tables, part.details
+    assert {row.labels[1] for row in table.rows} == {results.label(name) for name in results.methods}
+    [rival] = [row for row in table.rows if row.labels[1] == results.label("lrp_identity_softmax")]
+    view, largest, error, inside = load_model(model), [], [], []
+    for row in rows_of(4):
+        relevance = METHODS["lrp_identity_softmax"](
+            view, Batch.collate([row], 0), explanation="target", boundaries=True
+        )
+        unit = abs(float(relevance.explained[0]))
+        largest.append(float(relevance.tokens.abs().max()) / unit)
+        inside.append(relevance.peaks[0].double().numpy() / unit)
+        error.append(abs(float(relevance.tokens.sum() - relevance.explained[0])) / unit)
+    values = [cell.value for cell in rival.cells[:4]]
+    expected = [np.median(largest), np.max(largest), np.median(error), np.max(error)]
+    assert values == pytest.approx(expected, rel=1e-3, abs=2e-6)  # errors are differences of numbers near 1
+    assert [cell.value for cell in rival.cells[4:]] == [4, 0]
+    assert results.label("lrp_identity_softmax") in figure.svg
+    rows = [row for row in by_layer.rows if row.labels[1] == results.label("lrp_identity_softmax")]
+    assert [row.labels[2] for row in rows] == ["1", "0"], "one layer, from the top down"
+    for row in rows:
+        at = np.array(inside)[:, int(row.labels[2])]
+        assert [cell.value for cell in row.cells] == pytest.approx([np.median(at), at.max(), 4], rel=1e-3)
+    assert results.label("lrp_identity_softmax") in layers.svg
+
+
+def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, model):
+    config = config_of(tmp_path / "run", model, methods=["lrp"])
+    store = prepared(config, rows_of(2))
+    plan = make_plan(config, store)
+    results = results_of(config, plan, store)
+    for part in (composites_part, extremes_part):
+        empty = part(Reported(Run(config, plan, Ledger(store)), results))
+        assert not empty.figures
+        assert not empty.tables

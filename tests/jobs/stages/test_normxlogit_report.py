@@ -1,0 +1,109 @@
+"""What docs/normxlogit.md promises of a report: a place for every table and figure of the paper."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from evaluation.report.sections.costs import length_tables
+from jobs.bench.record import Results
+from jobs.bench.storage import write
+from jobs.methods import METHODS
+from jobs.plan.cells import validate
+from jobs.stages.prepare import prepare
+from jobs.stages.report import report
+from jobs.store import Store
+from tests.jobs.inline import without_ray
+from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
+from tests.stages import attribute, evaluate, perturb
+from tests.tiny import tiny_model
+
+PAGE = Path(__file__).parents[3] / "docs" / "normxlogit.md"
+CLASSIFIERS = ["random", {"gradient_x_input": {"reduce": "l1"}}, "normxlogit"]
+LAYERS = ["random", "alti", "normxlogit", {"name": "logat_foil", "method": "logat", "word": "foil"}]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The files of a report, by name: the paper's experiments on tiny models under its models' names."""
+    data = tmp_path_factory.mktemp("data")
+    (data / "sst2.tsv").write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in SST2))
+    (data / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    pairs = [{"text": f"{a} b ___ d", "target": t, "foil": f, "evidence": "b"} for a in "afg" for t, f in ("ce", "ec")]
+    (data / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    for name, family, labels in (("sst2", "bert", ("negative", "positive")), ("stsb", "bert", ("score",))):
+        save(data / f"bert-base-uncased-{name}", family, labels)
+    save(data / "Llama-2-7b-hf-sst2", "gpt2", ("negative", "positive"), separator=False)
+    save(data / "roberta-base-blimp5")
+    tiny_model("bert", vocab_size=len(WORDS)).model.float().save_pretrained(data / "roberta-base-blimp5")
+    models = [
+        {"name": folder.name, "id": str(folder), "tasks": [folder.name.rpartition("-")[2]]}
+        for folder in sorted(data.iterdir())
+        if folder.is_dir()
+    ]
+    models[-1]["methods"] = LAYERS
+    tasks = {
+        "sst2": {"source": "sst2", "path": str(data / "sst2.tsv")},
+        "stsb": {"source": "stsb", "path": str(data / "sts.csv")},
+        "blimp5": {"source": "samples", "path": str(data / "pairs.jsonl")},
+    }
+    config = run_of(
+        data,
+        tmp_path_factory.mktemp("root"),
+        models,
+        tasks=tasks,
+        methods=CLASSIFIERS,
+        layers={"blimp5": None},
+        perturb={"tasks": ["sst2", "stsb"]},
+    )
+    store = Store(config.root)
+    store.create()
+    validate(config)
+    bench = Results("heads", "a CPU")
+    for method in ("normxlogit", "decompx"):
+        facts = {"method": method, "length": 512, "layers": 4, "dtype": "float32", "fit": 321, "memory": "48 GiB"}
+        times = {"median": 0.25, "q1": 0.2, "q3": 0.3, "n": 3}
+        bench.row(part="table 4", geometry="bert-base", **facts, peak_bytes=100, **times, unit="s")
+    write(bench.result(), store)
+    with without_ray():
+        for stage in (prepare, attribute, evaluate, perturb, report):
+            assert not stage(config, store).failures
+    return {path.removeprefix("report/"): store.read_bytes(path) for path in store.files("report", "", recursive=True)}
+
+
+def test_every_table_and_figure_of_the_paper_has_its_place(files):
+    listed = r"^\| (tables?|figures?) ([\d, to]+) \|.*\| (?:`(.+)`|–) \|$"
+    rows = re.findall(listed, PAGE.read_text(encoding="utf-8"), re.M)
+    told = set()
+    for kind, numbers, file in rows:
+        first, *more = map(int, re.findall(r"\d+", numbers))
+        told |= {(kind[0], number) for number in range(first, (more or [first])[-1] + 1)}
+        pattern = re.escape(file).replace("TASK", "[a-z0-9]+").replace("WAY", "(mask|delete)").replace("MODEL", ".+")
+        assert not file or any(re.fullmatch(pattern, name) for name in files), file
+    assert told == {("t", number) for number in range(1, 6)} | {("f", number) for number in range(1, 29)}
+
+
+def test_the_papers_numbers_stand_beside_ours_and_doubts_are_told(files):
+    text = {name: files[f"tables/{name}.md"].decode() for name in ("shares", "layers")}
+    for doubt in ("sums of ten values", "LogAt contradict its AOPC", "worse than random (.362)", ".364 on its slides"):
+        assert doubt in text["shares"]
+    assert "ALTI has the higher average precision in layers 2, 3, 9 and 11" in text["layers"]
+    page = files["faithfulness.html"].decode()
+    for printed in ("0.341", "0.423", "0.281"):  # NormXLogit's in table 1: SST-2 of Llama 2 and BERT, STS-B of BERT
+        assert f">{printed} (" in page
+    assert "0.684 (" in page, "table 3"
+
+
+def test_costs_by_length_have_those_of_the_paper_below(files):
+    text = files["tables/seconds_by_length.md"].decode()
+    own = "0.250 [0.200, 0.300]"
+    assert f"| random/bert-base, 4 layers, float32 | a CPU | 512 | {own} | – | – | – | {own} |" in text
+    assert "| BERT | Quadro RTX 8000 | 512 | 2.36 | 0.780 | 0.800 | 1.79 | 0.360 |" in text
+    text = files["tables/largest_batches.md"].decode()
+    assert "| random/bert-base, 4 layers, float32 | a CPU | DecompX | 321 | – |" in text
+    assert "| BERT | Quadro RTX 8000 | NormXLogit | 750 | 0.5 |" in text
+
+
+def test_shrunk_shapes_are_no_row_of_the_tables():
+    assert length_tables([{"part": "table 4", "length": 32, "measure": "median", "method": "lrp"}], METHODS) == []

@@ -1,0 +1,343 @@
+"""Files under a root that are really deleted, cut, added or swapped: every command says so, and a run makes them again.
+
+Runs do without Ray, which plays no part in it.
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file, save_file
+
+from evaluation.benchmark.demo import model_dir
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.stages import run as stages
+from jobs.store import Ledger, Store
+from tests.jobs.inline import without_ray
+
+SETTINGS = {
+    "name": "small",
+    "tasks": {"sva": {"source": "demo", "limit": 30}},
+    "models": [{"name": "gpt2", "id": "demo/gpt2"}],
+    "methods": ["gradient_x_input", "random"],
+    "shard_rows": 8,
+    "token_budget": 4096,
+    "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
+    "heads": {"sva": 8},
+    "prune": {"methods": ["gradient_x_input"], "random_runs": 1},
+    "report": {"samples": 1, "resamples": 20},
+}
+PRODUCTS = ("benchmark", "relevance", "heads", "curves", "pruning", "scores", "scores_samples")
+VIEWS, SAMPLES = "benchmark/views/*/*", "benchmark/generic/*"
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory) -> Path:
+    """The root of a whole run."""
+    root = tmp_path_factory.mktemp("computed") / "root"
+    config = RunConfig.model_validate({**SETTINGS, "root": str(root)})
+    store = Store(config.root)
+    store.create()
+    with without_ray():
+        assert all(summary.complete for summary in stages.run(config, store))
+    return root
+
+
+class Root:
+    """A copy of that root, and commands on it: (exit code, what was printed, errors included)."""
+
+    def __init__(self, folder: Path, closelook, settings) -> None:
+        self.folder, self._closelook = folder, closelook
+        self._config = folder.parent / "small.yaml"
+        self._config.write_text(json.dumps({**settings, "root": str(folder)}))
+
+    def command(self, name: str, *more: str) -> tuple[int, str]:
+        code, out, err = self._closelook(name, "--config", str(self._config), *more)
+        return code, out + err
+
+    def files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{pattern}/*.parquet"))
+
+    def contents(self) -> dict[str, bytes]:
+        """All that was computed."""
+        paths = (path for product in PRODUCTS for path in (self.folder / product).rglob("*.parquet"))
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+    def manifests(self) -> list[Path]:
+        return sorted((self.folder / "manifest").glob("*.json"))
+
+    def change_manifests(self, pattern: str, *lost: str) -> None:
+        """Take these entries out, as if older versions had written the manifests."""
+        for path in (self.folder / "manifest").glob(pattern):
+            record = json.loads(path.read_text())
+            path.write_text(json.dumps({name: value for name, value in record.items() if name not in lost}))
+
+    def assert_made_again(self, before: dict[str, bytes], **computed: int) -> None:
+        """A run computes so many artifacts of these stages and nothing else; all is as it was."""
+        code, said = self.command("run")
+        assert code == 0, said
+        counts = {stage: int(count) for stage, count in re.findall(r"^(\w+): (\d+) computed", said, re.MULTILINE)}
+        assert {stage: count for stage, count in counts.items() if count and stage != "report"} == computed
+        assert self.contents() == before
+        assert self.command("status")[0] == 0
+        assert self.command("audit")[0] == 0
+
+
+@pytest.fixture
+def root(computed, tmp_path, closelook, inline) -> Root:
+    return Root(Path(shutil.copytree(computed, tmp_path / "root")), closelook, SETTINGS)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def drop_rows(path: Path) -> None:
+    """A whole file of fewer rows, as of another writer."""
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.slice(0, len(table) - 2), path)
+
+
+# samples and their views
+
+
+@pytest.mark.parametrize("fault", [delete, cut, drop_rows])
+def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else(root, fault):
+    before, lost = root.contents(), root.files(VIEWS)[1]
+    fault(lost)
+    for command in ("status", "attribute", "evaluate", "audit"):
+        code, said = root.command(command)
+        assert code == 1
+        assert said.count("\n") == 1
+        assert str(lost) in said
+        assert said.endswith("run `closelook prepare`\n")
+    root.assert_made_again(before, prepare=1)
+
+
+@pytest.mark.parametrize("fault", [delete, cut])
+def test_changed_samples_are_named_and_a_run_makes_them_again_and_nothing_else(root, fault):
+    before, lost = root.contents(), root.files(SAMPLES)[1]
+    fault(lost)
+    code, said = root.command("audit")
+    assert (code, str(lost) in said, said.endswith("run `closelook prepare`\n")) == (1, True, True)
+    root.assert_made_again(before, prepare=1)
+
+
+@pytest.mark.parametrize(("place", "commands"), [(VIEWS, ("status", "run", "audit")), (SAMPLES, ("audit", "report"))])
+def test_a_file_beside_those_that_the_manifest_lists_is_an_error_that_names_it(root, place, commands):
+    before, first = root.contents(), root.files(place)[0]
+    added = first.with_name("more.parquet")
+    shutil.copy(first, added)
+    for command in commands:
+        code, said = root.command(command)
+        assert code == 2
+        assert f"{added} is not among the files" in said
+        assert said.endswith("remove it\n")
+    added.unlink()
+    root.assert_made_again(before)
+
+
+@pytest.mark.parametrize("fault", [delete, drop_rows])
+def test_views_of_an_older_version_are_counted_by_their_rows(root, fault):
+    root.change_manifests("views.*", "shards", "bytes")
+    before, lost = root.contents(), root.files(VIEWS)[1]
+    fault(lost)
+    code, said = root.command("status")
+    assert code == 2
+    assert re.search(r"task=sva holds \d+ rows, against 30 in manifest/views\.", said)
+    assert said.endswith("remove the folder and run `closelook prepare`\n")
+    shutil.rmtree(lost.parent)
+    root.assert_made_again(before, prepare=1)
+
+
+def test_a_root_of_an_older_version_without_bytes_stays_as_it_is(root):
+    before = root.contents()
+    root.change_manifests("*", "bytes")
+    root.change_manifests("views.*", "shards")
+    root.change_manifests("benchmark.*", "shards")
+    assert root.command("status")[0] == 0
+    root.assert_made_again(before)
+
+
+def test_status_counts_samples_views_and_the_report(root):
+    code, told = root.command("status")
+    assert code == 0, told
+    for product in ("benchmark", "views", "report"):
+        assert re.search(rf"^.*\b{product} +1 +0 +0\b", told, re.MULTILINE), told
+    next(iter((root.folder / "manifest").glob("report*"))).unlink()
+    code, told = root.command("status")
+    assert code == 1
+    assert "1 reports: 0 done, 0 partial, 1 missing" in told
+
+
+# what is computed of them
+
+
+@pytest.mark.parametrize(
+    ("place", "stage", "fault"),
+    [
+        ("relevance/*/*/*/method=gradient_x_input", "attribute", delete),
+        ("relevance/*/*/*/method=gradient_x_input", "attribute", cut),
+        ("relevance/*/*/*/method=random", "attribute", drop_rows),
+        ("heads/*/*/*/*", "attribute", cut),
+        ("curves/*/*/*/method=random", "perturb", delete),
+        ("curves/*/*/*/method=random", "perturb", cut),
+        ("pruning/*/*/*", "prune", delete),
+        ("scores", "evaluate", cut),
+        ("scores_samples", "evaluate", delete),
+    ],
+)
+def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again_and_nothing_else(root, place, stage, fault):
+    before, lost = root.contents(), root.files(place)[0]
+    fault(lost)
+    code, said = root.command("status")
+    assert code == 1
+    assert f"{lost} {'is gone' if fault is delete else 'has '}" in said
+    code, said = root.command("audit")
+    assert (code, str(lost) in said) == (1, True)
+    root.assert_made_again(before, **{stage: 1})
+
+
+def test_a_shard_that_an_older_manifest_lists_without_bytes_must_be_there(root):
+    root.change_manifests("relevance.*", "bytes")
+    before, lost = root.contents(), root.files("relevance/*/*/*/method=random")[0]
+    delete(lost)
+    assert root.command("status")[0] == 1
+    root.assert_made_again(before, attribute=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "content", "why"),
+    [
+        ("relevance.*random*", "attribute", b"", "it is empty"),
+        ("relevance.*random*", "attribute", b"[1, 2]", "it is no JSON object"),
+        ("curves.*random*", "perturb", b'{"state": "com', "it is no JSON"),
+        ("views.*", "prepare", b"\x80\x04\x95", "it is no JSON"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_a_line_and_its_artifact_is_made_again(root, name, stage, content, why):
+    before = root.contents()
+    [path] = (root.folder / "manifest").glob(name)
+    path.write_bytes(content)
+    code, said = root.command("status")
+    assert code == 1
+    lines = [line for line in said.splitlines() if str(path) in line]
+    assert len(lines) == 1
+    assert why in lines[0]
+    if stage != "prepare":
+        assert root.command("audit")[0] == 1
+    root.assert_made_again(before, **{stage: 1})
+
+
+def test_an_unreadable_manifest_of_no_use_is_removed_by_gc(root):
+    path = root.folder / "manifest" / "relevance.gone.sva.float32.random.0123456789ab.json"
+    path.write_bytes(b"")
+    assert str(path) in root.command("status")[1]
+    assert root.command("gc")[0] == 0
+    assert not path.exists()
+
+
+def test_tables_of_a_run_are_refused_where_a_shard_is_gone(root):
+    from closelook import load
+
+    lost = root.files("relevance/*/*/*/method=random")[0]
+    delete(lost)
+    with pytest.raises(ValueError, match=re.escape(f"{lost} is gone: `closelook run` makes it again")):
+        load(str(root.folder)).relevance("arrow", tokens=False)
+
+
+def test_shards_that_a_stopped_run_made_again_are_not_removed_by_the_next(root, monkeypatch):
+    """Of other sizes, as another machine may make them: a manifest that knew the old ones says nothing of them."""
+    lost = root.files("relevance/*/*/*/method=random")
+    content = lost[0].read_bytes()
+    for path in lost:
+        delete(path)
+
+    def full(*args, **options):
+        raise OSError("no space left on device")  # for manifests: shards are committed by then
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", full)
+        assert root.command("attribute")[0] == 1
+    assert [path.read_bytes() == content for path in lost[:1]] == [True]
+    table = pq.read_table(lost[0], partitioning=None)
+    pq.write_table(table, lost[0], compression=None)  # the same rows in more bytes
+    other = lost[0].read_bytes()
+    assert len(other) != len(content)
+    code, said = root.command("run")
+    assert code == 0, said
+    assert lost[0].read_bytes() == other
+
+
+@pytest.mark.parametrize(("command", "code"), [(("evaluate",), 1), (("gc", "--yes"), 0)])
+def test_what_is_made_of_a_damaged_shard_stays_until_that_is_made_again(root, command, code):
+    delete(root.files("relevance/*/*/*/method=random")[0])
+    kept = root.contents()
+    assert root.command(*command)[0] == code
+    assert root.contents().keys() == kept.keys()
+
+
+# a run ends with 1 where something is not complete
+
+
+def test_a_run_ends_with_1_where_a_cell_is_lost_before_it_is_scored(root, monkeypatch):
+    whole, lost = stages.function_of, root.files("relevance/*/*/*/method=random")[0]
+
+    def function_of(stage):
+        if stage == "evaluate":
+            delete(lost)
+        return whole(stage)
+
+    monkeypatch.setattr(stages, "function_of", function_of)
+    code, said = root.command("run")
+    assert "1 cells are not complete and have no scores" in said
+    assert code == 1
+    assert "1 of 2 cells are not complete, among them relevance gpt2/sva/float32/random" in said
+
+
+def test_evaluate_alone_ends_with_1_where_cells_are_not_complete(root):
+    next(iter((root.folder / "manifest").glob("relevance.*random*"))).unlink()
+    code, said = root.command("evaluate")
+    assert code == 1
+    assert "1 of 2 scores are not complete, among them scores gpt2/sva/float32/random" in said
+
+
+# weights
+
+
+def test_weights_that_are_swapped_during_a_run_are_refused_and_nothing_is_committed(tmp_path, closelook, inline):
+    folder = Path(shutil.copytree(model_dir("gpt2"), tmp_path / "gpt2"))
+    weights, kept, other = folder / "model.safetensors", tmp_path / "kept.safetensors", tmp_path / "other.safetensors"
+    shutil.copy2(weights, kept)
+    save_file({name: -values for name, values in load_file(weights).items()}, other, {"format": "pt"})
+    os.utime(other, ns=(weights.stat().st_atime_ns, weights.stat().st_mtime_ns))
+    assert other.stat().st_size == weights.stat().st_size
+    tasks = {"sva": {"source": "demo", "limit": 10}}
+    settings = {"name": "small", "tasks": tasks, "models": [{"name": "gpt2", "id": str(folder)}], "methods": ["random"]}
+    (tmp_path / "run").mkdir()
+    root = Root(tmp_path / "run" / "root", closelook, settings)
+    assert root.command("prepare")[0] == 0
+    config, store = RunConfig.model_validate({**settings, "root": str(root.folder)}), Store(str(root.folder))
+    [planned] = make_plan(config, store).cells()
+    identity = make_plan(config, store).models[0].resolved.identity
+    inline.before_unit = lambda index: os.replace(other, weights)
+    code, said = root.command("attribute")
+    assert code == 1
+    [line] = [line for line in said.splitlines() if "weights changed during the run" in line]
+    assert identity in line
+    assert len(set(re.findall(r"sha256:\w{64}", line))) == 2
+    assert store.files("relevance", recursive=True) == []
+
+    os.replace(kept, weights)
+    inline.before_unit = lambda index: None
+    assert root.command("attribute")[0] == 0
+    assert Ledger(store).is_done(planned.artifact)

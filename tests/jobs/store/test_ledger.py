@@ -1,0 +1,206 @@
+"""The ledger tells what is done by the manifests, whoever wrote them, and no question changes the store."""
+
+import json
+import os
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from evaluation.schema import SCORES, VIEW
+from jobs.commands.roots import gc
+from jobs.plan.inputs import read_inputs
+from jobs.plan.node import Run
+from jobs.products.table import PRODUCTS, nodes
+from jobs.store import Artifact, Ledger, Store, key_of
+from jobs.store.artifacts import LAYOUTS, views_of
+from jobs.store.manifests import PACK, Manifests
+from tests.jobs.small import rows_of
+from tests.stages import score_plan
+from tests.synthetic import CONFIG, write_store
+
+RELEVANCE = Artifact("relevance", "gpt2", "sva", "float32", "lrp", "a" * 64)
+CURVES = Artifact("pruning", "gpt2", "sva", "float32", "lrp", "a" * 64)
+SCORED = Artifact("scores", "gpt2", "sva", "float32", "lrp", "a" * 64)
+SETTINGS = {"name": "test"}
+
+
+def put(store, artifact, *units):
+    """Shards as workers leave them."""
+    for unit in units:
+        for folder in artifact.folders:
+            store.write_bytes(f"{folder}/{artifact.shard(unit)}", b"")
+
+
+def everything(store):
+    return {path: store.read_bytes(path) for path in store.files("", "", recursive=True)}
+
+
+@pytest.mark.parametrize("artifact", [RELEVANCE, CURVES, SCORED], ids=lambda artifact: artifact.product)
+def test_an_artifact_is_done_when_it_is_entered_under_its_own_key(store, artifact):
+    assert Ledger(store).state(artifact) == "missing"
+    put(store, artifact, "0")
+    assert Ledger(store).state(artifact) == ("partial" if artifact.is_keyed() else "missing")
+    ledger = Ledger(store)
+    ledger.commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+    for who in (ledger, Ledger(store)):
+        assert who.state(artifact) == "done"
+        assert who.state(replace(artifact, key="b" * 64)) == "missing"
+        assert who.files(artifact) == [f"{artifact.folder}/{artifact.shard('0')}"]
+    record = store.manifest(artifact.name)
+    assert record["key"] == artifact.key
+    assert Ledger(store).config_of(record) == SETTINGS
+    assert {"state", "versions", "written"} <= record.keys()
+
+
+def test_relevance_of_other_keys_stays_and_curves_replace_theirs(store):
+    for artifact in (RELEVANCE, CURVES):
+        other = replace(artifact, key="b" * 64)
+        for one in (other, artifact):
+            put(store, one, "0", "1")
+            Ledger(store).commit(one, {"shards": [one.shard("0"), one.shard("1")]}, config=SETTINGS)
+        assert len(store.files(artifact.folder)) == (2 if artifact.replaces else 4)
+        assert Ledger(store).is_done(artifact)
+        assert Ledger(store).is_done(other) is not artifact.replaces
+
+
+def test_a_method_whose_name_begins_like_another_keeps_its_curves(store):
+    longer = replace(CURVES, method="lrp-0")
+    for artifact in (longer, CURVES):
+        put(store, artifact, "0")
+        Ledger(store).commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+    moved = replace(CURVES, key="b" * 64)
+    put(store, moved, "0")
+    Ledger(store).commit(moved, {"shards": [moved.shard("0")]}, config=SETTINGS)
+    assert store.files(CURVES.folder) == sorted(f"{CURVES.folder}/{one.shard('0')}" for one in (moved, longer))
+
+
+def test_what_is_forgotten_is_gone_but_for_shards_of_its_own_key(store):
+    put(store, CURVES, "0")
+    put(store, replace(CURVES, key="b" * 64), "0")
+    put(store, SCORED)
+    ledger = Ledger(store)
+    for artifact in (CURVES, SCORED):
+        ledger.commit(artifact, {}, config=SETTINGS, complete=artifact is SCORED)
+        ledger.forget(artifact)
+        assert ledger.record(artifact) is None
+    left = [path for path in store.files("", "", recursive=True) if path.startswith("pruning/")]
+    assert left == [f"{CURVES.folder}/{CURVES.shard('0')}"]
+
+
+@pytest.mark.parametrize("artifact", [CURVES, SCORED], ids=lambda artifact: artifact.product)
+def test_what_is_entered_again_under_its_key_keeps_its_files(artifact, store):
+    put(store, artifact, "0", "1")
+    before = store.files("", recursive=True)
+    for complete in (False, True):
+        shards = [artifact.shard(unit) for unit in ("0", "1")]
+        Ledger(store).commit(artifact, {"shards": shards}, config=SETTINGS, complete=complete)
+    assert Ledger(store).is_done(artifact)
+    assert store.files("", recursive=True) == before
+
+
+def test_no_question_changes_the_store(tmp_path, monkeypatch):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    score_plan(CONFIG, plan, store)
+    cell = plan.models[0].cells[0].artifact
+    store.delete(f"manifest/{cell.name}.json")  # its scores are there, and count no more
+    monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
+    before = everything(store)
+    states = [
+        one.state(Ledger(store)) for product, one in nodes(Run(CONFIG, plan, Ledger(store))) if product.name == "scores"
+    ]
+    assert sorted(states) == ["done", "done", "done", "missing"]
+    gone = [path for group in gc.garbage(CONFIG, store) for path in group.files]
+    assert f"scores/gpt2.sva.float32.{cell.method}.parquet" in gone
+    assert everything(store) == before
+
+
+def test_manifests_of_older_versions_are_read_and_what_they_lack_counts_as_stale(store):
+    """Cells carried their key inside `cell`; scores named no place, state or shards."""
+    old = {name: getattr(RELEVANCE, name) for name in ("product", "model", "task", "dtype", "method", "key")}
+    put(store, RELEVANCE, "0")
+    store.write_manifest(RELEVANCE.name, {"state": "complete", "cell": old, "shards": [RELEVANCE.shard("0")]})
+    empty = SCORES.empty_table()
+    store.write_shard(f"scores/{SCORED.shard()}", pa.table(empty), SCORES)
+    store.write_manifest(SCORED.name, {"key": "of another definition", "relevance": RELEVANCE.name})
+    ledger = Ledger(store)
+    assert ledger.is_done(RELEVANCE)
+    assert ledger.state(SCORED) == "missing"
+    ledger.commit(SCORED, {}, config=SETTINGS)
+    assert ledger.is_done(SCORED)
+    assert store.exists(f"scores/{SCORED.shard()}")
+
+
+def test_keys_do_not_depend_on_the_order_of_what_enters_them():
+    assert key_of(a=1, b=[2]) == key_of(b=[2], a=1) != key_of(a=1, b=[3])
+
+
+def test_a_product_without_a_layout_of_its_own_has_the_standard_one():
+    new = Artifact("new", "gpt2", "sva", "float32", "lrp", "0123456789abcdef")
+    assert "new" not in LAYOUTS
+    assert new.folder == "new/model=gpt2/task=sva/dtype=float32/method=lrp"
+    assert new.shard("7") == "0123456789ab-7.parquet"
+    assert new.name == "new.gpt2.sva.float32.lrp.0123456789ab"
+
+
+def test_products_stand_in_the_table_under_their_own_names():
+    assert all(product.name == name for name, product in PRODUCTS.items())
+
+
+def test_manifests_are_listed_and_each_is_read_once(store, monkeypatch):
+    for number in range(3):
+        store.write_manifest(f"scores.{number}", {"n": number})
+    read, paths = Store.read_bytes, []
+    monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
+    for _ in range(3):
+        assert [record["n"] for _, record in Ledger(store).records()] == [0, 1, 2]
+    assert paths.pop(0) == "format.json"
+    assert len(paths) == 3
+    store.write_manifest("scores.1", {"n": 7})
+    store.delete("manifest/scores.2.json")
+    assert [record["n"] for _, record in Ledger(store).records()] == [0, 7]
+    assert len(paths) == 4
+
+
+def test_many_manifests_are_read_packed_but_for_what_has_changed_since(store, monkeypatch):
+    old_s = time.time() - 10
+    for number in range(30):
+        store.write_manifest(f"scores.{number:02d}", {"n": number})
+        os.utime(f"{store.root}/manifest/scores.{number:02d}.json", (old_s, old_s))
+    Manifests(store).pack()
+    read, paths = Store.read_bytes, []
+    monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
+    assert Manifests(store).contents() == Manifests(store).contents(few=100)
+    assert len(paths) == 1 + 30, "the pack alone, and without it each"
+    store.write_manifest("scores.07", {"n": 70})
+    store.delete("manifest/scores.08.json")
+    paths.clear()
+    contents = Manifests(store).contents()
+    assert paths == [PACK, "manifest/scores.07.json"]
+    assert len(contents) == 29
+    assert json.loads(contents["scores.07"]) == {"n": 70}
+
+
+def test_a_manifest_of_the_second_in_which_it_was_packed_is_read_anew(store):
+    for number in range(30):
+        store.write_manifest(f"scores.{number:02d}", {"n": number})
+    Manifests(store).pack()
+    stamp = store.stamps("manifest", ".json")["manifest/scores.07.json"]
+    path = f"{store.root}/manifest/scores.07.json"
+    store.write_manifest("scores.07", {"n": 8})  # as large
+    os.utime(path, ns=(stamp[0], stamp[0]))
+    os.utime(f"{store.root}/{PACK}", ns=(stamp[0], stamp[0]))
+    assert json.loads(Manifests(store).contents()["scores.07"]) == {"n": 8}
+
+
+def test_views_are_read_once_until_they_change(store, monkeypatch):
+    table = pa.Table.from_pylist(rows_of(4), schema=VIEW)
+    store.write_shard(f"{views_of('t', 'sva').folder}/0.parquet", table, VIEW)
+    store.write_manifest("views.t.sva", {"state": "complete"})
+    read, paths = Store.read_shard, []
+    monkeypatch.setattr(Store, "read_shard", lambda store, path, *rest: paths.append(path) or read(store, path, *rest))
+    assert read_inputs(Ledger(store), "t", "sva") is read_inputs(Ledger(store), "t", "sva")
+    assert len(paths) == 1
+    store.write_shard(f"{views_of('t', 'sva').folder}/1.parquet", table, VIEW)
+    assert read_inputs(Ledger(store), "t", "sva").table.num_rows == 8

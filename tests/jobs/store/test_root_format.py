@@ -1,0 +1,61 @@
+"""A root says which format it has, and a closelook that does not know it refuses it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import closelook as front
+from jobs.config import RunConfig
+from jobs.stages import run as stages
+from jobs.store import Store
+from tests.jobs.inline import without_ray
+from tests.jobs.store.test_changed_files import SETTINGS, Root
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory) -> Path:
+    """The root of a run of a method."""
+    folder = tmp_path_factory.mktemp("computed") / "root"
+    config = RunConfig.model_validate({**SETTINGS, "root": str(folder)})
+    store = Store(config.root)
+    store.create()
+    with without_ray():
+        assert all(summary.complete for summary in stages.run(config, store))
+    return folder
+
+
+@pytest.fixture
+def root(computed, tmp_path, closelook, inline) -> Root:
+    return Root(Path(shutil.copytree(computed, tmp_path / "root")), closelook, SETTINGS)
+
+
+def test_a_root_of_a_later_format_is_refused_by_name(root):
+    path = root.folder / "format.json"
+    assert json.loads(path.read_text())["format"] == 2
+    path.write_text(json.dumps({"format": 3, "closelook": "9.1"}))
+    for command in ("run", "status", "audit", "gc", "report"):
+        code, said = root.command(command)
+        assert code == 2
+        assert re.search(
+            r"the root \S+ has format 3, which closelook 9.1 wrote; this is closelook .* install a later", said
+        )
+        assert said.count("\n") == 1
+    with pytest.raises(ValueError, match="has format 3"):
+        front.load(str(root.folder))
+    path.write_text("{")
+    code, said = root.command("status")
+    assert code == 2
+    assert "does not say which format the root has" in said
+
+
+def test_a_root_without_a_number_is_an_older_one_and_gets_this_version_s_with_the_next_manifest(root):
+    path = root.folder / "format.json"
+    path.unlink()
+    assert root.command("status")[0] == 0
+    assert not path.exists()
+    (root.folder / "report/index.html").unlink()
+    assert root.command("report")[0] == 0
+    assert json.loads(path.read_text())["format"] == 2

@@ -1,0 +1,129 @@
+"""The numbers of an answer after ablated prompts, against plain forwards of the stock model in float64."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from lrp_core import UnusableRows, UserError
+from lrp_core.device.precision import unrounded
+from lrp_core.interventions.ablations import AnswerNumbers, answers_after, answers_without
+from tests.tiny import BOTH, MORE, TINY, tiny_classifier, tiny_model
+
+pytestmark = pytest.mark.numeric
+CAUSAL = sorted(name for name in TINY | MORE if tiny_model(name).kind.causal)
+PROMPT, ANSWER = [5, 9, 12, 7, 20, 6, 14, 31], [11, 3, 30]
+UNITS = np.array([-1, 0, 0, 1, 1, 2, 2, -1])
+SETS = np.array([[False, False, False], [True, False, False], [False, True, True], [True, True, True]])  # units that go
+GONE = (UNITS[None] == np.arange(3)[:, None]).T[None] & SETS[:, None]  # [M, P, n]
+GONE = GONE.any(-1)
+
+
+def looked_up(logits, answer=ANSWER):
+    """f and l of the answer's tokens from logits [G, V], by the formula."""
+    numbers = []
+    for row, token in zip(logits.double(), answer, strict=True):
+        others = torch.cat([row[:token], row[token + 1 :]])
+        numbers.append((float(row[token]), float(row[token] - others.logsumexp(-1))))
+    return np.array(numbers).T
+
+
+@torch.no_grad()
+def stock(view, prompt, answer=ANSWER, **options):
+    """f and l by one forward of the model as transformers has it, but for its rounding to float32 inside."""
+    with unrounded(view.dtype):
+        return _stock(view, prompt, answer, **options)
+
+
+def _stock(view, prompt, answer, **options):
+    if view.kind.decoder:
+        said = torch.tensor([[view.config.decoder_start_token_id, *answer[:-1]]])
+        return looked_up(view.model(input_ids=torch.tensor([prompt]), decoder_input_ids=said, **options).logits[0])
+    ids = torch.tensor([[*prompt, *answer[:-1]]])
+    return looked_up(view.model(input_ids=ids, **options).logits[0, len(prompt) - 1 :], answer)
+
+
+def same(ours: AnswerNumbers, expected, bound=1e-9):
+    logits, log_odds = zip(*expected, strict=True)
+    np.testing.assert_allclose(ours.logits, np.stack(logits), rtol=bound, atol=bound)
+    np.testing.assert_allclose(ours.log_odds, np.stack(log_odds), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("family", [*CAUSAL, *sorted(BOTH)])
+def test_prompts_without_some_tokens_are_read_as_by_plain_forwards(family, cache):
+    view = tiny_model(family)
+    prompts = [[token for token, gone in zip(PROMPT, row, strict=True) if not gone] for row in GONE]
+    prompts.append(prompts[1])  # one comes twice
+    ours = answers_after(view, prompts, ANSWER, token_budget=24, cache=cache)
+    same(ours, [stock(view, prompt) for prompt in prompts])
+    same(answers_without(view, PROMPT, ANSWER, GONE, "delete"), [stock(view, prompt) for prompt in prompts[:-1]])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "opt", "t5", "bart"])
+def test_what_is_cut_is_seen_by_no_query_in_any_layer_and_positions_stay(family):
+    view = tiny_model(family)
+    expected = []
+    for gone in GONE:
+        seen = torch.tensor([(~gone).astype(int).tolist()])
+        options = {"attention_mask": seen}
+        if not view.kind.decoder:
+            options["attention_mask"] = torch.nn.functional.pad(seen, (0, len(ANSWER) - 1), value=1)
+            options["position_ids"] = torch.arange(len(PROMPT) + len(ANSWER) - 1)[None]
+        expected.append(stock(view, PROMPT, **options))
+    ours = answers_without(view, PROMPT, ANSWER, GONE, "cut", token_budget=24)
+    same(ours, expected)
+    assert np.ptp(ours.log_odds, axis=0).min() > 1e-6, "what is cut makes a difference"
+
+
+def test_a_token_that_is_zeroed_has_a_zero_embedding():
+    view = tiny_model("llama")
+    expected = []
+    for gone in GONE:
+        ids = torch.tensor([[*PROMPT, *ANSWER[:-1]]])
+        words = view.token_embedding(ids) * torch.tensor([*~gone, True, True])[None, :, None]
+        with torch.no_grad(), unrounded(view.dtype):
+            expected.append(looked_up(view.model(inputs_embeds=words).logits[0, len(PROMPT) - 1 :]))
+    same(answers_without(view, PROMPT, ANSWER, GONE, "zero"), expected)
+
+
+def test_what_prompts_begin_with_alike_is_read_once():
+    view, units, length = tiny_model("llama"), 8, 3
+    tokens = iter(range(1, 200))
+    texts = [[next(tokens) for _ in range(length)] for _ in range(units)]
+    without = [list(itertools.chain(*texts[:at], *texts[at + 1 :])) for at in range(units)]
+    read = []
+    hook = view.token_embedding.register_forward_hook(lambda _, args, __: read.append(args[0].numel()))
+    answers_after(view, without, ANSWER, token_budget=1)  # a row a batch
+    hook.remove()
+    # Of the text without unit i, the tokens from unit i + 1 on are its own; a token is left for the answer to be read
+    # from, and the prefix, in whatever order rows come, is read from the longest that was.
+    behind = sum(max(1, length * (units - 1 - at)) + len(ANSWER) - 1 for at in range(units))
+    assert sum(read) == behind + length * (units - 1) - 1
+
+
+def test_rows_that_share_little_are_not_read_together():
+    view = tiny_model("gpt2")
+    prompts = [[*PROMPT[:start], 40 + start] for start in range(1, len(PROMPT))]
+    same(answers_after(view, prompts, ANSWER), [stock(view, prompt) for prompt in prompts])
+
+
+def test_bad_input_is_refused_in_a_line():
+    view = tiny_model("gpt2")
+    with pytest.raises(UserError, match="at least one token"):
+        answers_after(view, [PROMPT, []], ANSWER)
+    with pytest.raises(UserError, match="at least one token"):
+        answers_after(view, [PROMPT], [])
+    with pytest.raises(UserError, match="no way 'burn' to ablate; choose remove, cut"):
+        answers_without(view, PROMPT, ANSWER, GONE, "burn")
+    with pytest.raises(UserError, match="render the prompts"):
+        answers_without(view, PROMPT, ANSWER, GONE, "remove")
+    with pytest.raises(UserError, match="have no perturbation 'mask'"):
+        answers_without(view, PROMPT, ANSWER, GONE, "mask", instead=1)
+    with pytest.raises(UnusableRows, match="the model takes"):
+        answers_after(view, [PROMPT * 40], ANSWER)
+    with pytest.raises(UserError, match="say no answers"):
+        answers_after(tiny_classifier("bert"), [PROMPT], ANSWER)
+    with pytest.raises(UserError, match="say no answers"):
+        answers_after(tiny_model("bert"), [PROMPT], ANSWER)

@@ -1,0 +1,144 @@
+"""A composite fills slots: a rule in one of them changes the gradients of that kind of layer and of no other."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from lrp_core import Batch
+from lrp_core.records.explained import CONTRASTIVE
+from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
+from lrp_core.rules.records import GROUPS, TRUE_PRODUCT
+from lrp_core.rules.scope import rules_on
+from tests.oracles.rules import linear_epsilon
+from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
+
+pytestmark = pytest.mark.numeric
+BY_HAND = LinearRule("true gradient by hand", lambda dy, x, y, weight, bias: dy @ weight)
+ZERO = LinearRule("nothing", lambda dy, x, y, weight, bias: torch.zeros_like(x))
+CONSTANT = SoftmaxRule("constant", lambda ds, x, s, hidden: torch.zeros_like(x))
+SOFTMAX_BY_HAND = SoftmaxRule("by hand", lambda ds, x, s, hidden: s * (ds - (ds * s).sum(-1, keepdim=True)))
+
+
+def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Tensor:
+    """Of the first of the planned composites [B, T, D]."""
+    token = view.embed(batch)[0].detach().requires_grad_()
+    with rules_on(view, planned, checkpointing=checkpointing):
+        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch))
+        return torch.autograd.grad(explained.sum(), token)[0]
+
+
+def same(result, wanted):
+    torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+
+
+def everywhere(rule: LinearRule) -> LinearRules:
+    return LinearRules(**dict.fromkeys(GROUPS, rule))
+
+
+@pytest.mark.parametrize("composite", [PLAIN, LRP, ATTNLRP], ids=lambda composite: composite.name)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_every_linear_layer_is_offered_to_a_rule(view, batch, composite, checkpointing):
+    by_hand = replace(composite, linear=everywhere(BY_HAND))
+    wanted = gradient(view, batch, composite)
+    same(gradient(view, batch, by_hand, checkpointing=checkpointing), wanted)
+    same(gradient(view, batch, by_hand, PLAIN, LRP), wanted)
+
+
+@pytest.mark.parametrize("family", sorted(TINY | MORE | BOTH | IMAGES))
+def test_no_layer_that_multiplies_by_weights_is_left_out(family):
+    view = tiny_model(family)
+    rows = picture_rows(view) if family in IMAGES else ragged_rows(view)
+    busy = []
+    for module in view.model.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | Conv1D) and module is not view.unembedding:
+            module.register_forward_hook(lambda module, *_: busy.append(module))
+    batch = Batch.collate(rows, pad_id=0)
+    view.logits(view.hidden(batch), batch)
+    mixtures = [block.experts for block in view.blocks if block.experts is not None]  # refused by name
+    routing = {part for experts in mixtures for part in (experts.router, experts.shared_gate)}
+    assert set(busy) - routing == {layer.module for layer in view.linear_layers()}
+
+
+def test_a_composite_without_linear_rules_keeps_its_gradients_beside_one_that_has_them(view, batch):
+    same(gradient(view, batch, ATTNLRP, replace(PLAIN, linear=everywhere(ZERO))), gradient(view, batch, ATTNLRP))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_rule_of_one_group_is_asked_for_the_layers_of_that_group(view, batch, group):
+    asked = []
+
+    def noted(dy, x, y, weight, bias):
+        stock = x @ weight.mT if bias is None else x @ weight.mT + bias
+        torch.testing.assert_close(stock, y, rtol=1e-9, atol=1e-9)
+        asked.append(weight.shape)
+        return dy @ weight
+
+    relevance = gradient(view, batch, replace(ATTNLRP, linear=LinearRules(**{group: LinearRule("noted", noted)})))
+    same(relevance, gradient(view, batch, ATTNLRP))
+    own = [layer.parameters()[0].shape for layer in view.linear_layers() if layer.group == group]
+    own += [torch.Size([len(batch), 2, view.d_model])] if group == "linear" else []  # rows of the unembedding
+    assert sorted(asked) == sorted(own)
+    assert bool(own) == (group != "convolution")
+
+
+def test_the_epsilon_rule_in_the_linear_slot_is_the_rule_of_the_paper(view, batch):
+    """Close Look C.2: gradient x input under the rule is the relevance that the explicit rule gives."""
+    checked = []
+
+    def epsilon(dy, x, y, weight, bias):
+        if not checked and weight.dim() == 2:  # the oracle is slow: one token of one layer
+            shift = torch.zeros(len(weight), dtype=x.dtype) if bias is None else bias
+            at = int(dy.flatten(0, -2).abs().sum(-1).argmax())
+            xi, dyi, yi = (tensor.flatten(0, -2)[at] for tensor in (x, dy, y))
+            explicit = linear_epsilon(xi, weight, shift, dyi * yi, epsilon=0.0)
+            torch.testing.assert_close(xi * (dyi @ weight), explicit, rtol=1e-6, atol=1e-9)
+            assert explicit.any()
+            checked.append(1)
+        return dy @ weight
+
+    gradient(view, batch, replace(LRP, linear=LinearRules(linear=LinearRule("epsilon", epsilon))))
+    assert checked
+
+
+def test_default_rules_put_nothing_on_linear_layers(view):
+    for composites in ([ATTNLRP], [PLAIN, LRP, ATTNLRP]):
+        with rules_on(view, composites):
+            busy = [layer.module for layer in view.linear_layers() if layer.module._forward_hooks]
+        gated = [block.down for block in view.blocks if view.family.gate is not None]
+        assert busy == gated, "only the product that gated MLPs project down is shared out"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_true_gradient_in_the_softmax_slot_is_that_of_the_kernel(view, side):
+    batch = Batch.collate(ragged_rows(view), 0, side)
+    by_hand = replace(ATTNLRP, softmax=SOFTMAX_BY_HAND)
+    real = batch.attention_mask[..., None]
+    wanted = gradient(view, batch, ATTNLRP) * real
+    same(gradient(view, batch, by_hand) * real, wanted)
+    same(gradient(view, batch, ATTNLRP, replace(PLAIN, softmax=CONSTANT)) * real, wanted)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_constant_softmax_is_signal_take_all_where_nothing_else_is_gated(view, batch):
+    """CP-LRP (Ali et al. 2022), said in either slot."""
+    constant = replace(LRP, bilinear=TRUE_PRODUCT, softmax=CONSTANT)
+    same(gradient(view, batch, constant), gradient(view, batch, LRP))
+
+
+def test_a_softmax_rule_learns_what_is_masked():
+    view = tiny_model("gpt2")
+    batch = Batch.collate(ragged_rows(view), 0, "left")
+    seen = []
+
+    def note(ds, x, s, hidden):
+        seen.append((x.masked_select(hidden), hidden))
+        return torch.zeros_like(x)
+
+    gradient(view, batch, replace(ATTNLRP, softmax=SoftmaxRule("note", note)))
+    for scores, hidden in seen:
+        assert not scores.any()
+        later = torch.ones(hidden.shape[-2:]).triu(1).bool()
+        padding = (batch.attention_mask == 0)[:, None, None, :]
+        assert torch.equal(hidden.expand(len(batch), -1, -1, -1)[:, :1], (later | padding))

@@ -1,0 +1,119 @@
+"""Rules live on one model, inside one call, next to whatever else the process does."""
+
+import copy
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, Request, UserError, attribute
+from lrp_core.methods.gradients import READINGS, explain_many
+from lrp_core.opening.model import view_of
+from lrp_core.rules import ATTNLRP, LRP
+from lrp_core.rules.scope import rules_on
+from tests.tiny import ragged_rows, tiny_model
+
+REQUESTS = [
+    Request(name, explanation, embedding)
+    for name in READINGS
+    for explanation in ("contrastive", "target")
+    for embedding in METHODS[name].embeddings
+]
+
+
+def stock_logits(view, batch):
+    return view.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+
+
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+def test_model_is_bit_identical_after_every_method(family, attn):
+    view = tiny_model(family, dtype="float32", attn=attn)
+    batch = Batch.collate(ragged_rows(view), 0)
+    before, state = stock_logits(view, batch), copy.deepcopy(vars(view.config))
+    for method in METHODS:
+        attribute(method, view, batch)
+        assert torch.equal(stock_logits(view, batch), before)
+    assert vars(view.config) == state
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
+
+
+def test_model_is_restored_after_an_error_inside_the_scope(view, batch):
+    before = stock_logits(view, batch)
+    with pytest.raises(RuntimeError, match="boom"), rules_on(view, [LRP], checkpointing=True):
+        raise RuntimeError("boom")
+    assert torch.equal(stock_logits(view, batch), before)
+
+
+def test_logits_inside_the_scope_are_those_of_the_stock_model(family):
+    view = tiny_model(family, dtype="float32")
+    batch = Batch.collate(ragged_rows(view), 0)
+    before = stock_logits(view, batch)
+    with rules_on(view, [ATTNLRP]):
+        assert torch.equal(stock_logits(view, batch), before)
+
+
+def test_methods_can_be_switched_in_any_order(view, batch):
+    first = {name: attribute(name, view, batch).tokens for name in METHODS}
+    for name in reversed(list(METHODS)):
+        assert torch.equal(attribute(name, view, batch).tokens, first[name])
+
+
+def test_two_models_do_not_notice_each_other(batch, view, family):
+    other = tiny_model(family, seed=1)
+    alone, plain = attribute("attnlrp", view, batch).tokens, stock_logits(other, batch)
+    with rules_on(other, [LRP]):
+        assert torch.equal(attribute("attnlrp", view, batch).tokens, alone)
+        assert torch.equal(stock_logits(view, batch), stock_logits(view, batch))
+    assert torch.equal(stock_logits(other, batch), plain)
+
+
+def test_models_that_share_a_config_do_not_notice_each_other(view, batch):
+    twin = view_of(type(view.model)(view.config).double())
+    assert twin.config is view.config
+    plain = stock_logits(twin, batch)
+    with rules_on(view, [ATTNLRP]):
+        torch.testing.assert_close(stock_logits(twin, batch), plain)
+
+
+def test_one_forward_serves_every_method_and_explanation(view, batch):
+    forwards = []
+    hook = view.blocks[0].module.register_forward_hook(lambda *_: forwards.append(1))
+    together = explain_many(view, batch, REQUESTS, heads=True)
+    hook.remove()
+    assert len(forwards) == 1
+    assert list(together) == REQUESTS
+    for request in REQUESTS:
+        alone = explain_many(view, batch, [request], heads=True)[request]
+        torch.testing.assert_close(together[request].tokens, alone.tokens, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(together[request].heads, alone.heads, rtol=1e-10, atol=1e-12)
+
+
+def test_checkpointing_gives_the_same_numbers(view, batch):
+    kept = explain_many(view, batch, REQUESTS, heads=True)
+    again = explain_many(view, batch, REQUESTS, heads=True, checkpoint=True)
+    for request in REQUESTS:
+        assert torch.equal(kept[request].tokens, again[request].tokens)
+        assert torch.equal(kept[request].heads, again[request].heads)
+
+
+def test_eager_and_sdpa_agree(family):
+    views = [tiny_model(family, dtype="float32", attn=attn) for attn in ("eager", "sdpa")]
+    batch = Batch.collate(ragged_rows(views[0]), 0)
+    eager, sdpa = (explain_many(view, batch, REQUESTS) for view in views)
+    for request in REQUESTS:
+        torch.testing.assert_close(eager[request].tokens, sdpa[request].tokens, rtol=1e-4, atol=1e-5)
+
+
+def test_unknown_attention_implementation_is_a_one_line_error(view, batch):
+    view.config._attn_implementation = "paged|eager"
+    with pytest.raises(UserError, match=r"attention implementation 'paged\|eager' is not supported"):
+        attribute("lrp", view, batch)
+
+
+def test_plain_gradient_equals_the_stock_model(family):
+    view = tiny_model(family, dtype="float32")
+    batch = Batch.collate(ragged_rows(view), 0)
+    token, full = view.embed(batch)
+    logits = view.logits(view.hidden(batch, token.requires_grad_()), batch)
+    (gradient,) = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), token)
+    relevance = attribute("gradient_x_input", view, batch).tokens
+    torch.testing.assert_close(relevance, (gradient * full).sum(-1) * batch.attention_mask, rtol=1e-4, atol=1e-5)

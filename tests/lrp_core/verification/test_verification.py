@@ -1,0 +1,227 @@
+"""Models that closelook explains rightly pass every check; what is broken on purpose fails the check that names it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jobs.methods import METHODS, applicable
+from lrp_core import Method
+from lrp_core.records.explained import without_sum
+from lrp_core.records.types import UnsupportedMethod
+from lrp_core.rules import scope
+from lrp_core.verification.agreement import ORDER, PADDED, STOCK, TOLD
+from lrp_core.verification.record import Finding, Gap, Verification
+from lrp_core.verification.rules import DERIVATIVE, LAYERS, SUMS, TWINS
+from lrp_core.verification.run import verify_view
+from tests.tiny import tiny_classifier, tiny_model
+
+pytestmark = pytest.mark.numeric
+FEW = {name: METHODS[name] for name in ("lrp", "attnlrp", "attnlrp_explicit", "occlusion", "gradient_x_input")}
+NORMS, ACTIVATIONS = "norms: constant deviation", "activations: identity"
+TAKES_ALL, UNIFORM = "products: signal takes all", "products: uniform"
+WHOLE = ("all rules of lrp", "all rules of attnlrp")
+
+
+def failed(found):
+    return {finding.check: finding for finding in found.findings if finding.state == "fail"}
+
+
+def inapplicable(found):
+    return {finding.check: finding.detail for finding in found.findings if finding.state == "not applicable"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_every_method_of_a_model_passes(family, dtype):
+    found = verify_view(tiny_model(family, dtype=dtype), METHODS)
+    assert found.passed, failed(found)
+    reasons = inapplicable(found)
+    if dtype == "bfloat16":
+        assert set(reasons.values()) == {"differences of numbers in half precision are rounding: --dtype float32"}
+    else:
+        assert not reasons
+    applying = {method.name for method in applicable(tiny_model(family).family.capabilities)}
+    assert set(found.costs) == applying
+    assert all(cost.peak_bytes > 0 and cost.seconds > 0 for name, cost in found.costs.items())
+
+
+@pytest.mark.parametrize("family", ["opt", "gemma2", "mixtral", "deberta-v2", "t5", "bart", "vit"])
+def test_families_pass_the_checks_that_apply_to_them(family):
+    found = verify_view(tiny_model(family), {**FEW, "embedding_norm": METHODS["embedding_norm"]})
+    assert found.passed, failed(found)
+    expected = {
+        "mixtral": [DERIVATIVE.format(title) for title in (ACTIVATIONS, TAKES_ALL, UNIFORM, *WHOLE)],
+        "deberta-v2": [SUMS, LAYERS, TWINS, *map(DERIVATIVE.format, (NORMS, ACTIVATIONS, TAKES_ALL, UNIFORM, *WHOLE))],
+        "t5": [LAYERS, TWINS],
+        "bart": [LAYERS, TWINS],
+        "vit": [PADDED],
+    }
+    assert set(inapplicable(found)) == set(expected.get(family, []))
+
+
+@pytest.mark.parametrize(("family", "method"), [("gpt2", "leave_one_out"), ("deberta-v2", "attnlrp")])
+def test_methods_without_relevance_of_the_models_tokens_are_refused(family, method):
+    with pytest.raises(UnsupportedMethod, match=method):
+        verify_view(tiny_model(family), {method: METHODS[method]})
+
+
+@pytest.mark.parametrize("labels", [3, 1])
+def test_classifiers_and_regressors_pass(labels):
+    found = verify_view(tiny_classifier("llama", labels), FEW)
+    assert found.passed, failed(found)
+
+
+def _wrong_norm(x, y, kind, weight, eps, switch):
+    constant = switch.current.normalization.constant
+    return RIGHT["normalise"](x, y, kind, weight * 1.01 if constant else weight, eps, switch)
+
+
+def _wrong_activation(z, y, kind, gating, switch):
+    ratio = (lambda z: kind.ratio(z) * 1.01) if switch.current.activation.constant else kind.ratio
+    return RIGHT["activate"](z, y, replace(kind, ratio=ratio), gating, switch)
+
+
+def _wrong_share(product, switch):
+    return product
+
+
+def _wrong_attention(query, key, value, switch):
+    if switch.current.bilinear.serves_gate:
+        return RIGHT["attend_with"](query, key, value, switch)
+    return query, key, value
+
+
+RIGHT = {name: getattr(scope, name) for name in ("normalise", "activate", "share", "attend_with")}
+WRONG = {
+    "normalise": (_wrong_norm, [NORMS, *WHOLE]),
+    "activate": (_wrong_activation, [ACTIVATIONS, WHOLE[1]]),  # lrp holds gates constant
+    "share": (_wrong_share, [UNIFORM, WHOLE[1]]),
+    "attend_with": (_wrong_attention, [TAKES_ALL, WHOLE[0]]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_rule_that_is_broken_is_named(rule, dtype, monkeypatch):
+    wrong, titles = WRONG[rule]
+    monkeypatch.setattr(scope, rule, wrong)
+    checks = failed(verify_view(tiny_model("llama", dtype=dtype), FEW))
+    assert {check for check in checks if "numerical" in check} == {DERIVATIVE.format(title) for title in titles}
+
+
+def test_the_layer_of_a_broken_rule_and_the_smallest_input_are_told(monkeypatch):
+    view = tiny_model("gpt2", num_hidden_layers=3)
+    weight = view.blocks[1].mlp_norm.module.weight
+
+    def wrong(x, y, kind, of_norm, eps, switch):
+        same = of_norm.data_ptr() == weight.data_ptr()
+        return RIGHT["normalise"](x, y, kind, of_norm * 1.5 if same else of_norm, eps, switch)
+
+    monkeypatch.setattr(scope, "normalise", wrong)
+    found = failed(verify_view(view, FEW))
+    in_second = "first, from the prediction down, in transformer.h.1 or behind it, for input_ids [37], position 0"
+    assert found[DERIVATIVE.format(NORMS)].detail == in_second
+    assert found[LAYERS].detail.endswith(", layer 1")
+    in_heads = "first, from the prediction down, in the heads of layer 1, for input_ids [37], position 0"
+    assert found[TWINS].detail == in_heads
+    assert found[SUMS].subject == "lrp"
+
+
+def test_a_description_that_is_not_the_model_fails_against_the_stock_model():
+    view = tiny_model("roberta")
+    misread = replace(view, family=replace(view.family, positions_after_padding=False))
+    finding = failed(verify_view(misread, FEW))[STOCK]
+    assert finding.measured > 1e-3
+    assert finding.detail.startswith("first in roberta.embeddings.position_embeddings, for input_ids [")
+    assert finding.detail.endswith("], position 0")
+
+
+def of_neighbours(view, batch, requests):
+    """The number of rows in the batch, as relevance."""
+    return _told(view, batch, requests, float(len(batch)))
+
+
+def of_another_token(view, batch, requests):
+    return _told(view, replace(batch, target_ids=batch.target_ids + 1), requests, 1.0)
+
+
+def of_a_leaky_hook(view, batch, requests):
+    view.blocks[0].module.register_forward_hook(lambda *_: None)
+    return _told(view, batch, requests, 1.0)
+
+
+def of_a_doubled_gradient(view, batch, requests):
+    """Leaves the model with its values and another gradient."""
+    down = view.blocks[0].down
+    stock = type(down).forward
+
+    def forward(x):
+        y = stock(down, x)
+        return y.detach() + 2 * (y - y.detach())
+
+    down.forward = forward
+    return _told(view, batch, requests, 1.0)
+
+
+def of_a_changed_weight(view, batch, requests):
+    view.token_embedding.weight.mul_(1.5)
+    return _told(view, batch, requests, 1.0)
+
+
+def _told(view, batch, requests, value):
+    batch = batch.to(view.device)
+    with torch.no_grad():
+        logits = view.logits(view.hidden(batch), batch)
+    return {request: without_sum(batch.attention_mask * value, logits) for request in requests}
+
+
+def bad(explain):
+    names = {"explanations": ("none",), "embeddings": ("none",), "conserves": False}
+    return {"lrp": METHODS["lrp"], "bad": Method("bad", version=1, label="Bad", explain=explain, **names)}
+
+
+def test_a_method_that_sees_its_neighbours_is_named():
+    finding = failed(verify_view(tiny_model("bert"), bad(of_neighbours)))[PADDED]
+    assert finding.subject == "bad"
+    expected = "in no layer of the forward pass, for input_ids [37], position 0 padded on the right to 10 tokens"
+    assert finding.detail == expected
+
+
+def test_a_method_that_explains_another_logit_is_named():
+    assert failed(verify_view(tiny_model("bert"), bad(of_another_token)))[TOLD].subject == "bad"
+
+
+def test_a_method_that_leaves_a_hook_is_found():
+    assert failed(verify_view(tiny_model("bert"), bad(of_a_leaky_hook)))[ORDER].subject == (
+        "hooks that bert.encoder.layer.0 keeps"
+    )
+
+
+def test_a_method_that_changes_the_model_is_named():
+    finding = failed(verify_view(tiny_model("bert"), bad(of_a_changed_weight)))[ORDER]
+    assert finding.subject == "logits after bad"
+
+
+def test_a_method_after_which_another_gives_other_numbers_is_named():
+    finding = failed(verify_view(tiny_model("bert"), bad(of_a_doubled_gradient)))[ORDER]
+    assert (finding.subject, finding.detail) == ("lrp", "it gives other numbers after bad")
+
+
+def test_the_model_is_left_as_it_was():
+    view = tiny_model("gpt2", dtype="float32")
+    before = {name: tensor.clone() for name, tensor in view.model.state_dict().items()}
+    verify_view(view, FEW)
+    assert all(torch.equal(before[name], tensor) for name, tensor in view.model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in view.model.modules())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_fail(value):
+    assert Finding.of("numbers", [Gap("one", 0.1, 1.0), Gap("two", value, 1.0)]).state == "fail"
+    assert Finding.of("numbers", [Gap("one", 0.0, 0.0)]).state == "pass"
+
+
+def test_a_record_is_read_as_it_was_written():
+    found = verify_view(tiny_model("gpt2"), {"lrp": METHODS["lrp"]})
+    assert Verification.from_dict(found.to_dict()) == found

@@ -1,0 +1,384 @@
+"""Encoder-decoders: the same promises, over the tokens of the encoder and of the decoder."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import T5ForSequenceClassification
+
+from lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, attribute
+from lrp_core.interventions.heads import branches, heads_removed
+from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.opening.model import view_of
+from lrp_core.readers.predictions import predicted
+from lrp_core.rules import ATTNLRP, LRP
+from lrp_core.rules.scope import rules_on
+from tests.lrp_core.rules.test_conservation import without_biases
+from tests.oracles import encoder_decoder as oracles_encoder_decoder
+from tests.oracles import methods as oracles_methods
+from tests.oracles import rules as oracles
+from tests.tiny import BOTH, T5_RELU, ragged_rows, tiny_config, tiny_model
+
+pytestmark = pytest.mark.numeric
+VARIANTS = {"t5": ("t5", {}), "t5_relu": ("t5", T5_RELU), "bart": ("bart", {})}
+REFUSED = ("attnlrp_explicit", "value_zeroing", "embedding_norm", "logat", "normxlogit")
+APPLY = [name for name in METHODS if name not in REFUSED]
+
+
+#: Few points suffice where a claim is about each of them.
+QUICK = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 3}, "smoothgrad": {"samples": 2}}
+
+
+@pytest.fixture(params=["t5", "bart"])
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def view(family):
+    name, changes = VARIANTS[family]
+    return tiny_model(name, **changes)
+
+
+def stock(view, row):
+    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    return oracles_methods.stock(view, **given).logits[0, row["position"]]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", APPLY)
+def test_padded_batch_equals_single_samples(view, method, side):
+    rows = ragged_rows(view)
+    options = QUICK.get(method, {})
+    together = attribute(method, view, Batch.collate(rows, 0, side), **options)
+    for i, row in enumerate(rows):
+        alone = attribute(method, view, Batch.collate([row], 0), **options)
+        length, seen = len(row["input_ids"]), len(row["decoder_input_ids"])
+        kept = together.tokens[i, -length:] if side == "left" else together.tokens[i, :length]
+        torch.testing.assert_close(kept, alone.tokens[0], rtol=1e-6, atol=1e-8)
+        if together.decoder_tokens is not None:
+            torch.testing.assert_close(together.decoder_tokens[i, :seen], alone.decoder_tokens[0], rtol=1e-6, atol=1e-8)
+            assert not together.decoder_tokens[i, seen:].any()
+        torch.testing.assert_close(together.logit_target[i], stock(view, row)[row["target_id"]], rtol=1e-6, atol=1e-6)
+    assert not together.tokens[Batch.collate(rows, 0, side).attention_mask == 0].any()
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+@pytest.mark.parametrize("method", ["lrp", "attnlrp"])
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+def test_relevance_is_that_of_the_printed_rules_layer_by_layer(family, method, attn):
+    name, changes = VARIANTS[family]
+    view = tiny_model(name, attn=attn, **changes)
+    for row in ragged_rows(view, lengths=(5, 4, 6))[1:]:
+        ours = attribute(method, view, Batch.collate([row], 0), explanation="target")
+        tokens, seen, logit = oracles_encoder_decoder.relevance_of(
+            view.model, row["input_ids"], row["decoder_input_ids"], row["target_id"], attnlrp=method == "attnlrp"
+        )
+        torch.testing.assert_close(ours.explained[0], logit, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(ours.tokens[0], tokens, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(ours.decoder_tokens[0], seen, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+@pytest.mark.parametrize("explanation", ["contrastive", "target"])
+def test_lrp_conserves_logit_when_biases_are_zero(view, explanation):
+    batch = Batch.collate(ragged_rows(view), 0)
+    relevance = attribute("lrp", without_biases(view), batch, explanation=explanation)
+    total = relevance.tokens.sum(-1) + relevance.decoder_tokens.sum(-1)
+    torch.testing.assert_close(total, relevance.explained, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(relevance.residual, torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+@pytest.mark.parametrize("rules", [LRP, ATTNLRP], ids=lambda rules: rules.name)
+def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, rules):
+    """Gradient times value of everything that enters as a constant: positions count as input, all else is absorbed."""
+    batch = Batch.collate(ragged_rows(view, lengths=(6, 6, 6))[:2], 0)
+    relevance = attribute(rules.name, view, batch, explanation="target")
+    outputs = []
+    biased = [m for m in view.model.modules() if getattr(m, "bias", None) is not None]  # linear layers and norms
+    with rules_on(view, [rules]):
+        hooks = [m.register_forward_hook(lambda m, _, y: outputs.append((m, y))) for m in biased]
+        token = view.embed(batch)[0].requires_grad_()
+        logit = view.logits(view.hidden(batch, token), batch)[:, 0].sum()
+        given = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
+        for hook in hooks:
+            hook.remove()
+    absorbed = sum((m.bias * one).sum().item() for (m, _), one in zip(outputs, given, strict=True) if one is not None)
+    if view.decoder.logits_bias is not None:
+        absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
+    missing = -float(relevance.residual.sum())
+    softmax = 0 if rules is LRP else _absorbed_by_softmax(view, batch)
+    assert rules is LRP or abs(softmax) > 1e-3
+    assert missing == pytest.approx(absorbed + softmax, abs=1e-9)
+
+
+def _absorbed_by_softmax(view, batch):
+    """Relevance of weights minus that of their scores, a quarter of which goes to queries and one to keys."""
+    from lrp_core.readers.attention import around_attention
+    from lrp_core.rules.bilinear import attend_with
+    from lrp_core.rules.switch import Switch
+
+    switch, kept = Switch((ATTNLRP,), ATTNLRP), []
+
+    def attend(kernel, module, query, key, value, mask, scaling=None, position_bias=None, **_):
+        query, key, value = attend_with(query, key, value, switch)
+        products = query @ key.transpose(-1, -2) * scaling
+        products.retain_grad()
+        x = products if position_bias is None else products + position_bias
+        weights = torch.softmax(x if mask is None else x + mask, -1)
+        weights.retain_grad()
+        context = weights @ value
+        kept.append((products, weights))
+        return context.transpose(1, 2), weights
+
+    with rules_on(view, [ATTNLRP]):
+        around = {one.attention: attend for one in view.attentions}
+        with around_attention(view, around, stock="eager"), torch.enable_grad():
+            token = view.embed(batch)[0].requires_grad_()
+            view.logits(view.hidden(batch, token), batch)[:, 0].sum().backward()
+    # the gradients at queries and keys are quartered further down, that at the values halved: as relevance, weights get
+    # half of what gradient times value says, and their scores what is half of theirs
+    return sum(((w.grad * w).sum() - (p.grad * p).sum()).item() / 2 for p, w in kept)
+
+
+@pytest.mark.parametrize("method", ["gradient_x_input", "lrp", "attnlrp"])
+def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, method):
+    from lrp_core.methods.gradients import READINGS
+
+    batch, reading, outputs = Batch.collate(ragged_rows(view), 0), READINGS[method], {}
+    hooks = [
+        one.output.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
+        for layer, one in enumerate(view.attentions)
+    ]
+    with rules_on(view, [reading.composite]):
+        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
+        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), list(outputs.values()))
+    for hook in hooks:
+        hook.remove()
+    result = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
+    assert result.shape[1] == view.n_layers == 2 + 3 + 3
+    for (layer, output), gradient in zip(outputs.items(), gradients, strict=True):
+        relevance = reading.measure(gradient, output.detach()).unflatten(-1, (view.n_heads, view.head_dim))
+        torch.testing.assert_close(result[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "grad_attention_rollout"])
+def test_rollouts_are_those_of_chefer(family, method):
+    name, changes = VARIANTS[family]
+    view = tiny_model(name, attn="eager", **changes)
+    row = ragged_rows(view)[2]
+    ours = attribute(method, view, Batch.collate([row], 0))
+    maps = _maps(view, row, graded=method == "grad_attention_rollout")
+    tokens, seen = oracles_methods.encoder_decoder_rollout(*maps, row["position"])
+    torch.testing.assert_close(ours.tokens[0], tokens, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(ours.decoder_tokens[0], seen, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("itself", ["attended", "zero"])
+def test_grad_attention_rollout_can_leave_out_the_identity_of_the_token_that_predicts(view, itself):
+    row = ragged_rows(view)[2]
+    batch, at = Batch.collate([row], 0), row["position"]
+    whole, without = (attribute("grad_attention_rollout", view, batch, itself=one) for one in ("identity", itself))
+    wanted = whole.decoder_tokens.clone()
+    wanted[0, at] = 0 if itself == "zero" else wanted[0, at] - 1
+    torch.testing.assert_close(without.decoder_tokens, wanted, rtol=1e-9, atol=1e-12)
+    assert torch.equal(without.tokens, whole.tokens)
+
+
+def test_gradcam_is_the_last_cross_attention_weighted_by_its_mean_gradient(family):
+    name, changes = VARIANTS[family]
+    view = tiny_model(name, attn="eager", **changes)
+    row = ragged_rows(view)[2]
+    ours = attribute("gradcam", view, Batch.collate([row], 0))
+    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    with torch.enable_grad():
+        embeds = view.model.get_input_embeddings()(given.pop("input_ids")).requires_grad_()
+        out = oracles_methods.stock(view, inputs_embeds=embeds, output_attentions=True, **given)
+        last = out.cross_attentions[-1]
+        (gradient,) = torch.autograd.grad(_contrast(out.logits[0, row["position"]], row), last)
+    weight = gradient[0].mean((1, 2))  # [H]
+    expected = (last[0, :, row["position"]] * weight[:, None]).mean(0).clamp_min(0)
+    torch.testing.assert_close(ours.tokens[0], expected.detach(), rtol=1e-6, atol=1e-8)
+    assert ours.decoder_tokens is None
+
+
+def _contrast(logits, row):
+    return logits[row["target_id"]] - logits[row["foil_id"]]
+
+
+def _maps(view, row, graded):
+    """Means over heads of each layer's maps, or of the positive part of maps times gradients: encoder, own, cross."""
+    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    with torch.enable_grad():
+        embeds = view.model.get_input_embeddings()(given.pop("input_ids")).requires_grad_()
+        seen = view.decoder_embedding(given.pop("decoder_input_ids")).requires_grad_()
+        inputs = {"inputs_embeds": embeds, "decoder_inputs_embeds": seen}
+        out = oracles_methods.stock(view, **inputs, output_attentions=True)
+        groups = (out.encoder_attentions, out.decoder_attentions, out.cross_attentions)
+        flat = [one for group in groups for one in group]
+        gradients = torch.autograd.grad(_contrast(out.logits[0, row["position"]], row), flat)
+    steps = [(m * g).clamp_min(0)[0].mean(0) if graded else m[0].mean(0) for m, g in zip(flat, gradients, strict=True)]
+    steps = [step.detach() for step in steps]
+    return steps[: len(groups[0])], steps[len(groups[0]) : -len(groups[2])], steps[-len(groups[2]) :]
+
+
+def test_atman_suppresses_encoder_tokens_where_they_are_keys(view):
+    row = ragged_rows(view)[1]
+    batch = Batch.collate([row], 0)
+    ours = attribute("atman", view, batch, score="logit", suppression=0.7)
+    for position in range(len(row["input_ids"])):
+        expected = oracles_methods.encoder_decoder_suppressed(view, batch, position, 0.7)
+        torch.testing.assert_close(ours.tokens[0, position], ours.explained[0] - expected, rtol=1e-6, atol=1e-8)
+
+
+def test_occlusion_is_the_drop_without_the_embedding_of_either_side(view):
+    row = ragged_rows(view)[2]
+    ours = attribute("occlusion", view, Batch.collate([row], 0))
+    for half, ids in (("tokens", "input_ids"), ("decoder_tokens", "decoder_input_ids")):
+        for position in range(len(row[ids])):
+            source = view.token_embedding(torch.tensor([row["input_ids"]]))
+            seen = view.decoder_embedding(torch.tensor([row["decoder_input_ids"]]))
+            (source if half == "tokens" else seen)[0, position] = 0
+            out = oracles_methods.stock(view, inputs_embeds=source, decoder_inputs_embeds=seen)
+            drop = ours.explained[0] - _contrast(out.logits[0, row["position"]], row)
+            torch.testing.assert_close(getattr(ours, half)[0, position], drop, rtol=1e-6, atol=1e-6)
+
+
+def test_deletion_takes_encoder_tokens_and_leaves_what_the_decoder_has_seen(view):
+    row = ragged_rows(view)[2]
+    removed = torch.zeros(1, len(row["input_ids"])).bool()
+    removed[0, [1, 4]] = True
+    shorter = {**row, "input_ids": [i for at, i in enumerate(row["input_ids"]) if at not in (1, 4)]}
+    with tokens_removed(view, Batch.collate([row], 0), removed, "delete") as rows:
+        logits = view.logits(view.hidden(rows), rows)
+    torch.testing.assert_close(logits[0, 0], stock(view, shorter)[row["target_id"]], rtol=1e-6, atol=1e-6)
+
+
+def test_removed_heads_put_out_nothing_in_whatever_layer(view):
+    row = ragged_rows(view)[2]
+    sample = Batch.collate([row], 0)
+    draw = np.random.default_rng(0).integers(0, 2, (6, view.n_layers, view.n_heads)).astype(np.uint8)
+    draw[:3, :3] = draw[0, :3]  # masks that agree in the encoder and beyond
+    masks = np.unique(draw.reshape(6, -1), axis=0).reshape(-1, view.n_layers, view.n_heads)
+    collected = []
+    for shared in (True, False):
+        with heads_removed(view, list(branches(view, masks, shared=shared))):
+            collected.append(view.hidden(sample))
+    torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)
+    for mask, hidden in zip(masks, collected[0], strict=True):
+        copied = view_of(copy.deepcopy(view.model))
+        for layer, one in enumerate(copied.attentions):
+            for head in np.flatnonzero(mask[layer] == 0):
+                one.output.weight[:, head * view.head_dim : (head + 1) * view.head_dim] = 0
+        torch.testing.assert_close(hidden, copied.hidden(sample)[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+def test_model_is_bit_identical_after_every_method(family, attn):
+    name, changes = VARIANTS[family]
+    view = tiny_model(name, dtype="float32", attn=attn, **changes)
+    batch = Batch.collate(ragged_rows(view), 0)
+    given = {
+        "input_ids": batch.input_ids,
+        "attention_mask": batch.attention_mask,
+        "decoder_input_ids": batch.decoder_input_ids,
+    }
+    before = view.model(**given).logits
+    configs = [vars(module.config).copy() for module in view.model.modules() if hasattr(module, "config")]
+    for method in APPLY:
+        attribute(method, view, batch, **({"checkpoint": True} if method == "lrp" else QUICK.get(method, {})))
+        assert torch.equal(view.model(**given).logits, before), method
+    assert [vars(module.config) for module in view.model.modules() if hasattr(module, "config")] == configs
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
+
+
+def test_checkpointing_changes_no_number(view):
+    batch = Batch.collate(ragged_rows(view), 0)
+    plain, kept = (attribute("attnlrp", view, batch, heads=True, checkpoint=on) for on in (False, True))
+    for name in ("tokens", "decoder_tokens", "heads"):
+        torch.testing.assert_close(getattr(kept, name), getattr(plain, name), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_padding_alone_give_no_nan(family, dtype):
+    name, changes = VARIANTS[family]
+    view = tiny_model(name, dtype=dtype, attn="eager", **changes)
+    batch = Batch.collate(ragged_rows(view), 0)
+    batch.attention_mask[1] = 0
+    for method in APPLY:
+        tokens = attribute(method, view, batch, **QUICK.get(method, {})).tokens
+        assert tokens.isfinite().all()
+        assert not tokens[1].any()
+
+
+def test_prediction_is_the_stock_models(view):
+    rows = ragged_rows(view)
+    result = predicted(view, Batch.collate(rows, 0))[:, 0]
+    assert result.tolist() == [int(stock(view, row).argmax()) for row in rows]
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_what_needs_one_stack_of_states_is_refused_by_name(view, method):
+    with pytest.raises(UnsupportedMethod, match=f"{method} needs .*, which {view.family.name} models do not have"):
+        attribute(method, view, Batch.collate(ragged_rows(view), 0))
+
+
+def test_vector_methods_are_refused_by_name(view):
+    from jobs.methods import METHODS as EVERY
+
+    of_vectors = {name for name, method in EVERY.items() if "tokens" in method.gives} - set(METHODS)
+    assert of_vectors
+    for method in of_vectors:
+        with pytest.raises(UnsupportedMethod, match=f"{method} needs .*one stack of blocks"):
+            EVERY[method](view, Batch.collate(ragged_rows(view), 0))
+
+
+def test_decoder_prefix_that_ends_the_sequence_is_refused_with_its_row(view):
+    rows = ragged_rows(view)
+    rows[2]["decoder_input_ids"][1] = view.config.eos_token_id
+    with pytest.raises(UnusableRows, match=r"row 2 of the batch: .* ends the sequence") as error:
+        attribute("attnlrp", view, Batch.collate(rows, 0))
+    assert error.value.reason == "ended"
+    assert error.value.rows == (2,)
+
+
+def test_decoder_input_belongs_to_encoder_decoders_alone(view):
+    rows = ragged_rows(view)
+    with pytest.raises(UserError, match="some rows of the batch have decoder_input_ids and some have none"):
+        Batch.collate([rows[0], {**rows[1], "decoder_input_ids": None}], 0)
+    bare = Batch.collate([{**row, "decoder_input_ids": None, "position": 0} for row in rows], 0)
+    with pytest.raises(UserError, match=r"models need decoder_input_ids, .*: its start token at least"):
+        attribute("attnlrp", view, bare)
+    with pytest.raises(UserError, match="bert models have no place for decoder_input_ids"):
+        attribute("attnlrp", tiny_model("bert"), Batch.collate(rows, 0))
+
+
+def test_position_is_one_of_the_decoder(view):
+    rows = ragged_rows(view)
+    rows[0]["position"] = 2  # the encoder has as many tokens, the decoder has seen one
+    with pytest.raises(UnusableRows, match=r"row 0 .* on padding or outside"):
+        attribute("attnlrp", view, Batch.collate(rows, 0))
+
+
+def test_other_heads_and_layouts_are_refused():
+    with pytest.raises(UnsupportedModel, match="T5ForSequenceClassification has no language-modelling head"):
+        view_of(T5ForSequenceClassification(tiny_config("t5")))
+    with pytest.raises(UnsupportedModel, match=r"decoder_attention_heads=encoder_attention_heads .4. only, not 2"):
+        tiny_model("bart", decoder_attention_heads=2)
+    assert set(BOTH) == {"t5", "bart"}
+
+
+@pytest.mark.parametrize("what", ["neurons", "boundaries"])
+def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, what):
+    with pytest.raises(UnsupportedMethod, match=f"relevance .* needs .*, which {view.family.name} models do not have"):
+        attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), **{what: True})
+
+
+def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
+    from lrp_core.readers.readout import rows_for
+
+    start = view.config.decoder_start_token_id
+    rows = rows_for(view, [{"decoder_input_ids": [7, 8]}, {"decoder_input_ids": None}])
+    assert [row["decoder_input_ids"] for row in rows] == [[start, 7, 8], [start]]

@@ -1,0 +1,253 @@
+"""The family "generic": models that no family describes, explained as their stock forward computes."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForTokenClassification
+
+from alti import METHODS as VECTORS
+from lrp_core import (
+    METHODS,
+    Batch,
+    ModelView,
+    UnsupportedMethod,
+    UnsupportedModel,
+    UnusableRows,
+    UserError,
+    load_model,
+    random_model,
+)
+from lrp_core.families import FAMILIES
+from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.opening.model import view_of
+from lrp_core.readers.predictions import with_predictions
+from lrp_core.readers.readout import over_vocabulary
+from tests.asked import CLOSE, close, explain
+from tests.oracles import methods as oracles
+from tests.tiny import ragged_rows, tiny_model
+
+pytestmark = pytest.mark.numeric
+EVERY = {**METHODS, **VECTORS}
+KNOWN = {
+    *("gradient_l1", "gradient_l2", "gradient_x_input", "integrated_gradients", "smoothgrad"),
+    *("kernel_shap", "occlusion", "random"),
+}
+FEW = {"kernel_shap": {"samples": 8}, "smoothgrad": {"samples": 2}, "integrated_gradients": {"steps": 2}}
+_SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+_MORE = {**_SIZES, "intermediate_size": 24, "max_position_embeddings": 32}
+_XLM = {"vocab_size": 50, "emb_dim": 16, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 32}
+_BLOOM = {"vocab_size": 50, "hidden_size": 16, "n_layer": 2, "n_head": 4}
+#: Positions by a bias of attention, by rotation, in a table, and in one that begins behind the padding token's id.
+MODELS = {
+    "bloom": ("bloom", _BLOOM),
+    "falcon": ("falcon", {**_SIZES, "alibi": False, "max_position_embeddings": 32}),
+    "rembert": ("rembert", {**_MORE, "input_embedding_size": 8, "output_embedding_size": 8, "pad_token_id": 0}),
+    "camembert": ("camembert", {**_MORE, "max_position_embeddings": 34, "pad_token_id": 1}),
+    "xlm": ("xlm", {**_XLM, "pad_token_id": 0}),
+    "rembert classifier": (
+        "rembert",
+        {**_MORE, "input_embedding_size": 8, "architectures": ["RemBertForSequenceClassification"], "num_labels": 3},
+    ),
+    "bloom classifier": ("bloom", {**_BLOOM, "architectures": ["BloomForSequenceClassification"], "num_labels": 3}),
+}
+
+
+def made(name: str, dtype: str = "float64") -> ModelView:
+    family, config = MODELS[name]
+    view = random_model(AutoConfig.for_model(family, **config), family="generic")
+    generator = torch.Generator().manual_seed(0)
+    for parameter in view.model.parameters():
+        centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
+        parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    return view_of(view.model.to(getattr(torch, dtype)), "generic")
+
+
+@pytest.fixture(params=MODELS)
+def view(request) -> ModelView:
+    assert MODELS[request.param][0] not in FAMILIES
+    return made(request.param)
+
+
+@pytest.fixture
+def rows(view) -> list[dict]:
+    return ragged_rows(view, lengths=(6, 4, 6))
+
+
+def stock(view: ModelView, row: dict) -> torch.Tensor:
+    """Logits of the stock model on token ids, as its users call it."""
+    types = row.get("token_type_ids")
+    options = {} if types is None else {"token_type_ids": torch.tensor([types])}
+    return oracles.read(view, row, oracles.stock(view, input_ids=torch.tensor([row["input_ids"]]), **options).logits[0])
+
+
+def test_padded_batch_equals_the_stock_model_on_single_samples(view, rows):
+    if view.n_segments > 1:
+        rows = [
+            row | {"token_type_ids": [int(2 * t > len(row["input_ids"])) for t, _ in enumerate(row["input_ids"])]}
+            for row in rows
+        ]
+    for name in sorted(KNOWN):
+        together = {
+            side: METHODS[name](view, Batch.collate(rows, 0, side), **FEW.get(name, {})) for side in ("left", "right")
+        }
+        for i, row in enumerate(rows):
+            length = len(row["input_ids"])
+            alone = METHODS[name](view, Batch.collate([row], 0), **FEW.get(name, {})).tokens[0]
+            torch.testing.assert_close(together["left"].tokens[i, -length:], alone, rtol=1e-6, atol=1e-8, msg=name)
+            torch.testing.assert_close(together["right"].tokens[i, :length], alone, rtol=1e-6, atol=1e-8, msg=name)
+            torch.testing.assert_close(together["left"].logit_foil[i], stock(view, row)[row["foil_id"]], **CLOSE)
+
+
+def test_gradients_are_those_of_the_stock_model(view, rows):
+    tokens = [oracles.tokens(view, row) for row in rows]
+    for explanation in ("contrastive", "log_prob"):
+        gradients = [oracles.gradient(view, row, x, explanation) for row, x in zip(rows, tokens, strict=True)]
+        norms = [gradient.abs().sum(-1) for gradient in gradients]
+        close(explain("gradient_l1", view, rows, explanation=explanation), norms)
+        products = [(g * x).abs().sum(-1) for g, x in zip(gradients, tokens, strict=True)]
+        close(explain("gradient_x_input", view, rows, explanation=explanation, reduce="l1"), products)
+    path = [oracles.integrated_gradients(view, row, "contrastive", 2, "right", torch.tensor(0.0)) for row in rows]
+    relevance = explain("integrated_gradients", view, rows, steps=2, reduce="l1")
+    close(relevance, [product.abs().sum(-1) for product in path])
+
+
+def test_perturbations_equal_one_forward_a_token(view, rows):
+    close(explain("occlusion", view, rows), [oracles.occlusion(view, row, "contrastive", "zero") for row in rows])
+    if view.kind.causal:
+        relevance = explain("occlusion", view, rows, how="delete")
+        close(relevance, [oracles.occlusion(view, row, "contrastive", "delete") for row in rows])
+    if view.kind.slot:
+        for row in rows:
+            row["input_ids"][row["position"]] = 3  # the mask token
+        relevance = explain("occlusion", view, rows, how="mask")
+        close(relevance, [oracles.occlusion(view, row, "contrastive", "mask") for row in rows])
+
+
+def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, rows):
+    batch = Batch.collate(rows, 0)
+    total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
+    wanted = torch.stack([stock(view, row) for row in rows])
+    torch.testing.assert_close(total, wanted.logsumexp(-1))
+    assert largest.tolist() == wanted.argmax(-1).tolist()
+    predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
+    assert [row["target_id"] for row in predicted] == largest.tolist()
+    removed = torch.zeros_like(batch.attention_mask).bool()
+    removed[:, 1] = True
+    with tokens_removed(view, batch, removed, "zero") as changed:
+        gone = view.logits(view.hidden(changed), changed)
+    assert not torch.isclose(gone, view.logits(view.hidden(batch), batch)).any()
+
+
+def test_what_needs_a_description_is_refused_by_name(view, rows):
+    batch = Batch.collate(rows, 0)
+    assert {name for name, method in EVERY.items() if not method.missing(view.family.capabilities)} == KNOWN
+    for name in EVERY.keys() - KNOWN:
+        with pytest.raises(UnsupportedMethod, match=rf"^{name} needs .*, which {view.family.name} .* 'generic' do not"):
+            EVERY[name](view, batch)
+    with pytest.raises(UnsupportedMethod, match=r"of the full embedding needs .*: ask for embedding 'partial'"):
+        METHODS["gradient_x_input"](view, batch, embedding="full")
+    with pytest.raises(UnsupportedMethod, match="relevance of attention heads needs attention weights"):
+        METHODS["gradient_l1"](view, batch, heads=True)
+
+
+def test_the_model_is_bit_identical_afterwards(view, rows):
+    before = stock(view, rows[0])
+    for name in sorted(KNOWN):
+        METHODS[name](view, Batch.collate(rows, 0), **FEW.get(name, {}))
+        assert torch.equal(stock(view, rows[0]), before), name
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
+    described = tiny_model(family)
+    generic = view_of(described.model, "generic")
+    rows = ragged_rows(described)
+    for name, options in (("gradient_l2", {}), ("integrated_gradients", {"steps": 2}), ("occlusion", {})):
+        wanted = explain(name, described, rows, **options)
+        torch.testing.assert_close(explain(name, generic, rows, **options), wanted, **CLOSE)
+
+
+def test_loading_says_the_way_out_and_takes_it(tmp_path):
+    view = made("rembert", "float32")
+    view.model.save_pretrained(tmp_path)
+    with pytest.raises(
+        UnsupportedModel, match=r"no family describes 'rembert' models; .*; with family: generic, methods t"
+    ):
+        load_model(tmp_path)
+    loaded = load_model(tmp_path, family="generic")
+    assert loaded.kind == view.kind
+    batch = Batch.collate(ragged_rows(view), 0)
+    for parameter, other in zip(loaded.model.parameters(), view.model.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+    torch.testing.assert_close(loaded.hidden(batch), view.hidden(batch))
+    with pytest.raises(UserError, match="a model's family is 'generic', or that which describes it: not 'bert'"):
+        load_model(tmp_path, family="bert")
+
+
+REFUSED = {
+    "t5 models are encoder-decoders, which the family 'generic' does not serve": ("t5", {}),
+    "EsmForMaskedLM says one thing of tokens, another of embeddings": (
+        "esm",
+        {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},
+    ),
+    "XLNetLMHeadModel looks at what stands behind, as no causal model does": (
+        "xlnet",
+        {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24},
+    ),
+    "are supported with problem_type=.* only, not multi_label": (
+        "rembert",
+        {**MODELS["rembert classifier"][1], "problem_type": "multi_label_classification"},
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_model_that_no_method_would_explain_is_refused_when_loaded(message):
+    family, config = REFUSED[message]
+    with pytest.raises(UnsupportedModel, match=message) as error:
+        random_model(AutoConfig.for_model(family, **config), family="generic")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", ["camembert", "bloom", "rembert"])
+@pytest.mark.parametrize("vocabulary", [2, 5, 6])
+def test_a_vocabulary_may_be_smaller_than_what_a_model_is_tried_on(family, vocabulary):
+    config = AutoConfig.for_model(family, **{**MODELS[family][1], "vocab_size": vocabulary, "eos_token_id": 1})
+    view = random_model(config, dtype="float64", family="generic")
+    row = {"input_ids": [view.config.pad_token_id == 0] * 4, "position": 3, "target_id": 0, "foil_id": 1}
+    row["input_ids"] = [int(one) for one in row["input_ids"]]
+    relevance = METHODS["occlusion"](view, Batch.collate([row], 0))
+    torch.testing.assert_close(relevance.logit_target[0], stock(view, row)[0], **CLOSE)
+
+
+PADDING = {"xlm-roberta": "counts", "camembert": "counts", "mpnet": "counts", "rembert": "reads", "bloom": "reads"}
+PADDED = {
+    **_MORE,
+    "max_position_embeddings": 44,
+    "pad_token_id": 1,
+    "n_layer": 2,
+    "n_head": 4,
+    "input_embedding_size": 8,
+}
+
+
+@pytest.mark.parametrize("family", PADDING)
+def test_a_padding_token_inside_a_text_is_read_as_the_stock_model_reads_it_or_refused(family):
+    config = AutoConfig.for_model(family, **PADDED)
+    view = random_model(config, family="generic")
+    rows = ragged_rows(view, lengths=(6, 5))
+    rows[1]["input_ids"][1] = view.config.pad_token_id
+    batch = Batch.collate(rows, 1)
+    if PADDING[family] == "counts":
+        with pytest.raises(UnusableRows, match="row 1 of the batch: the text holds the padding token 1"):
+            METHODS["occlusion"](view, batch)
+        return
+    relevance = METHODS["occlusion"](view, batch)
+    for i, row in enumerate(rows):
+        torch.testing.assert_close(relevance.logit_target[i], stock(view, row)[row["target_id"]], rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():
+    model = AutoModelForTokenClassification.from_config(AutoConfig.for_model("rembert", **MODELS["rembert"][1]))
+    wanted = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
+    with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {wanted}"):
+        view_of(model, "generic")

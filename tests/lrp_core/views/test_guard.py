@@ -1,0 +1,198 @@
+"""Numbers follow from the sample and the weights alone: not from the caller's state, nor from another thread."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jobs.methods import METHODS, applicable
+from lrp_core import Batch, UnsupportedModel, UnusableRows
+from lrp_core.opening.model import view_of
+from lrp_core.readers.attention import around_attention
+from tests.tiny import ragged_rows, tiny_model
+
+
+def methods_of(view):
+    return applicable(view.family.capabilities)
+
+
+def explained(view, batch):
+    """Tokens and explained numbers by method."""
+    result = {method.name: method(view, batch) for method in methods_of(view)}
+    return {name: (relevance.tokens, relevance.explained) for name, relevance in result.items()}
+
+
+def assert_same(result, expected):
+    for name, numbers in expected.items():
+        for one, other in zip(result[name], numbers, strict=True):
+            assert torch.equal(one, other), name
+
+
+# the caller's state
+
+
+def test_parameters_that_require_gradients_change_no_number_and_still_do_afterwards(view, batch):
+    expected = explained(view, batch)
+    view.model.requires_grad_(True)
+    assert_same(explained(view, batch), expected)
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in view.model.parameters())
+
+
+def test_training_mode_after_wrapping_drops_nothing_out_and_is_restored(family):
+    dropout = {"bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"), "gpt2": ("resid_pdrop", "attn_pdrop")}
+    view = tiny_model(family, **dict.fromkeys(dropout.get(family, ("attention_dropout",)), 0.5))
+    batch = Batch.collate(ragged_rows(view), 0)
+    expected = explained(view, batch)
+    frozen = view.blocks[0].module
+    view.model.train()
+    frozen.eval()
+    assert_same(explained(view, batch), expected)
+    assert {module.training for module in frozen.modules()} == {False}
+    assert view.model.training
+    assert view.blocks[1].module.training
+
+
+def test_autocast_of_the_caller_changes_no_number(family):
+    view = tiny_model(family, dtype="float32")
+    batch = Batch.collate(ragged_rows(view), 0)
+    expected = explained(view, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same(explained(view, batch), expected)
+        assert torch.is_autocast_enabled("cpu")
+
+
+# threads
+
+
+@pytest.mark.parametrize("pair", [("lrp", "attnlrp"), ("lrp", "attention_rollout"), ("attnlrp_explicit", "lrp")])
+def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
+    plain = view.model(input_ids=batch.input_ids).logits
+    expected = {name: METHODS[name](view, batch).tokens for name in pair}
+
+    def repeat(name):
+        return [METHODS[name](view, batch).tokens for _ in range(15)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for name, own in zip(pair * 2, pool.map(repeat, pair * 2), strict=True):
+            assert all(torch.equal(tokens, expected[name]) for tokens in own), name
+    assert torch.equal(view.model(input_ids=batch.input_ids).logits, plain)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
+    assert view.config._attn_implementation == "sdpa"
+
+
+def test_two_views_of_one_model_wait_for_each_other(view, batch):
+    views = (view, view_of(view.model))
+    expected = [METHODS[name](view, batch).tokens for name in ("lrp", "attnlrp")]
+
+    def repeat(one, name):
+        return [METHODS[name](one, batch).tokens for _ in range(15)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for own, wanted in zip(pool.map(repeat, views, ("lrp", "attnlrp")), expected, strict=True):
+            assert all(torch.equal(tokens, wanted) for tokens in own)
+
+
+def test_scopes_of_models_that_share_a_config_may_overlap(view):
+    twin = view_of(type(view.model)(view.config).double())
+    assert twin.config is view.config
+    config = view.config
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(around_attention(view, {}, stock="eager"))
+    assert twin.config._attn_implementation == "sdpa"
+    second.enter_context(around_attention(twin, {}))
+    assert view.config._attn_implementation == "closelook_eager"
+    first.close()
+    assert twin.config._attn_implementation == "closelook_sdpa"
+    second.close()
+    assert twin.config is view.config is config
+    assert config._attn_implementation == "sdpa"
+
+
+# rows
+
+
+def test_a_position_without_a_token_is_an_error_that_names_the_rows(view, batch):
+    for position in (torch.tensor([8, 3, 10]), torch.tensor([-1, 3, 10])):
+        for method in methods_of(view):
+            with pytest.raises(UnusableRows, match="rows 0, 2 of the batch: the position") as error:
+                method(view, replace(batch, position=position))
+            assert (error.value.rows, error.value.reason) == ((0, 2), "no_position")
+
+
+def test_a_token_outside_the_vocabulary_is_an_index_error_that_names_the_row(view, batch):
+    outside = batch.input_ids.clone()
+    outside[1, 2] = view.vocab
+    for broken in (
+        replace(batch, input_ids=outside),
+        replace(batch, target_ids=torch.tensor([3, -1, 3])),
+        replace(batch, foil_ids=torch.tensor([3, view.vocab, 3])),
+    ):
+        for method in methods_of(view):
+            with pytest.raises(IndexError, match="row 1 of the batch: token index out of range"):
+                method(view, broken)
+
+
+def test_more_tokens_than_the_model_takes_are_an_error_that_names_the_row(view):
+    fits = Batch.collate(ragged_rows(view, lengths=(view.max_length, 5)), 0)
+    too_long = Batch.collate(ragged_rows(view, lengths=(5, view.max_length + 1)), 0)
+    for method in methods_of(view):
+        assert method(view, fits).tokens.isfinite().all()
+        with pytest.raises(UnusableRows, match=f"row 1 of the batch: the model takes {view.max_length}") as error:
+            method(view, too_long)
+        assert (error.value.rows, error.value.reason) == ((1,), "too_long")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_an_error_that_names_the_rows(view, batch, value):
+    ids = torch.full_like(batch.input_ids, 3)
+    ids[0, 1] = ids[2, 0] = 7
+    unusual = replace(batch, input_ids=ids, target_ids=torch.tensor([4] * 3), foil_ids=torch.tensor([5] * 3))
+    view.token_embedding.weight.data[7] = value
+    for method in methods_of(view):
+        with pytest.raises(UnusableRows, match=r"rows 0, 2 of the batch: .*not finite") as error:
+            method(view, unusual)
+        assert (error.value.rows, error.value.reason) == ((0, 2), "logits_not_finite")
+
+
+def test_rows_of_padding_alone_stand_for_no_sample(view, batch):
+    mask = batch.attention_mask.clone()
+    mask[1] = 0
+    for method in methods_of(view):
+        assert not method(view, replace(batch, attention_mask=mask)).tokens[1].any(), method.name
+
+
+def test_the_error_of_unusable_rows_survives_pickling():
+    error = pickle.loads(pickle.dumps(UnusableRows(range(12), "too_long", "drop them")))
+    assert error.rows == tuple(range(12))
+    assert str(error) == "rows 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... of the batch: drop them"
+
+
+# holes in the mask
+
+
+def test_hidden_tokens_inside_a_sample_are_as_good_as_absent(view):
+    rows = ragged_rows(view, lengths=(8, 5))
+    without = [{**row, "input_ids": row["input_ids"][:1] + row["input_ids"][2:]} for row in rows]
+    for row in without:
+        row["position"] -= 1
+    holed = Batch.collate(rows, 0)
+    holed.attention_mask[:, 1] = 0
+    for method in methods_of(view):
+        if method.name == "random":  # drawn for the whole row of ids
+            continue
+        expected, relevance = method(view, Batch.collate(without, 0)), method(view, holed)
+        torch.testing.assert_close(relevance.explained, expected.explained, rtol=1e-5, atol=1e-6, msg=method.name)
+        seen = torch.cat([relevance.tokens[:, :1], relevance.tokens[:, 2:]], 1)
+        torch.testing.assert_close(seen, expected.tokens, rtol=1e-5, atol=1e-6, msg=method.name)
+        assert not relevance.tokens[:, 1].any()
+
+
+def test_a_norm_whose_weights_were_taken_away_is_refused_when_wrapped(view):
+    norm = view.norms()[-1].module
+    norm.weight = None
+    path = next(name for name, module in view.model.named_modules() if module is norm)
+    with pytest.raises(UnsupportedModel, match=f"the norm {path} has no weights"):
+        view_of(view.model)

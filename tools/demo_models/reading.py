@@ -1,0 +1,160 @@
+"""Training of the demo's model that answers from one of several passages; seeded like others.
+
+Which person a word of a passage is about is not told by the word. Left alone, training stays for long where the model
+says what any of the passages says. So a second loss asks the first layer for that person at every token, along
+directions that are drawn once and are no part of the model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from evaluation.benchmark.demo import generate, lexicon
+from evaluation.benchmark.demo.passages import SOURCES, Reading, readings
+from evaluation.benchmark.views import tokenise
+from lrp_core.opening.model import view_of
+from lrp_core.readers.readout import over_vocabulary, rows_for
+from lrp_core.records.types import Batch, span_row
+from lrp_core.views.view import ModelView
+from tools.demo_models import fitting
+from tools.demo_models.tokenizer import build
+
+_MAX_LENGTH = 256
+_LAYERS, _WIDTH = 3, 64
+_VOCABULARY = 1000
+_FEWEST = 2  # passages of a training text
+_ASKED = 4  # questions that follow the passages of one training text
+_SHARPNESS = 4.0  # of the second loss: its logits are so many times the parts along the directions
+_LLAMA = {"num_key_value_heads": fitting.HEADS, "intermediate_size": 2 * _WIDTH, "tie_word_embeddings": True}
+_NONE = -100  # of labels: what cross entropy leaves out
+
+
+@dataclass(frozen=True)
+class ReadingRecipe(fitting.Recipe):
+    """Hyperparameters of a model that answers from passages."""
+
+    steps: int = 2500
+    batch: int = 16
+    learning_rate: float = 4e-3
+    persons_weight: float = 0.3  # of the second loss
+
+
+def train(name: str, out: Path, recipe: ReadingRecipe) -> dict[str, float]:
+    """Train one model, write it with its tokenizer and card into `out`, and return its accuracy."""
+    meaning = "Share of {n:,} draws (seed {seed}) not seen in training of whose answer every token is the likeliest:"
+    card = fitting.Card("Accuracy", meaning)
+    seen = list(islice(readings(recipe.seed, "train", _FEWEST), recipe.pool))
+    texts = [reading.prompt + reading.answer for reading in seen[:3000]]
+    tokenizer = build("llama", texts, _MAX_LENGTH, whole=lexicon.answers(), size=_VOCABULARY)
+    torch.manual_seed(recipe.seed)
+    model = new_model(tokenizer)
+    persons = Persons.of(tokenizer)
+    generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
+
+    def losses() -> dict[str, Tensor]:
+        batch = fitting.sampled(seen, recipe, generator)
+        answers, of_persons = losses_of(model, tokenizer, batch, persons, rng)
+        return {SOURCES: answers, "persons": recipe.persons_weight * of_persons}
+
+    def measure(trained: PreTrainedModel) -> dict[str, float]:
+        return {SOURCES: accuracy(view_of(trained), tokenizer, recipe.evaluated, recipe.seed + 1)}
+
+    return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """A freshly initialised Llama: three layers of width 64."""
+    config = fitting.config_of("llama", _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **_LLAMA)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+@dataclass(frozen=True)
+class Persons:
+    """The persons of the language: the number of each token's [V], _NONE of others, and a direction for each [N, D]."""
+
+    numbers: Tensor
+    directions: Tensor
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Persons:
+        """Directions are drawn from torch's generator."""
+        persons = lexicon.kinds()["person"]
+        ids = [tokenizer(f" {person}", add_special_tokens=False)["input_ids"][0] for person in persons]
+        numbers = torch.full((len(tokenizer),), _NONE)
+        numbers[ids] = torch.arange(len(persons))
+        return cls(numbers, normalize(torch.randn(len(persons), _WIDTH), dim=-1))
+
+    def last_named(self, ids: Tensor) -> Tensor:
+        """The number of the person that was last named at each of the tokens `ids` [B, T], _NONE before any."""
+        named = self.numbers[ids] != _NONE
+        places = torch.arange(ids.shape[1]).expand_as(ids)
+        last = torch.where(named, places, -1).cummax(dim=1).values
+        return torch.where(last >= 0, self.numbers[ids.gather(1, last.clamp_min(0))], _NONE)
+
+
+def losses_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    several: Sequence[Reading],
+    persons: Persons,
+    rng: random.Random,
+) -> tuple[Tensor, Tensor]:
+    """Mean cross entropy of the tokens of answers, of texts with several questions about their passages; and of the
+    persons last named, in the states behind the first layer.
+    """
+    texts, spans = zip(*(_with_questions(reading, rng) for reading in several), strict=True)
+    inputs = tokenizer(list(texts), padding=True, return_offsets_mapping=True, return_tensors="pt")
+    ids, mask, starts = inputs["input_ids"], inputs["attention_mask"], inputs["offset_mapping"][..., 0]  # [B, T]
+    answers = torch.zeros_like(starts, dtype=torch.bool)
+    for row, asked in enumerate(spans):
+        for start, end in asked:
+            answers[row] |= (starts[row] >= start) & (starts[row] < end)
+    labels = ids.masked_fill(~answers | (mask == 0), _NONE)
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, output_hidden_states=True)
+    logits = _SHARPNESS * output.hidden_states[1] @ persons.directions.T  # [B, T, N]
+    named = persons.last_named(ids).masked_fill(mask == 0, _NONE)
+    return output.loss, cross_entropy(logits.transpose(1, 2), named, ignore_index=_NONE)
+
+
+def _with_questions(reading: Reading, rng: random.Random) -> tuple[str, list[tuple[int, int]]]:
+    """The passages with several questions and answers behind them, and where the answers are."""
+    order = rng.sample(range(len(reading.facts)), min(_ASKED, len(reading.facts)))
+    asked = [reading.asked, *((at,) for at in order if at not in reading.asked)]
+    text, spans = "", []
+    for some in asked:
+        some_asked = replace(reading, asked=some)
+        text += some_asked.prompt if not text else some_asked.prompt[some_asked.prompt.index(" Question:") :]
+        spans.append((len(text), len(text) + len(some_asked.answer)))
+        text += some_asked.answer
+    return text, spans
+
+
+@torch.no_grad()
+def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, n: int, seed: int) -> float:
+    """Share of `n` draws not seen in training every token of whose answer is the likeliest behind those before.
+
+    Raises RuntimeError where a draw does not fit the tokenizer.
+    """
+    drawn = generate(SOURCES, n, seed)
+    rows, rejects = tokenise(drawn, tokenizer, kind=view.kind, max_length=view.max_length, words="all")
+    if rejects:
+        raise RuntimeError(f"{len(rejects)} draws do not fit the tokenizer: {rejects[0]['reason']}")
+    right = 0
+    for part in fitting.split(rows_for(view, rows)):
+        spans = [span_row(row, row["position"] - len(row["answer_ids"]) + 1, row["answer_ids"]) for row in part]
+        batch = Batch.collate(spans, view.pad_id)
+        state = view.prediction(view.hidden(batch), batch)  # [B, G, D]
+        _, likeliest = over_vocabulary(view, state.flatten(0, 1))
+        assert batch.span_ids is not None
+        right += int((likeliest.view_as(batch.span_ids) == batch.span_ids).all(1).sum())
+    return right / n
