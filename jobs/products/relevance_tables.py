@@ -1,4 +1,4 @@
-"""Relevance as rows of the store's schemas."""
+"""Turns explained batches into rows of the store's schemas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from lrp_core.rules.boundaries import REASONS
 def cell_table(
     product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
+    """The table of one cell, and its rejects: samples without anything to explain or with numbers that are not finite.
+
+    A table has the schema of `product` in precision `dtype`, a row for each sample and request (of layers and heads,
+    for each layer or pooling, too).
+    """
     schema = schema_of(product, dtype)
     columns = named(KEPT[product].columns) if product in KEPT else relevance_columns
     tables: list[pa.Table] = []
@@ -42,6 +46,7 @@ def cell_table(
 
 
 def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
+    """The timings of all passes over a unit's batches, in schema RUNTIME."""
     rows = [
         {
             "batch_id": f"{unit}/{i}",
@@ -63,14 +68,18 @@ def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device:
 
 
 def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
-    """`timed`, and of `earlier` what is of other methods."""
+    """`timed`, and before it the rows of `earlier` whose passes `timed` does not have."""
     return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
 
 
 def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
-    """Rows of the batch, by index, that give this cell nothing."""
+    """Rejects, by index of the row in the batch, for rows that the cell cannot have.
+
+    These are all rows if no request could be computed, for want of foils, and rows for which some request's relevance
+    is not finite.
+    """
     names = [row["sample_id"] for row in batch.rows]
-    if not requests:  # a batch without foils, asked for contrasts alone
+    if not requests:  # the batch has no foils, and all requests are contrastive
         detail = "a contrastive explanation needs a foil"
         return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
     finite = torch.ones(len(names), dtype=torch.bool)
@@ -83,6 +92,7 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
 def relevance_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table with a row for each of the rows `keep`: the relevance of tokens and pixels, logits and residual."""
     residual, foil = relevance.residual, relevance.logit_foil
     columns: dict[str, Any] = {
         "sample_id": [batch.rows[i]["sample_id"] for i in keep],
@@ -110,6 +120,7 @@ def relevance_columns(
 def labels_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """As `relevance_columns`, for the relevance of tokens to one label, with the label's number as `label_id`."""
     of_target = relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
     shared = {name: of_target[name] for name in schema.names if name != "label_id"}
     label = pa.array([request.label] * len(keep), schema.field("label_id").type)
@@ -117,14 +128,14 @@ def labels_columns(
 
 
 def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """The rows `keep` of `values` [B, T], padded on the right, each as long as the ids in this column."""
+    """The rows `keep` of `values` [B, T], without padding: each as long as the row's tokens in column `ids`."""
     lengths = [len(batch.rows[i][ids]) for i in keep]
     flat = torch.cat([values[i, :length] for i, length in zip(keep, lengths, strict=True)])
     return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
 def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """Relevance of pixels, row by row, or nulls."""
+    """The relevance of pixels of the rows `keep` as lists of H * W numbers; nulls if there is none."""
     if relevance.pixels is None:
         return pa.nulls(len(keep), kind)
     flat = relevance.pixels[keep].flatten(1)  # [n, H * W]
@@ -132,12 +143,14 @@ def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Arra
 
 
 def _torch_type(kind: pa.ListType) -> torch.dtype:
+    """The torch type of the numbers in lists of type `kind`."""
     return torch.float64 if kind.value_type == pa.float64() else torch.float32
 
 
 def heads_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table for each pooling, with a row for each of `keep`: the relevance of heads, a list of L * H numbers."""
     if relevance.heads is None:
         raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
     tables = []
@@ -158,6 +171,7 @@ def heads_columns(
 def layers_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table for each layer, with a row for each of `keep`: the relevance of tokens in that layer's map."""
     if relevance.layers is None:
         raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
     tables = []
@@ -182,6 +196,10 @@ def layers_columns(
 def neurons_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table with a row for each of the rows `keep`: the neurons with the largest relevance, in lists.
+
+    A row has each layer's total, too, and relevance at layer boundaries if it was computed.
+    """
     if relevance.neurons is None:
         raise ValueError(f"{request.method} gave no relevance of neurons, which its record promises in `given`")
     assert batch.names is not None
@@ -197,7 +215,7 @@ def neurons_columns(
             "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
         }
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
+            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # without experts, no last reason
             kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
@@ -205,9 +223,11 @@ def neurons_columns(
 
 
 def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:
+    """Lists of these lengths, cut from `flat` one after another."""
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
 
 
 def _floats(values: torch.Tensor, keep: list[int]) -> np.ndarray:
+    """The entries `keep` of a tensor [B], in float64."""
     return values[keep].double().numpy()

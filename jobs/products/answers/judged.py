@@ -1,4 +1,4 @@
-"""The sources of one answer by several methods: their claims, the prompts still to be run, and the judgement."""
+"""The sources of one answer by several methods: claims, the further prompts that are run, and the judgement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lrp_core.records.ablated import Ablated
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.explained import LOG_PROB
 
-_LENGTHS = frozenset(range(64))  # powers of two: the memory of passes is not measured
+_LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 
 def entries_of(
@@ -36,9 +36,9 @@ def entries_of(
     record: Row,
     maps: Mapping[Part, Mapping[str, np.ndarray]],
 ) -> dict[Part, list[dict[str, Any]]]:
-    """Rows of the schema of sources, of one sample and way.
+    """Rows of schema SOURCES for one sample and one way of removal, by part.
 
-    `record` are its ablations, `maps` the relevance of its tokens [T] by explanation.
+    `record` is the sample's row of ablations, `maps` has the relevance of its tokens [T] by part and explanation.
     """
     first = next(iter(nodes.values()))
     sample = _sample(row, record, first.seed)
@@ -58,6 +58,10 @@ def entries_of(
 
 
 def _sample(row: Row, record: Row, seed: int) -> Sample:
+    """The sample as claims are judged on it.
+
+    `ties`, a random order of its units, decides between units of equal relevance.
+    """
     digest = hashlib.sha256(f"ties:{seed}:{row['sample_id']}".encode()).digest()
     ties = np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(row["unit_spans"]))
     random = {gone: np.array(masks) for gone, masks in zip(record["random_gone"], record["random"], strict=True)}
@@ -66,11 +70,12 @@ def _sample(row: Row, record: Row, seed: int) -> Sample:
 
 
 def _method(opened: Opened, node: SourcesNode) -> Method:
+    """The record of a node's method, with the options that were chosen."""
     return opened.options.methods[node.artifact.method].configured(**node.chosen)
 
 
 def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The claims of a method; those of rules are screened by leave-one-out, too."""
+    """The claims of a method. Those of methods that need rules, as AttnLRP, are also screened by leave-one-out."""
     if not node.requests:
         return list(claims.of_ablations(sample, method))
     own = []
@@ -83,11 +88,15 @@ def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: M
 
 
 def _pooled(node: SourcesNode, row: Row, tokens: np.ndarray) -> np.ndarray:
+    """The relevance of a prompt's units, pooled from that of its tokens [T]."""
     return of_units(tokens, np.array(row["units"]), len(row["unit_spans"]), node.pool)
 
 
 def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Sequence[Claim]) -> Ablated:
-    """The sample's ablations with those of the units that claims find most relevant."""
+    """The sample's ablations, and in addition those without the units that claims find most relevant.
+
+    These prompts are run here.
+    """
     masks = claims.masks_to_run(sample, every)
     if not len(masks):
         return sample.ablated
@@ -112,8 +121,9 @@ def _parts(
     row: Row,
     sample: Sample,
 ) -> dict[Part, dict[str, list[list[float]]]]:
-    """The relevance of units for each of several sentences of the answer, by explanation, of samples that the report
-    shows.
+    """For samples that the report shows: the relevance of units to each sentence of the answer.
+
+    By part and explanation, a list of units' relevance for each sentence.
     """
     told: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
@@ -137,6 +147,7 @@ def _parts(
 
 
 def _explainer(opened: Opened, nodes: Sequence[SourcesNode]) -> Explainer:
+    """The explainer for the requests of these nodes. It measures no memory."""
     options = opened.options
     methods = dict(options.methods) | {node.artifact.method: _method(opened, node) for node in nodes}
     settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}

@@ -1,4 +1,7 @@
-"""Relevance of the sources of answers, of every method, and how well it tells what answers do when sources go."""
+"""The sources of answers: how relevant each unit of the prompt is to the answer, by every method.
+
+Each method is judged by what happens to the answer when the units that it finds relevant are removed.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ from jobs.store import Artifact, Ledger
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 _RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
 
-Maps = dict[str, dict[str, np.ndarray]]  # relevance of tokens [T] by sample and explanation
+Maps = dict[str, dict[str, np.ndarray]]  # relevance of tokens [T] by sample id and explanation
 
 
 def nodes(run: Run) -> Iterator[SourcesNode]:
-    """A node for each method of every model and task whose answers are ablated."""
+    """A node for each method, of every model and task whose answers are ablated."""
     of_place: dict[tuple[str, str], list[AblationsNode]] = {}
     for node in ablations.nodes(run):
         of_place.setdefault((node.artifact.model, node.artifact.task), []).append(node)
@@ -39,6 +42,7 @@ def nodes(run: Run) -> Iterator[SourcesNode]:
 
 
 def _nodes(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode]) -> Iterator[SourcesNode]:
+    """The nodes of one model and task; `ablated` are its ablations, one node for each way of removal."""
     settings, place = run.config.ablations, ablated[0].artifact
     assert settings is not None
     for cell in model.cells:
@@ -50,6 +54,7 @@ def _nodes(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode]) -> Iter
 
 
 def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: str, cell: Cell | None) -> SourcesNode:
+    """The node of the method `name`; `cell` is its relevance of tokens, None for methods that use ablations only."""
     settings, first = run.config.ablations, ablated[0]
     assert settings is not None
     inputs = model.inputs[first.artifact.task]
@@ -81,12 +86,13 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
 
 
 def _of_first_embedding(cell: Cell) -> tuple[Any, ...]:
+    """The requests of a cell that have the embedding of its first request."""
     first = cell.requests[0].embedding
     return tuple(request for request in cell.requests if request.embedding == first)
 
 
 def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One for each method, of a task whose samples or weights are absent."""
+    """The expected number of nodes by precision: one for each method that can explain answers."""
     settings, records = config.ablations, configured(config)
     if settings is None or not ablations.expected(config, model, task, methods):
         return {}
@@ -96,7 +102,7 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """The units of the ablations; each part has the shards of relevance and of ablations that have its samples."""
+    """The units of the ablations. `inputs` of a part: shards of its relevance, and of the ablations of each way."""
     first = nodes[0]
     inputs = first.plan.inputs[first.artifact.task]
     of_ways = {made.method: made for made in first.made_of if made.product == "ablations"}
@@ -111,12 +117,13 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def _relevance_by_sample(ledger: Ledger, node: Node) -> dict[str, str]:
+    """For each sample id, the path of its shard of relevance; empty for methods that use ablations only."""
     relevance = [made for made in node.made_of if made.product == "relevance"]
     return shards_by_sample(ledger, relevance[0]) if relevance else {}
 
 
 def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
-    """The shard that has a sample, by its id."""
+    """For each sample id, the path of the shard of ablations that has the sample."""
     return {
         sample: path
         for path in ledger.files(artifact)
@@ -125,11 +132,12 @@ def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
 
 
 def _shards(known: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    """The paths, each once, of the shards that have the samples `names`."""
     return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The sources of a batch of answers by every method, judged by the same ablations."""
+    """The sources of a batch of answers by every method, all judged by the same ablations."""
     from jobs.products.answers.judged import entries_of
 
     names = [row["sample_id"] for row in rows]
@@ -143,9 +151,9 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         there = {}
         for part, node in nodes.items():
             if any(sample not in records for records in ablated.values()):
-                rejects[part].append(Reject(sample, NO_ABLATIONS, "its ablations were rejected"))
+                rejects[part].append(Reject(sample, NO_ABLATIONS, "the ablations of this sample were rejected"))
             elif node.requests and sample not in maps[part]:
-                rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} rejected it"))
+                rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} has no relevance of it"))
             else:
                 there[part] = node
         for way, records in ablated.items() if there else ():
@@ -156,13 +164,16 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _ablations(opened: Opened, shards: Sequence[str], names: Sequence[str]) -> dict[str, Row]:
-    """The ablations of samples, by their ids."""
+    """The rows of ablations of the samples `names`, by sample id."""
     rows = opened.store.read(shards, ABLATIONS).to_pylist() if shards else []
     return {row["sample_id"]: row for row in rows if row["sample_id"] in names}
 
 
 def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -> Maps:
-    """The relevance of tokens by the explanations that the node asks for."""
+    """The relevance of tokens [T] of the samples `names`, by sample id and explanation.
+
+    Explanations alone tell requests apart, since all requests of a node have the same embedding.
+    """
     asked = {(request.explanation, request.embedding) for request in node.requests}
     maps: Maps = {}
     for path in part.inputs[0]:
