@@ -73,14 +73,17 @@ def close(
     written = [path.rpartition("/")[2] for path in accounts]
     files = {path: file for account in accounts.values() for path, file in account.files.items()}
     files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
+    by_row = sum(account.batches_by_row for account in accounts.values())
+    fallbacks = {"batches_halved": reports.splits, "batches_by_row": by_row}
     entries: dict[str, Any] = {"shards": written, "model": _model(node), "rejects": dict(rejects.counts)}
+    entries["fallbacks"] = fallbacks
     failing = False
     accounted = True
     if computed is not None:
         accounted = computed + rejects.counts.total() == node.samples
         tolerated = max(FEW, run.config.max_failed_share * node.samples) if computed else 0
         failing = rejects.failed > tolerated
-        entries |= {"rows": node.samples, "explained": computed, "fallbacks": {"batches_halved": reports.splits}}
+        entries |= {"rows": node.samples, "explained": computed}
     complete = len(written) == len(shards) and accounted and not failing
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
@@ -171,4 +174,4 @@ def _read_account(store: Store, product: Product, node: Node, path: str) -> Acco
         return None
     of_samples = "sample_id" in shard.table.column_names
     count = pc.count_distinct(shard.table["sample_id"]).as_py() if of_samples else None
-    return Account(count, shard.rejects, files=files)
+    return Account(count, shard.rejects, files=files, batches_by_row=shard.origin.batches_by_row)

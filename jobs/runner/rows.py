@@ -33,6 +33,7 @@ class Outcome:
     values: list[Values] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     splits: int = 0  # batches that were halved for want of memory
+    batches_by_row: int = 0  # batches whose rows were computed one by one
 
     def of(self, part: Part) -> list[Any]:
         """The values of one part, in the order of batches."""
@@ -102,6 +103,7 @@ class _Batches:
     def _compute_suspects(self, rows: Sequence[Row]) -> None:
         """Compute rows one by one, each noted in the store before it runs. A row that ended a worker is a reject."""
         attempts = self.opened.attempts
+        self.outcome.batches_by_row += 1
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"
             has_ended_worker = attempts.note_row(mark)

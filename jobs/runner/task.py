@@ -23,6 +23,7 @@ class Account:
     rejects: list[dict[str, Any]]  # rows of REJECT
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
+    batches_by_row: int = 0  # batches whose rows were computed one by one
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -9,7 +9,7 @@ import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -28,8 +28,10 @@ _SMALL_BYTES = 1 << 20
 _HELD_AT_ONCE = 8  # shards, which a reader of one after another has in memory
 #: Errors of reading a file that is no Parquet, or not as it was written; other schemas are among them.
 NOT_PARQUET = (OSError, pa.ArrowException, ValueError)
-#: In a shard's metadata: its rejects, and which unit of which artifact it holds, in how many rows.
+#: In a shard's metadata: its rejects, which unit of which artifact it holds, in how many rows, and how many batches of
+#: the unit were computed row by row, where any were.
 _REJECTS_KEY, _KEY, _UNIT, _ROWS = b"closelook.rejects", b"closelook.key", b"closelook.unit", b"closelook.rows"
+_BATCHES_BY_ROW = b"closelook.batches_by_row"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Origin:
 
     key: str  # of the artifact
     unit: str  # name
+    batches_by_row: int = field(default=0, compare=False)  # whose rows were computed one by one
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ class Store(Files):
             footer[_REJECTS_KEY] = json.dumps(rejects.to_pylist(), ensure_ascii=False).encode()
         if origin is not None:
             named = {_KEY: origin.key, _UNIT: origin.unit, _ROWS: str(table.num_rows)}
+            if origin.batches_by_row:
+                named[_BATCHES_BY_ROW] = str(origin.batches_by_row)
             footer |= {name: value.encode() for name, value in named.items()}
         return self.write_parts(path, [table], schema.with_metadata(footer))
 
@@ -312,14 +317,14 @@ def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:
     """The origin in a file's metadata; None where it names none, or another number of rows than there are."""
     if named.get(_ROWS) != str(rows).encode() or not {_KEY, _UNIT} <= named.keys():
         return None
-    return Origin(named[_KEY].decode(), named[_UNIT].decode())
+    return Origin(named[_KEY].decode(), named[_UNIT].decode(), int(named.get(_BATCHES_BY_ROW, 0)))
 
 
 def _without_footer(table: pa.Table) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The table without what the file's metadata holds beside its schema, and the rejects from there."""
     metadata = dict(table.schema.metadata)
     rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
-    for name in (_KEY, _UNIT, _ROWS):
+    for name in (_KEY, _UNIT, _ROWS, _BATCHES_BY_ROW):
         metadata.pop(name, None)
     return table.replace_schema_metadata(metadata), rejects
 
@@ -331,10 +336,10 @@ def _leaves(schema: pa.Schema) -> tuple[list[str], list[str]]:
     """
     floats: list[str] = []
     others: list[str] = []
-    for field in schema:
-        path, kind = field.name, field.type
+    for column in schema:
+        path, kind = column.name, column.type
         while pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
-        columns = floats if pa.types.is_floating(kind) else others
-        columns.append(path)
+        leaves = floats if pa.types.is_floating(kind) else others
+        leaves.append(path)
     return floats, others

@@ -1,6 +1,7 @@
 """Products of a run under chaos, held against those of an undisturbed one: equal, named by the root, or false.
 
-A batch that ended several workers is computed row by row, so its numbers are equal but for rounding.
+A batch that ended several workers is computed row by row, so its numbers are equal but for rounding. Manifests record
+how many such batches there were: what they, and the manifests of its sources, record none of must be equal.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +25,7 @@ from jobs.store.records import artifact_in
 
 #: Products that are no function of the configuration: times, and memory beside them.
 _OF_TIME = ("bench", "runtime")
-_ROUNDING = 1e-4  # of the largest number of a column, or of a printed number
+ROUNDING = 1e-4  # that numbers may differ by where a batch was computed row by row, of the largest in their file
 #: Tables and figures of the report that tell of them, by the beginnings of their names.
 _TABLES_OF_TIME = ("largest_batches", "leaderboard", "memory", "runtime", "seconds_by_length")
 
@@ -33,7 +35,7 @@ class Comparison:
     """Files of an undisturbed run by how they are found in another root."""
 
     equal: int = 0
-    rounded: list[str] = field(default_factory=list)  # numbers differ by rounding alone
+    rounded: dict[str, float] = field(default_factory=dict)  # by how much of the file's largest number they differ
     named: list[str] = field(default_factory=list)  # they differ, and the root's manifests say why
     lost: list[str] = field(default_factory=list)  # not there, or not complete
     false: list[str] = field(default_factory=list)  # they differ, and nothing says so
@@ -48,15 +50,17 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
     result = Comparison()
     wanted, there = _manifests(undisturbed), _manifests(store)
     incomplete = {name for name in wanted if there.get(name, {}).get("state") != "complete"}
-    differing, owners = _differing(wanted, there), _owners(wanted)
+    differing, by_row, owners = _differing(wanted, there), _by_row(there), _owners(wanted)
     for path in _paths(undisturbed):
         owner = owners.get(path)
         if owner in incomplete or not store.exists(path):
             result.lost.append(path)
-        elif store.read_bytes(path) == undisturbed.read_bytes(path):
+            continue
+        expected, found = undisturbed.read_bytes(path), store.read_bytes(path)
+        if found == expected:
             result.equal += 1
-        elif equal_but_for_rounding(undisturbed.read_bytes(path), store.read_bytes(path), path):
-            result.rounded.append(path)
+        elif owner in by_row and (difference := rounding(expected, found, path)) <= ROUNDING:
+            result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
         else:
@@ -64,14 +68,21 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
     return result
 
 
-def equal_but_for_rounding(wanted: bytes, found: bytes, path: str) -> bool:
-    """True if two files of this path hold the same rows, with numbers that differ by less than `_ROUNDING`."""
+def rounding(wanted: bytes, found: bytes, path: str) -> float:
+    """The largest difference between fractional numbers of two files of this path, relative to the largest in `wanted`.
+
+    Infinite where anything else differs, or a file cannot be read.
+    """
     columns = _columns_of_csv if path.endswith(".csv") else _columns_of_parquet
     try:
         ours, theirs = columns(found), columns(wanted)
     except (pa.ArrowInvalid, OSError, ValueError):
-        return False
-    return ours.keys() == theirs.keys() and all(_near(ours[name], theirs[name]) for name in theirs)
+        return math.inf
+    if ours.keys() != theirs.keys():
+        return math.inf
+    difference = max(_difference(ours[name], theirs[name]) for name in theirs)
+    largest = max(_largest(column) for column in theirs.values())
+    return difference / largest if difference else 0.0
 
 
 def _columns_of_csv(data: bytes) -> dict[str, pa.Array]:
@@ -101,12 +112,30 @@ def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
     return columns
 
 
-def _near(found: pa.Array, wanted: pa.Array) -> bool:
+def _difference(found: pa.Array, wanted: pa.Array) -> float:
+    """The largest difference between numbers of two columns; infinite where they differ otherwise."""
+    if found.equals(wanted):
+        return 0.0
     if not pa.types.is_floating(wanted.type) or found.type != wanted.type or len(found) != len(wanted):
-        return bool(found.equals(wanted))
-    ours, theirs = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (found, wanted))
-    largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
-    return np.allclose(ours, theirs, rtol=0, atol=_ROUNDING * largest, equal_nan=True)
+        return math.inf
+    ours, theirs = _numbers(found), _numbers(wanted)
+    is_finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~is_finite], theirs[~is_finite], equal_nan=True):
+        return math.inf
+    difference = np.abs(ours - theirs)[is_finite].max(initial=0)
+    return math.inf if np.isnan(difference) else float(difference)
+
+
+def _largest(column: pa.Array) -> float:
+    """The largest absolute value of a column of fractional numbers; 0 for other columns."""
+    if not pa.types.is_floating(column.type):
+        return 0.0
+    numbers = _numbers(column)
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)
 
 
 def _paths(store: Store) -> Iterator[str]:
@@ -132,13 +161,25 @@ def _manifests(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def _differing(wanted: Mapping[str, Mapping[str, Any]], there: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The artifacts with other rejects than in the undisturbed root, those that are made of them, and the report."""
-    differing = {name for name in wanted if there.get(name, {}).get("rejects") != wanted[name].get("rejects")}
+    """The artifacts with other rejects than in the undisturbed root, and what is made of them."""
+    return _with_made(
+        (name for name in wanted if there.get(name, {}).get("rejects") != wanted[name].get("rejects")), there
+    )
+
+
+def _by_row(there: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The artifacts of which batches were computed row by row, and what is made of them."""
+    return _with_made((name for name in there if there[name].get("fallbacks", {}).get("batches_by_row")), there)
+
+
+def _with_made(names: Iterable[str], there: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """These artifacts, those that are made of them, and the report."""
+    found = set(names)
     while True:
-        made = {name for name in there if differing.intersection(there[name].get("made_of", ()))}
-        if made <= differing:
-            return differing | ({"report"} if differing else set())
-        differing |= made
+        made = {name for name in there if found.intersection(there[name].get("made_of", ()))}
+        if made <= found:
+            return found | ({"report"} if found else set())
+        found |= made
 
 
 def _owners(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
