@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from evaluation.benchmark.forgotten import name_of
@@ -17,6 +17,8 @@ from jobs.store.files import Files, StoreError
 from jobs.store.shards import Store
 
 _PATH = "forgotten.json"
+_TURN_BYTES = 8
+_FIRST, _LAST = bytes(_TURN_BYTES), b"\xff" * _TURN_BYTES
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Forgotten:
 
     salt: str = ""
     ids: tuple[str, ...] = ()  # salted hashes, in hex
-    #: By placeholder and seed, the hash by which the sample was drawn into random subsets, in hex.
+    #: By placeholder and seed, a number in hex that keeps the sample's turn among all others when subsets are drawn.
     draws: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: By the hash of views without the samples, the hash that keys of artifacts were made of.
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -40,17 +42,33 @@ class Forgotten:
         store.write_bytes(_PATH, json.dumps(asdict(self), indent=1, sort_keys=True).encode())
         store.forget_kept("forgotten")
 
-    def with_sample(self, sample_id: str, seeds: Iterable[int | str]) -> Forgotten:
-        """With this sample, which subsets of these seeds keep counting in."""
+    def with_samples(self, names: Collection[str], every: Iterable[str], seeds: Iterable[int | str]) -> Forgotten:
+        """With the samples of these names, which subsets of these seeds keep counting in.
+
+        `every` has the ids of all samples of the root, placeholders included.
+        """
         salted = replace(self, salt=self.salt or secrets.token_hex(16))
-        hashed = salted.hashed(sample_id)
-        drawn = {str(seed): draw_of(seed, sample_id).hex() for seed in seeds}
-        ids = tuple(dict.fromkeys((*self.ids, hashed)))
-        return replace(salted, ids=ids, draws={**self.draws, name_of(hashed): drawn})
+        new = {name: salted.name(name) for name in names if salted.hashed(name) not in self.ids}
+        draws: dict[str, dict[str, str]] = {placeholder: {} for placeholder in new.values()}
+        others = dict.fromkeys(every)
+        for seed in seeds:
+            turns = {sample: self.draw(seed, sample) for sample in (*others, *new)}
+            for name, placeholder in new.items():
+                turn = turns.pop(name)
+                earlier = max((other for other in turns.values() if other < turn), default=_FIRST)
+                later = min((other for other in turns.values() if other > turn), default=_LAST)
+                turns[placeholder] = _between(earlier, later)
+                draws[placeholder][str(seed)] = turns[placeholder].hex()
+        ids = (*self.ids, *map(salted.hashed, new))
+        return replace(salted, ids=ids, draws={**self.draws, **draws})
 
     def hashed(self, sample_id: str) -> str:
         """The salted hash of an id."""
         return hashlib.sha256(f"{self.salt}:{sample_id}".encode()).hexdigest()
+
+    def name(self, sample_id: str) -> str:
+        """The id of the placeholder that a sample has once it is forgotten."""
+        return name_of(self.hashed(sample_id))
 
     def placeholder(self, sample_id: str | None) -> str | None:
         """The id of the sample's placeholder; None of a sample that is not forgotten."""
@@ -60,7 +78,7 @@ class Forgotten:
         return name_of(hashed) if hashed in self.ids else None
 
     def draw(self, seed: int | str, sample_id: str) -> bytes:
-        """The hash by which a sample, or the one that it stands for, is drawn into subsets of this seed."""
+        """The bytes by which a sample is drawn into subsets of this seed: its hash, or a placeholder's turn."""
         known = self.draws.get(sample_id, {}).get(str(seed))
         return draw_of(seed, sample_id) if known is None else bytes.fromhex(known)
 
@@ -68,6 +86,13 @@ class Forgotten:
 def draw_of(seed: int | str, sample_id: str) -> bytes:
     """The hash by which a sample is drawn into random subsets: those whose hashes come first are."""
     return hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()
+
+
+def _between(earlier: bytes, later: bytes) -> bytes:
+    """The roundest number of 8 bytes between the first bytes of two hashes: it tells their order and hardly more."""
+    low, high = int.from_bytes(earlier[:_TURN_BYTES]), int.from_bytes(later[:_TURN_BYTES])
+    place = max(0, (low ^ high).bit_length() - 1)  # the first bit in which they differ
+    return (high >> place << place).to_bytes(_TURN_BYTES)
 
 
 def _read(files: Files) -> Forgotten:

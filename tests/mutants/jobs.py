@@ -30,6 +30,22 @@ MUTANTS = (
         "::test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbers",
     ),
     Mutant(
+        "forgotten_samples_leave_plain_hashes",
+        "Whoever guesses a forgotten id finds it by its hash.",
+        "jobs/store/forgotten.py",
+        "turns[placeholder] = _between(earlier, later)",
+        "turns[placeholder] = turn",
+        "tests/jobs/store/test_forget.py::test_other_samples_keep_their_turns_and_no_hash_of_an_id_is_kept",
+    ),
+    Mutant(
+        "settings_are_renamed_with_samples",
+        "A setting that is the same word as a forgotten id becomes its placeholder.",
+        "jobs/commands/roots/notes.py",
+        "if isinstance(value, str) and field in _IDS:",
+        "if isinstance(value, str):",
+        "tests/jobs/store/test_forget.py::test_only_ids_of_samples_are_renamed_in_records_of_runs",
+    ),
+    Mutant(
         "placeholders_are_explained",
         "A model explains the zeros of a placeholder, and means count it.",
         "jobs/runner/worker.py",

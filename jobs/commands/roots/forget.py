@@ -7,7 +7,7 @@ next run makes it again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +18,7 @@ from evaluation.benchmark.forgotten import FORGOTTEN, blanked, replaced, sample_
 from evaluation.benchmark.samples import Row
 from evaluation.benchmark.sources.own import ids_of
 from evaluation.schema import REJECT
+from jobs.commands.roots.notes import rename_samples
 from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.settings import SelectConfig
@@ -31,7 +32,6 @@ from jobs.store.manifests import PACK
 from jobs.store.records import artifact_in, is_complete
 from lrp_core.records.types import UserError
 
-_NOTES = ("runs", "logs", "attempts")  # folders of JSON that may name a sample
 _BLANKS: Mapping[str, Callable[[Row, str], Row]] = {
     "benchmark": lambda row, name: sample_placeholder(name),
     "views": blanked,
@@ -55,15 +55,15 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
     """
     with run_lock(store):
         ledger = Ledger(store)
-        names, known = _names(ledger, asked), Forgotten.of(store)
-        forgotten = known
-        for name in names:
-            forgotten = forgotten.with_sample(name, (config.seed, (config.select or SelectConfig()).draw))
+        known, ids = Forgotten.of(store), _ids(ledger)
+        names = _names(ids, asked)
+        forgotten = known.with_samples(names, ids, (config.seed, (config.select or SelectConfig()).draw))
         every = list(_held(ledger, forgotten))
         held = [one for one in every if one.paths]
         if not held and any(known.placeholder(name) is None for name in asked):
             raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give its `sample_id`")
         _with_digests(ledger, forgotten, held).save(store)
+        rename_samples(store, {name: forgotten.name(name) for name in names})
         removed = _removed(every, held)
         for one in removed:
             ledger.discard(one.artifact)
@@ -72,7 +72,6 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
         for one in sorted(kept, key=lambda one: ("views", "benchmark").count(one.artifact.product)):
             _rewrite(ledger, forgotten, one)
         _rewrite_unlisted(ledger, forgotten, every)
-        _rename(store, forgotten, names)
         store.delete(PACK)
         store.pack_manifests()
     for one in kept:
@@ -82,17 +81,22 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
     say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report are to be made again")
 
 
-def _names(ledger: Ledger, asked: Sequence[str]) -> list[str]:
-    """The ids that are asked for, and the `sample_id` of samples that users gave such an id."""
-    names = dict.fromkeys(asked)
+def _ids(ledger: Ledger) -> dict[str, set[str]]:
+    """The ids that users gave to each sample of the root, by its `sample_id`."""
+    ids: dict[str, set[str]] = defaultdict(set)
     for _, record in ledger.records("benchmark"):
         artifact = artifact_in(record)
         for path in ledger.files(artifact) if artifact is not None else ():
             table = ledger.store.read_any(path)[0]
             for sample, meta in zip(table["sample_id"].to_pylist(), table["meta"].to_pylist(), strict=True):
-                if set(asked).intersection(filter(None, ids_of(meta))):
-                    names[sample] = None
-    return list(names)
+                ids[sample].update(filter(None, ids_of(meta)))
+    return ids
+
+
+def _names(ids: Mapping[str, set[str]], asked: Sequence[str]) -> list[str]:
+    """The ids that are asked for, and the `sample_id` of samples that users gave such an id."""
+    named = (sample for sample, of_users in ids.items() if of_users.intersection(asked))
+    return list(dict.fromkeys((*asked, *named)))
 
 
 def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -> Forgotten:
@@ -234,16 +238,6 @@ def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Hel
             _rewrite_file(store, forgotten, path, FORGOTTEN)
         else:
             store.delete(path)
-
-
-def _rename(store: Store, forgotten: Forgotten, names: Sequence[str]) -> None:
-    """Put the placeholders' ids for those of the samples in records, logs and notes of runs."""
-    for path in (path for folder in _NOTES for path in store.files(folder, "", recursive=True)):
-        before = content = store.read_bytes(path)
-        for name in names:
-            content = content.replace(name.encode(), str(forgotten.placeholder(name)).encode())
-        if content != before:
-            store.write_bytes(path, content)
 
 
 def _reject(name: str, stage: str) -> Row:
