@@ -52,13 +52,15 @@ class MemoryNeeds:
         held = 2 if view.family.gate is None else 3  # tensors as wide as the MLP
         if "new" in view.activation_name:
             held = _COMPOSED
+        widest = max(block.mlp_width for block in view.blocks)
+        embeds_positions = view.family.position_embedding is not None
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,
             head_dim=view.head_dim,
             d_model=view.d_model,
-            mlp_width=held * max(block.mlp_width for block in view.blocks),
-            residual_copies=2 if post_norm else 3 + (view.family.position_embedding is not None),
+            mlp_width=held * widest,
+            residual_copies=2 if post_norm else 3 + embeds_positions,
             model_bytes=view.dtype.itemsize,
             work_bytes=work.itemsize,
             post_norm=post_norm,

@@ -29,7 +29,8 @@ from lrp_core.opening.model import view_of
 from lrp_core.records.explained import LINEAR
 
 #: Numbers of samples, and their tokens, whose memory is compared with its prediction.
-SHAPES, QUICK_SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)), ((1, 16), (4, 8))
+SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384))
+QUICK_SHAPES = ((1, 16), (4, 8))
 REQUESTS = [Request("alti_logit", explanation, "none") for explanation in LINEAR]
 
 

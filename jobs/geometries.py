@@ -130,7 +130,10 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
 
 
 def _constants_of(name: str) -> dict[str, Any]:
-    return next((fields for beginning, fields in _CONSTANTS.items() if name.startswith(beginning)), {})
+    for beginning, fields in _CONSTANTS.items():
+        if name.startswith(beginning):
+            return fields
+    return {}
 
 
 GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for name, *sizes in _TABLE}

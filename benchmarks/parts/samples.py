@@ -14,7 +14,10 @@ from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, random_model
 
 #: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.
-LENGTHS = {"causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26), "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54)}
+LENGTHS = {
+    "causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26),
+    "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54),
+}
 
 
 def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:

@@ -55,10 +55,13 @@ def _of_worths() -> Iterable[Measure]:
         yield Measure(f"drop_y_{gone}", AGAINST["y"], f"drop {gone}")
 
 
-MEASURES = {measure.name: measure for measure in _of_worths()} | {
-    name: Measure(name, EVIDENCE, METRICS[name].label, True, METRICS[name].scale, METRICS[name].unit, (0.0, 1.0))
-    for name in shown(UNITS)
-}
+def _of_evidence() -> Iterable[Measure]:
+    for name in shown(UNITS):
+        metric = METRICS[name]
+        yield Measure(name, EVIDENCE, metric.label, True, metric.scale, metric.unit, (0.0, 1.0))
+
+
+MEASURES = {measure.name: measure for measure in (*_of_worths(), *_of_evidence())}
 
 
 @dataclass(frozen=True)

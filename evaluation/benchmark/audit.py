@@ -26,10 +26,11 @@ def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
     """
     notes = [json.loads(text) for table in tables for text in table["meta"].to_pylist()]
     annotated = [meta for meta in notes if "annotator" in meta]
+    annotators = Counter(meta["annotator"] for meta in annotated)
     agrees = Counter(_AGREES[meta["agrees"]] for meta in annotated)
     attractors = Counter(str(meta["attractors"]) for meta in notes if "attractors" in meta)
     return {
-        "annotators": dict(Counter(meta["annotator"] for meta in annotated)),
+        "annotators": dict(annotators),
         "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
         "agrees": dict(agrees),
         "attractors": dict(sorted(attractors.items())),

@@ -68,11 +68,12 @@ def _view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
     evidence, scope = (encoding.mask(row[name] or None) for name in ("evidence", "scope"))
     if evidence is not None and not any(evidence):
         raise Malformed("the evidence has no token")
+    position = 0 if kind.reads == "first" else len(encoding) - 1
     return view_row(
         row,
         encoding.ids,
         encoding.special.tolist(),
-        0 if kind.reads == "first" else len(encoding) - 1,
+        position,
         target=None if row["score"] is None else 0,
         evidence=evidence,
         scope=scope,

@@ -69,10 +69,11 @@ def sample(
             raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
     for span in (*evidence, *(scope or ())):
         _check(span, text, slot)
-    labelled = (second, label, score) != (None, None, None)
-    content = json.dumps([text, slot, target, foil, *([second, label, score] if labelled else [])])
+    content: list[str | float | None] = [text, slot, target, foil]
+    if (second, label, score) != (None, None, None):
+        content += [second, label, score]
     return {
-        "sample_id": hashlib.sha256(content.encode()).hexdigest()[:20],
+        "sample_id": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20],
         "source": source,
         "text": text,
         "slot": slot,

@@ -202,7 +202,10 @@ class _Manner:
             position, more = len(shared), {"decoder_input_ids": shared}
 
         def extended(mask: np.ndarray) -> list[bool]:
-            return [*mask.tolist(), *(False for _ in behind)]
+            return [*mask.tolist(), *[False] * len(behind)]
+
+        evidence_mask = None if evidence is None else extended(evidence)
+        scope_mask = None if scope is None else extended(scope)
 
         return view_row(
             reading.row,
@@ -211,8 +214,8 @@ class _Manner:
             position,
             target=target,
             foil=foil,
-            evidence=None if evidence is None else extended(evidence),
-            scope=None if scope is None else extended(scope),
+            evidence=evidence_mask,
+            scope=scope_mask,
             **more,
         )
 

@@ -102,18 +102,20 @@ class _Groups:
         sizes = np.array([len(group) for group in groups], np.int64)
         sides = [locations[group[0]].side for group in groups]
         extents = [_extent([locations[at] for at in group]) for group in groups]
+        words = [_word(text, group, *extent) for group, extent in zip(groups, extents, strict=True)]
         of_words = {
             "side": sides,
             "at": _counted(sides),
-            "word": [_word(text, group, *extent) for group, extent in zip(groups, extents, strict=True)],
+            "word": words,
             "special": [special[group[0]] for group in groups],
             "start": [start for start, _ in extents],
             "end": [end for _, end in extents],
             "tokens": sizes,
         }
+        token_sides = [location.side for location in locations]
         of_tokens = {
-            "side": [location.side for location in locations],
-            "at": _counted([location.side for location in locations]),
+            "side": token_sides,
+            "at": _counted(token_sides),
             "token": text.tokens[:count],
             "special": special,
             "start": [location.start for location in locations],

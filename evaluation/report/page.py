@@ -13,7 +13,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -311,14 +312,20 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"stars": stars, "reason": reason, "prose": _prose, "edges": _edges, "choices": _choices}
-    environment.filters |= {
-        "number": lambda value, column: number(value, decimals(value, column), column.signed),
-        "signed": lambda value, column: number(value, decimals(value, column), signed=True),
-        "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
-    }
+    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "spans": _spans}
     environment.globals["smallest_row"] = SMALLEST_ROW  # stays whatever methods are shown
     environment.globals["no_rows"] = NO_ROWS
     return environment
+
+
+def _number(value: float, column: Column, signed: bool | None = None) -> str:
+    """The value as a cell of the column. `signed` shows the sign of positive numbers; None: as the column does."""
+    return number(value, decimals(value, column), column.signed if signed is None else signed)
+
+
+def _spans(columns: Sequence[Column], name: str) -> Any:
+    """The runs of neighbouring columns that agree in the field `name`."""
+    return spans(columns, attrgetter(name))
 
 
 def _prose(text: str) -> Markup:

@@ -179,11 +179,12 @@ def own_device() -> str:
 def placement(share: Share) -> dict[str, Any]:
     """Ray's options of what runs on a share: a task, an actor, or the actors of a pipeline."""
     selectors = share.selectors()
+    fallbacks = [{"label_selector": other} for other in selectors[1:]]
     return {
         "num_gpus": share.gpus,
         "num_cpus": share.cpus,
         "label_selector": selectors[0] if selectors else None,
-        "fallback_strategy": [{"label_selector": other} for other in selectors[1:]] or None,
+        "fallback_strategy": fallbacks or None,
         "runtime_env": _environment_of(share),
     }
 

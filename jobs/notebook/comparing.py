@@ -134,13 +134,14 @@ def compare(
         settings = _model(model, tokenizer, store, dtype)
         resolved = resolve(ModelConfig.model_validate(settings))
         chosen = [methods] if isinstance(methods, str) else methods
+        usual = [record.name for record in usual_methods(resolved.capabilities)]
         keys: dict[str, Any] = {
             "name": "compare",
             "device": device,
             "seed": seed,
             "models": [settings],
             "tasks": _tasks(data, resolved, store, columns, limit),
-            "methods": list(chosen or (record.name for record in usual_methods(resolved.capabilities))),
+            "methods": list(chosen or usual),
             "perturb": {"measures": ["areas"]} if faithfulness else None,
             "report": {"resamples": resamples},
         }

@@ -245,6 +245,7 @@ class _Wanted:
         size = None if is_whole else config.finer(artifact.product)[artifact.task]
         rows = views.rows if is_whole else len(views.subset(size, config.seed))
         method, pass_name = self._described(info, options)
+        variants = dict.fromkeys((request.explanation, request.embedding) for request in requests)
         key_fields: dict[str, Any] = dict(
             product=artifact.product,
             version=VERSION,
@@ -255,7 +256,7 @@ class _Wanted:
             task=views.task,
             dtype=artifact.dtype,
             method=method,
-            variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
+            variants=list(map(list, variants)),
             attention=resolved.config.attn,
             seed=config.seed if not is_whole or info.seeded else None,
             rows=rows,

@@ -166,10 +166,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     variants = sum(len(node.requests) for node in nodes if isinstance(node, CurvesNode))
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
         names = inputs.ids.take(cut.rows).to_pylist()
-        parts = tuple(
-            Part(node, cut.name, tuple(dict.fromkeys(shard_samples[name] for name in names if name in shard_samples)))
-            for node, shard_samples in shards.items()
-        )
+        parts = tuple(Part(node, cut.name, shards_of(names, by_sample)) for node, by_sample in shards.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
 
 
@@ -181,6 +178,11 @@ def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
         for path in ledger.files(relevance)
         for sample in ledger.store.read(path, schema, ["sample_id"])["sample_id"].to_pylist()
     }
+
+
+def shards_of(samples: Sequence[str], by_sample: Mapping[str, str]) -> tuple[str, ...]:
+    """The shards that hold the samples, each shard once; no shard may hold a sample."""
+    return tuple(dict.fromkeys(by_sample[sample] for sample in samples if sample in by_sample))
 
 
 def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:

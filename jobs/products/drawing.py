@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -252,23 +252,35 @@ class Drawing:
 
 def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[dict[str, Any]]]:
     """Yield the columns of each variant's curves: an entry for each of its `scores` and each order (MoRF, LeRF)."""
-    is_area = curves.flips.measure == AREAS
-    areas = {score: curves.areas(score) for score in {*chain(*scores)}} if is_area else {}
-    for at, claim_scores in enumerate(scores):
-        yield [
-            {
-                "order": name,
-                "score": score,
-                "percent": curves.flips.percent,
-                "removed": curves.counts[order],
-                "logit": curves.values(score)[at, order],
-                "probability": None if curves.probability is None else curves.probability[at, order],
-                "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
-                "area": float(areas[score][f"area_{name}"][at]) if is_area else None,
-            }
-            for score in claim_scores
-            for order, name in enumerate(curves.flips.orders)
-        ]
+    areas = {}
+    if curves.flips.measure == AREAS:
+        areas = {score: curves.areas(score) for score in {*chain(*scores)}}
+    for variant, claim_scores in enumerate(scores):
+        rows = []
+        for score, order in product(claim_scores, range(len(curves.flips.orders))):
+            row = _curve(curves, score, variant, order)
+            name = row["order"]
+            row["area"] = float(areas[score][f"area_{name}"][variant]) if areas else None
+            rows.append(row)
+        yield rows
+
+
+def _curve(curves: Curves, score: str, variant: int, order: int) -> dict[str, Any]:
+    """The stored columns of one curve, but for its area."""
+    probability = correct = None
+    if curves.probability is not None:
+        probability = curves.probability[variant, order]
+    if curves.correct is not None:
+        correct = _booleans(curves.correct[variant, order])
+    return {
+        "order": curves.flips.orders[order],
+        "score": score,
+        "percent": curves.flips.percent,
+        "removed": curves.counts[order],
+        "logit": curves.values(score)[variant, order],
+        "probability": probability,
+        "correct": correct,
+    }
 
 
 def _booleans(values: np.ndarray) -> list[bool | None]:

@@ -253,18 +253,19 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
         together.setdefault(asked, []).append(row)
     swept = [_swept(opened, first, orders, asked, orders_asked) for asked, orders_asked in together.items()]
-    every = Hits(
-        tuple(name for hits in swept for name in hits.samples),
-        np.concatenate([hits.right for hits in swept], axis=2),
-        np.concatenate([hits.evaluated for hits in swept], axis=1),
-        swept[0].removed,
-        sum(hits.splits for hits in swept),
-    )
+    samples: list[str] = []
+    splits = 0
+    for hits in swept:
+        samples += hits.samples
+        splits += hits.splits
+    right = np.concatenate([hits.right for hits in swept], axis=2)
+    evaluated = np.concatenate([hits.evaluated for hits in swept], axis=1)
+    every = Hits(tuple(samples), right, evaluated, swept[0].removed, splits)
     part_hits: dict[Part, Hits] = {}
     start = 0
     for part in parts:
         end = start + len(part.inputs)
-        part_hits[part] = replace(every, right=every.right[start:end], evaluated=every.evaluated[start:end])
+        part_hits[part] = replace(every, right=right[start:end], evaluated=evaluated[start:end])
         start = end
     return part_hits
 

@@ -93,28 +93,39 @@ def relevance_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     """A table with a row for each of the rows `keep`: the relevance of tokens and pixels, logits and residual."""
-    residual, foil = relevance.residual, relevance.logit_foil
+    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
+    decoder_relevance = pa.nulls(len(keep), kind)
+    if of_decoder is not None:
+        decoder_relevance = _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
     columns: dict[str, Any] = {
-        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-        "explanation": [request.explanation] * len(keep),
+        **_of_variant(batch, request, keep),
         "embedding": [request.embedding] * len(keep),
         "relevance": _of_tokens(batch, "input_ids", relevance.tokens, keep, schema.field("relevance").type),
         "explained": _floats(relevance.explained, keep),
-        "residual": None if residual is None else _floats(residual, keep),
-        "logit_target": _floats(relevance.logit_target, keep),
-        "logit_foil": None if foil is None else _floats(foil, keep),
-        "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+        "residual": _floats(relevance.residual, keep),
+        **_of_logits(batch, relevance, keep),
+        "pixels": _pixels(relevance, keep, schema.field("pixels").type),
+        "decoder_relevance": decoder_relevance,
     }
-    nothing = pa.nulls(len(keep), pa.float64())
-    filled = {k: nothing if v is None else v for k, v in columns.items()}
-    filled["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
-    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
-    filled["decoder_relevance"] = (
-        pa.nulls(len(keep), kind)
-        if of_decoder is None
-        else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
-    )
-    return [pa.table(filled, schema=schema)]
+    return [pa.table(columns, schema=schema)]
+
+
+def _of_variant(batch: ExplainedBatch, request: Request, keep: list[int]) -> dict[str, list[str]]:
+    """The samples `keep` of the batch and the request's explanation, by column."""
+    return {
+        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+        "explanation": [request.explanation] * len(keep),
+    }
+
+
+def _of_logits(batch: ExplainedBatch, relevance: Relevance, keep: list[int]) -> dict[str, Any]:
+    """The logits of target and foil of the samples `keep`, and the predicted tokens, by column."""
+    predicted = [batch.rows[i].get("predicted_id") for i in keep]
+    return {
+        "logit_target": _floats(relevance.logit_target, keep),
+        "logit_foil": _floats(relevance.logit_foil, keep),
+        "predicted_id": pa.array(predicted, pa.int32()),
+    }
 
 
 def labels_columns(
@@ -156,13 +167,11 @@ def heads_columns(
     tables = []
     for p, pooling in enumerate(POOLINGS):
         values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
+        lengths = [values.shape[1]] * len(keep)
         columns = {
-            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-            "explanation": [request.explanation] * len(keep),
+            **_of_variant(batch, request, keep),
             "pooling": [pooling] * len(keep),
-            "relevance": _ragged(
-                values.flatten().numpy(), [values.shape[1]] * len(keep), schema.field("relevance").type
-            ),
+            "relevance": _ragged(values.flatten().numpy(), lengths, schema.field("relevance").type),
         }
         tables.append(pa.table(columns, schema=schema))
     return tables
@@ -176,18 +185,14 @@ def layers_columns(
         raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
     tables = []
     lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
-    foil = pa.nulls(len(keep), pa.float64()) if relevance.logit_foil is None else _floats(relevance.logit_foil, keep)
     for layer in range(relevance.layers.shape[1]):
         flat = torch.cat([relevance.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
         columns = {
-            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-            "explanation": [request.explanation] * len(keep),
+            **_of_variant(batch, request, keep),
             "embedding": [request.embedding] * len(keep),
             "layer": [layer + 1] * len(keep),
             "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
-            "logit_target": _floats(relevance.logit_target, keep),
-            "logit_foil": foil,
-            "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+            **_of_logits(batch, relevance, keep),
         }
         tables.append(pa.table(columns, schema=schema))
     return tables
@@ -228,6 +233,6 @@ def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.L
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
 
 
-def _floats(values: torch.Tensor, keep: list[int]) -> np.ndarray:
-    """The entries `keep` of a tensor [B], in float64."""
-    return values[keep].double().numpy()
+def _floats(values: torch.Tensor | None, keep: list[int]) -> np.ndarray | pa.Array:
+    """The entries `keep` of a tensor [B], in float64; nulls if there is no tensor."""
+    return pa.nulls(len(keep), pa.float64()) if values is None else values[keep].double().numpy()

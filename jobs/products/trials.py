@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,14 +187,10 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
         if np.isfinite(np.add(morf, lerf)).any():
             kept.append({"sample_id": sample, "area_morf": morf, "area_lerf": lerf})
             continue
-        rejects = {
-            name: [
-                *explained[name].rejects,
-                *drawn.rejects,
-                *(r for curve in curves for r in curve.rejects[name].values()),
-            ]
-            for name in names
-        }
+        rejects: dict[str, list[Reject]] = {}
+        for name in names:
+            of_curves = [curve.rejects[name].values() for curve in curves]
+            rejects[name] = [*explained[name].rejects, *drawn.rejects, *chain(*of_curves)]
         lost.append(_why(sample, rejects))
     splits = drawn.splits + sum(batch.splits for batch in curves) + max(made.splits for made in explained.values())
     return Made(pa.Table.from_pylist(kept, schema=SCHEMA), tuple(lost), splits)

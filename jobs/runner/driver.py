@@ -68,13 +68,15 @@ class Group:
 
     def unread(self, run: Run) -> Unread:
         """The missing units, to be read in their turn."""
-        source, units = self.product.source, [unit for unit, _ in self.missing]
-        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit in units]
+        source = self.product.source
+        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit, _ in self.missing]
+        has_samples = any(unit_rows is not None for unit_rows in rows)
+        with_rows = source(run, self.nodes[0]) if source is not None and self.missing else None
         return Unread(
             tasks=[self.task(*unit) for unit in self.missing],
-            inputs=self.plan.inputs[self.place.task] if any(of is not None for of in rows) else None,
+            inputs=self.plan.inputs[self.place.task] if has_samples else None,
             rows=rows,
-            with_rows=None if source is None or not units else source(run, self.nodes[0]),
+            with_rows=with_rows,
         )
 
     @property

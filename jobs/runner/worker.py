@@ -96,12 +96,14 @@ class Worker:
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         rejected = explained_by_none([_samples_of(account.rejects) for account in accounts.values()])
+        reasons = [[asdict(node), why] for node, why in failed.items()]
+        written = {path: account.to_json() for path, account in accounts.items()}
         return {
-            "accounts": json.dumps({path: account.to_json() for path, account in accounts.items()}),
+            "accounts": json.dumps(written),
             "rejects": len(rejected),
             "explained": json.dumps(explained),
             "splits": splits,
-            "result": json.dumps([[asdict(node), why] for node, why in failed.items()]) if failed else None,
+            "result": json.dumps(reasons) if failed else None,
         }
 
     @contextmanager

@@ -22,7 +22,14 @@ PACK = f"{FOLDER}/_packed"  # Parquet of the schema _PACKED
 FEW = 8  # manifests that are read file by file rather than packed, where a request takes its time
 FEW_LOCAL = 1000  # the same of a local root
 _SECOND_NS = 10**9
-_PACKED = pa.schema([("path", pa.string()), ("time_ns", pa.int64()), ("size", pa.int64()), ("content", pa.binary())])
+_PACKED = pa.schema(
+    [
+        ("path", pa.string()),
+        ("time_ns", pa.int64()),
+        ("size", pa.int64()),
+        ("content", pa.binary()),
+    ]
+)
 
 #: A version of a file: its path, with its time of change in ns and its size.
 Version = tuple[str, tuple[int, int]]

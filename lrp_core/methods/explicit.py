@@ -25,7 +25,7 @@ from lrp_core.device.precision import unrounded
 from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
 from lrp_core.readers.attention import Kernel, around_attention
-from lrp_core.records.explained import explained_by
+from lrp_core.records.explained import explained_by, relevance_of
 from lrp_core.records.types import Batch, Relevance, Request
 from lrp_core.rules.activation import soft_cap
 from lrp_core.rules.heads import HeadRelevance
@@ -71,16 +71,12 @@ def explain_many(
             if collected is not None:
                 collected.begin({"relevance": lambda relevance, _: relevance})
             (relevance,) = torch.autograd.grad(state, leaf, final.detach() * gradient, retain_graph=True)  # [B, T, D]
+            pooled = None if collected is None else collected.pooled("relevance")
             parts = {"full": relevance, "partial": relevance * token.detach() / stabilised(full, epsilon)}
             for request in requests:
                 if request.explanation == explanation:
-                    results[request] = Relevance(
-                        tokens=parts[request.embedding].sum(-1).masked_fill(batch.attention_mask == 0, 0),
-                        explained=explained.detach(),
-                        logit_target=logits[:, 0].detach(),
-                        logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-                        heads=None if collected is None else collected.pooled("relevance"),
-                    )
+                    tokens = parts[request.embedding].sum(-1).masked_fill(batch.attention_mask == 0, 0)
+                    results[request] = relevance_of(tokens, logits, explained, heads=pooled)
     return {request: results[request] for request in requests}
 
 
@@ -97,14 +93,13 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
         for module in activations:
             hook = module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach()))
             undo.callback(hook.remove)
-        for experts in (block.experts for block in view.blocks if block.experts is not None):
-            hook = experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
-            undo.callback(hook.remove)
-            undo.callback(experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
-        around = {
-            block.attention: partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
-            for layer, block in enumerate(view.blocks)
-        }
+        around = {}
+        for layer, block in enumerate(view.blocks):
+            around[block.attention] = partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
+            if block.experts is not None:
+                hook = block.experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
+                undo.callback(hook.remove)
+                undo.callback(block.experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
         undo.enter_context(around_attention(view, around, stock="eager"))
         undo.enter_context(_Propagating(epsilon))
         yield
@@ -133,11 +128,12 @@ class _Propagating(TorchFunctionMode):
         self.rules: dict[Callable[..., Any], Callable[..., Tensor]] = {
             nn.functional.linear: partial(linear_rule, epsilon=epsilon),
             torch.addmm: lambda bias, x, weight: linear_rule(x, weight.T, bias, epsilon=epsilon),
-            **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__radd__), partial(add_rule, epsilon=epsilon)),
-            **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__rmul__), product_rule),
-            **dict.fromkeys((torch.sigmoid, torch.Tensor.sigmoid), sigmoid_rule),
-            **dict.fromkeys((torch.neg, torch.Tensor.neg), lambda x: identity_rule(x, -x.detach())),
         }
+        sum_rule = partial(add_rule, epsilon=epsilon)
+        self.rules |= dict.fromkeys((torch.add, Tensor.add, Tensor.__radd__), sum_rule)
+        self.rules |= dict.fromkeys((torch.mul, Tensor.mul, Tensor.__rmul__), product_rule)
+        self.rules |= dict.fromkeys((torch.sigmoid, Tensor.sigmoid), sigmoid_rule)
+        self.rules |= dict.fromkeys((torch.neg, Tensor.neg), _negation_rule)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -146,6 +142,10 @@ class _Propagating(TorchFunctionMode):
         if func in self.rules:
             return self.rules[func](*args, **kwargs)
         return func(*map(_wide_number, args), **{name: _wide_number(value) for name, value in kwargs.items()})
+
+
+def _negation_rule(x: Tensor) -> Tensor:
+    return identity_rule(x, -x.detach())
 
 
 def _wide_number(x: Any) -> Any:

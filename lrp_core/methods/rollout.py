@@ -75,9 +75,8 @@ class CrossRollout:
         rows, width = batch.input_ids.shape
         mixed = torch.zeros(rows, batch.every_id.shape[1] - width, width, dtype=wide_dtype(view.dtype))
         self.mixed = mixed.to(batch.input_ids.device)  # [B, U, T]
-        self.of_encoder, self.of_decoder = (
-            torch.eye(size).to(self.mixed).repeat(rows, 1, 1) for size in (width, mixed.shape[1])
-        )
+        self.of_encoder = torch.eye(width).to(self.mixed).repeat(rows, 1, 1)
+        self.of_decoder = torch.eye(mixed.shape[1]).to(self.mixed).repeat(rows, 1, 1)
         self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
         self._batch, self._encoder = batch, view.n_encoder_layers
         self._asking = view.asking(batch, view.n_encoder_layers)[..., None]  # [B, U, 1]

@@ -46,9 +46,8 @@ class Peaks:
     def _stacked(self, which: int, fill: float) -> Tensor:
         layers = to_host([self.of(layer)[which] for layer in range(self.view.n_layers)])
         widest = self.view.n_neurons
-        return torch.stack(
-            [torch.nn.functional.pad(of_layer, (0, widest - of_layer.shape[1]), value=fill) for of_layer in layers], 1
-        )
+        padded = [torch.nn.functional.pad(values, (0, widest - values.shape[1]), value=fill) for values in layers]
+        return torch.stack(padded, 1)
 
 
 @contextmanager

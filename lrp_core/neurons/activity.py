@@ -106,14 +106,15 @@ class Activity:
         layer_part.not_finite += counts[:, BINS]
 
     def _empty(self, layer: int, x: Tensor) -> LayerActivity:
-        width, device = self._view.neuron_names.count(layer), x.device
+        width = self._view.neuron_names.count(layer)
+        counts = partial(torch.zeros, dtype=torch.int64, device=x.device)
         return LayerActivity(
-            torch.full((width, self._top), -torch.inf, dtype=x.dtype, device=device),
-            torch.full((width, self._top), NONE, device=device),
-            torch.zeros((width, self._top), dtype=torch.int64, device=device),
-            torch.zeros(width, dtype=torch.float64, device=device),
-            torch.zeros((width, BINS), dtype=torch.int64, device=device),
-            torch.zeros(width, dtype=torch.int64, device=device),
+            values=torch.full((width, self._top), -torch.inf, dtype=x.dtype, device=x.device),
+            contexts=torch.full((width, self._top), NONE, device=x.device),
+            positions=counts((width, self._top)),
+            total=torch.zeros(width, dtype=torch.float64, device=x.device),
+            histogram=counts((width, BINS)),
+            not_finite=counts(width),
         )
 
 

@@ -108,13 +108,15 @@ class BlockView(AttentionView):
             of_mlp = [path.replace(known.mlp, shared, 1) if path and shared else None for path in of_mlp]
         of_heads = (path for path in (family.query_norm, family.key_norm) if path)
         activation, gate, up, down = (_optional(module, path) for path in of_mlp)
+        added_norms = [NormView.of(module, path, family) for path in family.added_norms]
+        head_norms = [NormView.of(module, path, family) for path in of_heads]
         return cls(
             **cls.parts(module, family),
             module=module,
             attention_norm=NormView.optional(module, family.attention_norm, family),
             mlp_norm=NormView.of(module, family.mlp_norm, family),
-            added_norms=tuple(NormView.of(module, path, family) for path in family.added_norms),
-            head_norms=tuple(NormView.of(module, path, family) for path in of_heads),
+            added_norms=tuple(added_norms),
+            head_norms=tuple(head_norms),
             activation=activation,
             gate=gate,
             up=up,

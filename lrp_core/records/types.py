@@ -122,17 +122,20 @@ class Batch:
         else:
             prefix, prefix_mask = _padded(prefixes, pad_id, "right")
         targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
+        span_positions, span_ids, span_weights = _spans(rows, position)
         return cls(
-            ids,
-            mask,
-            position,
-            targets,
-            None if foils is None else torch.tensor(foils, dtype=torch.int64),
-            None if types is None else _padded(types, 0, side)[0],
-            None if pixels is None else _stacked(pixels),
-            prefix,
-            prefix_mask,
-            *_spans(rows, position),
+            input_ids=ids,
+            attention_mask=mask,
+            position=position,
+            target_ids=targets,
+            foil_ids=None if foils is None else torch.tensor(foils, dtype=torch.int64),
+            token_type_ids=None if types is None else _padded(types, 0, side)[0],
+            pixel_values=None if pixels is None else _stacked(pixels),
+            decoder_input_ids=prefix,
+            decoder_attention_mask=prefix_mask,
+            span_positions=span_positions,
+            span_ids=span_ids,
+            span_weights=span_weights,
         )
 
     @property
@@ -272,11 +275,14 @@ def _spans(rows: Sequence[Mapping[str, Any]], position: Tensor) -> tuple[Tensor 
     if spans is None:
         return None, None, None
     width = max(map(len, spans))
-    padded = [[*span, *[(span[-1][0], span[-1][1], 0.0)] * (width - len(span))] for span in spans]
-    positions, ids = (torch.tensor([[token[at] for token in span] for span in padded]) for at in (0, 1))
+    padded = []
+    for span in spans:
+        last, token, _ = span[-1]
+        padded.append([*span, *[(last, token, 0.0)] * (width - len(span))])
+    # The numbers are exact in float64: positions and ids are far below 2**53.
+    positions, ids, weights = torch.tensor(padded, dtype=torch.float64).unbind(-1)
     moved = position - torch.tensor([row["position"] for row in rows])  # by padding on the left
-    weights = torch.tensor([[token[2] for token in span] for span in padded], dtype=torch.float64)
-    return positions + moved[:, None], ids, weights
+    return positions.long() + moved[:, None], ids.long(), weights.contiguous()
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:

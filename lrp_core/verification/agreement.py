@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -89,13 +90,13 @@ def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, boun
     batch, alone, view = trial.batch([smallest, longest], side), trial.batch([smallest]), trial.view
     length = len(smallest["input_ids"])
     without_padding = slice(length) if side == "right" else slice(-length, None)
-    first = first_difference(
-        view.model,
-        lambda: explained_logits(view, batch),
-        lambda: explained_logits(view, alone),
-        bound,
-        pick=lambda outputs: outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1],
-    )
+
+    def without_neighbour(outputs: Tensor) -> Tensor:
+        return outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1]
+
+    together = partial(explained_logits, view, batch)
+    by_itself = partial(explained_logits, view, alone)
+    first = first_difference(view.model, together, by_itself, bound, pick=without_neighbour)
     where = f"first in {first}" if first else "in no layer of the forward pass"
     return f"{where}, for {named(smallest)} padded on the {side} to {len(longest['input_ids'])} tokens"
 

@@ -113,14 +113,15 @@ class ModelView(ModelParts):
             return self._hidden(batch, token, positions)
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
-        segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
+        options = dict(self.kind.forward_options)
+        if batch.token_type_ids is not None:
+            options["token_type_ids"] = batch.token_type_ids
         return self.model.base_model(
             inputs_embeds=self.tokens(batch) if token is None else token,
             attention_mask=batch.attention_mask,
             position_ids=self.position_ids(batch) if positions is None else positions,
             return_dict=True,
-            **segments,
-            **self.kind.forward_options,
+            **options,
         ).last_hidden_state
 
     # from states to logits

@@ -132,7 +132,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         raise Malformed("the answer has no token")
     if length > max_length:
         raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-    row, units = asked.row, asked.units
+    row, units, prompt = asked.row, asked.units, asked.prompt
     shifted = [asked.written.shifted(unit) for unit in units]
     numbers = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
     lacking = sorted(set(range(len(units))) - set(numbers))
@@ -140,16 +140,21 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         raise Malformed("the units are the whole prompt", "leave out of them what asks for the answer")
     if lacking:
         start, end = units[lacking[0]]
-        raise Malformed("a unit has no token of its own", repr(asked.prompt.text[start:end])[:80])
-    marked = [_shares(unit, row["evidence"]) for unit in units]
-    if row["evidence"] and not any(marked):
-        raise Malformed("the evidence is in no unit")
+        raise Malformed("a unit has no token of its own", repr(prompt.text[start:end])[:80])
     behind = [] if kind.decoder else answer_so_far
-    evidence = None
+    evidence = marked = None
     if row["evidence"]:
-        evidence = [*context.covers(map(asked.written.shifted, row["evidence"])).tolist(), *[False] * len(behind)]
+        marked = [_shares(unit, row["evidence"]) for unit in units]
+        if not any(marked):
+            raise Malformed("the evidence is in no unit")
+        covered = context.covers(map(asked.written.shifted, row["evidence"]))
+        evidence = [*covered.tolist(), *[False] * len(behind)]
     ids = context.ids + behind
-    more: Row = {"decoder_input_ids": answer_so_far} if kind.decoder else {}
+    position = len(ids) - 1
+    more: Row = {}
+    if kind.decoder:
+        position = len(answer_so_far)
+        more["decoder_input_ids"] = answer_so_far
     parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), row["target"], asked.parts)
     spoken, parts = np.unique(parts, return_inverse=True)  # sentences with a token of their own
     shift = int(spoken[0] == NO_UNIT)
@@ -157,15 +162,15 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         row,
         ids,
         [*context.special.tolist(), *[False] * len(behind)],
-        len(answer_so_far) if kind.decoder else len(ids) - 1,
+        position,
         target=answer.ids[-1],
         evidence=evidence,
         answer_ids=answer.ids,
         units=[*numbers, *[NO_UNIT] * len(behind)],
-        unit_spans=[list(unit) for unit in units],
-        unit_evidence=marked if row["evidence"] else None,
-        prompt=asked.prompt.text,
-        turns=None if asked.prompt.turns is None else json.dumps(asked.prompt.turns),
+        unit_spans=list(map(list, units)),
+        unit_evidence=marked,
+        prompt=prompt.text,
+        turns=None if prompt.turns is None else json.dumps(prompt.turns),
         answer=row["target"],
         answer_spans=[list(asked.parts[part]) for part in spoken[shift:]],
         answer_parts=(parts - shift).tolist(),

@@ -83,7 +83,8 @@ def _whole_panel(
         values = cell.largest if part == LARGEST else cell.error
         middle, most = (max(float(statistic(values)), _LEAST) for statistic in _STATISTICS.values())
         bar = ([middle, most], [-at, -at], {"linewidth": 2})
-        lines.append(Line(label(methods, cell.method), [most], [-at], {**colours[cell.method], **POINT}, bars=[bar]))
+        name, look = label(methods, cell.method), {**colours[cell.method], **POINT}
+        lines.append(Line(name, [most], [-at], look, bars=[bar]))
     ends = [x for line in lines for x in line.bars[0][0]]
     limits = {"xlim": (min(ends) / 4, max(ends) * 4), "ylim": (0.7 - len(cells), 0.7)}  # x shows a power of ten
     return Panel(f"{title} · {part}", lines, {"xscale": "log", "yticks": []} | limits)

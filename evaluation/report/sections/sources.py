@@ -170,5 +170,8 @@ def _line(
         name += ", screened"
     if not np.isfinite(ends).all():
         return Line(name, x, y, style)
-    bars = [((x[0], x[0]), (ends[0][0], ends[1][0]), {"linewidth": 1.0})] if len(x) == 1 else []
-    return Line(name, x, y, style, *ends, bars)
+    low, high = ends
+    bars = []
+    if len(x) == 1:
+        bars.append(([x[0], x[0]], [low[0], high[0]], {"linewidth": 1.0}))
+    return Line(name, x, y, style, low, high, bars)

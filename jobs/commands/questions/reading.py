@@ -327,13 +327,15 @@ def _with_word(question: Question, opened: Opened) -> Row:
 def _view(row: Row, question: Question, opened: Opened) -> Row:
     """The sample `row` as the model reads it. Raises UserError where that is impossible."""
     resolved = opened.resolved
+    truncates_later = question.truncate and not resolved.kind.labels
+    max_length = sys.maxsize if truncates_later else resolved.max_length
     views, rejects = tokenise(
         [row],
         opened.tokenizer,
         kind=resolved.kind,
-        max_length=sys.maxsize if question.truncate and not resolved.kind.labels else resolved.max_length,
+        max_length=max_length,
         truncate=question.truncate and resolved.kind.labels,
-        words="first_difference" if question.words == "first_difference" else "single",
+        words=question.words if question.words == "first_difference" else "single",
         decoder_tokenizer=opened.decoder_tokenizer,
     )
     for reject in rejects:

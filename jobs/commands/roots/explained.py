@@ -196,10 +196,12 @@ class _Texts:
             foil = 1 - target if len(labels) == 2 else view["foil_id"]
             return labels[target], None if foil is None else labels[foil]
         before = view["input_ids"] if view["decoder_input_ids"] is None else view["decoder_input_ids"]
-        words = [
-            self._written.of([*before, token])[-1].strip() for token in (target, view["foil_id"]) if token is not None
-        ]
-        return words[0], words[1] if len(words) > 1 else None
+        foil = view["foil_id"]
+        return self._next_word(before, target), None if foil is None else self._next_word(before, foil)
+
+    def _next_word(self, before: Sequence[int], token: int) -> str:
+        """The word that `token` adds behind the tokens `before`."""
+        return self._written.of([*before, token])[-1].strip()
 
     def _probability(self, row: Row) -> float | None:
         """The probability of the decision of a classifier of two labels, which their logits tell; None of others."""

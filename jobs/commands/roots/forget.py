@@ -193,12 +193,14 @@ def _files(ledger: Ledger, one: _Held) -> dict[str, Written] | None:
     hashes = ledger.hashes(one.record)
     if hashes is None:
         return None
-    rows = {name: count for folder in one.record["file_rows"] for name, count in folder.items()}
-    return {
-        path: Written(size, hashes[path], rows.get(path.rpartition("/")[2]))
-        for path, size in sizes_in(one.artifact, one.record).items()
-        if size is not None and path in hashes
-    }
+    rows: dict[str, int] = {}
+    for folder in one.record["file_rows"]:
+        rows |= folder
+    files = {}
+    for path, size in sizes_in(one.artifact, one.record).items():
+        if size is not None and path in hashes:
+            files[path] = Written(size, hashes[path], rows.get(path.rpartition("/")[2]))
+    return files
 
 
 def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> tuple[Written, dict[str, str]]:

@@ -84,27 +84,23 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
     given = [at for at, answer in enumerate(answers) if answer.decision is None]
     probable = dict(zip(given, decisions(opened.view, [rows[at] for at in given], tokens=1), strict=False))
     explained = []
+    is_score = opened.resolved.output == "score"
     for at, answer in enumerate(answers):
         decision = answer.decision or probable.get(at)
-        is_score = opened.resolved.output == "score"
-        explained.append(
-            ExplainedText(
-                {TEXT: answer.question.sentence, SECOND: answer.question.second or ""},
-                [*answer.tokens, *(answer.decoder or ())],
-                [*rows[at]["special_mask"], *_specials(answer)],
-                [*locations[at], *(TokenLocation(DECODER) for _ in answer.decoder or ())],
-                None if is_score else answer.target,
-                answer.foil,
-                None if decision is None else math.exp(decision.log_prob),
-                [_relevance_of(method, answer) for method in answer.methods],
-            )
+        decoder = answer.decoder or ()
+        starts = [number == 0 for number in range(len(decoder))]  # a decoder's start token is special
+        text = ExplainedText(
+            sides={TEXT: answer.question.sentence, SECOND: answer.question.second or ""},
+            tokens=[*answer.tokens, *decoder],
+            special=[*rows[at]["special_mask"], *starts],
+            locations=[*locations[at], *[TokenLocation(DECODER)] * len(decoder)],
+            decision=None if is_score else answer.target,
+            against=answer.foil,
+            probability=None if decision is None else math.exp(decision.log_prob),
+            by_method=[_relevance_of(method, answer) for method in answer.methods],
         )
+        explained.append(text)
     return explained
-
-
-def _specials(answer: Answer) -> list[bool]:
-    """Of what a decoder has seen, its start token is special."""
-    return [not at for at, _ in enumerate(answer.decoder or ())]
 
 
 def _read(answer: Answer) -> ReadText:

@@ -46,14 +46,15 @@ def entries_of(
     told = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
     run = _with_drops(opened, row, way, sample, [claim for own in told.values() for claim in own])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
-    entries = {}
+    entries: dict[Part, list[dict[str, Any]]] = {}
     for part, own in told.items():
         by_chance = methods[part].family == BASELINE
-        entries[part] = [
-            {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
-            | ({"parts": parts.get(part, {}).get(claim.explanation)} if claim.is_whole else {})
-            for claim in own
-        ]
+        entries[part] = []
+        for claim in own:
+            columns = {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
+            if claim.is_whole:
+                columns["parts"] = parts.get(part, {}).get(claim.explanation)
+            entries[part].append(columns)
     return entries
 
 

@@ -22,7 +22,7 @@ from jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
 from jobs.products.answers import ablations
 from jobs.products.answers.ablations import AblationsNode
 from jobs.products.answers.node import SourcesNode
-from jobs.products.curves import shards_by_sample
+from jobs.products.curves import shards_by_sample, shards_of
 from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
 from jobs.store import Artifact, Ledger
 
@@ -58,27 +58,35 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
     settings, first = run.config.ablations, ablated[0]
     assert settings is not None
     inputs = model.inputs[first.artifact.task]
-    requests = () if cell is None else _of_first_embedding(cell)
+    made_of = [node.artifact for node in ablated]
+    requests: tuple[Any, ...] = ()
+    chosen: Mapping[str, Any] = {}
+    relevance_key = None
+    if cell is not None:
+        made_of.append(cell.artifact)
+        requests = _of_first_embedding(cell)
+        chosen = cell.chosen
+        relevance_key = cell.artifact.key
     shown = inputs.subset(settings.shown, run.config.seed, np.array(first.rows))
-    method = configured(run.config)[name].configured(**(cell.chosen if cell else {}))
+    method = configured(run.config)[name].configured(**chosen)
     return SourcesNode(
         artifact=Artifact("sources", model.name, inputs.task, first.artifact.dtype, name),
         key_fields={
             "version": VERSION,
             "schema": titled(SCHEMA),
             "ablations": [node.artifact.key for node in ablated],
-            "relevance": None if cell is None else cell.artifact.key,
+            "relevance": relevance_key,
             "method": method.key(),
             "variants": [[request.explanation, request.embedding] for request in requests],
             "pool": settings.pool,
             "shown": shown.tolist(),
         },
         samples=first.samples,
-        made_of=(*(node.artifact for node in ablated), *(() if cell is None else (cell.artifact,))),
+        made_of=tuple(made_of),
         forwards="sources",
         model=model,
         requests=requests,
-        chosen=cell.chosen if cell else {},
+        chosen=chosen,
         pool=settings.pool,
         seed=run.config.seed,
         shown=frozenset(inputs.ids.take(pa.array(shown)).to_pylist()),
@@ -111,8 +119,8 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     by_node = {node: _relevance_by_sample(run.ledger, node) for node in nodes}
     for unit in ablations.units(run, ablated):
         names = inputs.ids.take(pa.array(unit.rows)).to_pylist()
-        shards = {way: _shards(known, names) for way, known in by_way.items()}
-        parts = tuple(Part(node, unit.name, (_shards(known, names), shards)) for node, known in by_node.items())
+        shards = {way: shards_of(names, by_sample) for way, by_sample in by_way.items()}
+        parts = tuple(Part(node, unit.name, (shards_of(names, known), shards)) for node, known in by_node.items())
         yield Unit(unit.name, parts, unit.rows, tokens=unit.tokens, token_budget=unit.token_budget)
 
 
@@ -129,11 +137,6 @@ def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
         for path in ledger.files(artifact)
         for sample in ledger.store.read(path, ABLATIONS, ["sample_id"])["sample_id"].to_pylist()
     }
-
-
-def _shards(known: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
-    """The paths, each once, of the shards that have the samples `names`."""
-    return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:

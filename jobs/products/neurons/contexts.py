@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -249,19 +250,22 @@ def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
             files[neurons] = store.write_shard(neurons, of_layer.activations(), ACTIVATIONS, origin=part.origin)
             files[contexts] = store.write_shard(contexts, of_layer.contexts(texts), SCHEMA, origin=part.origin)
     parts = [Part(node, part_name(unit)).paths for unit in range(units)]
-    rejects = [reject for contexts, _ in parts for reject in store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])[1]]
+    rejected = []
+    for contexts, _ in parts:
+        _, rejects = store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])
+        rejected += [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects]
     record = {
         "shards": [artifact.shard(layer_name(layer)) for layer in layers],
         "corpus": corpus.record(),
         "boundaries": list(BOUNDARIES),
         **facts,
         "not_finite": int(merged.not_finite.sum()),
-        "rejected": [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects],
+        "rejected": rejected,
         "model": {"identity": node.plan.resolved.identity, "id": node.plan.resolved.config.id},
         "tokenizer": node.plan.tokenizer,
     }
     run.ledger.commit(artifact, record, config=run.settings, files=files)
-    for path in (*(path for pair in parts for path in pair), node.ties_path):
+    for path in chain(*parts, [node.ties_path]):
         store.delete(path)
 
 

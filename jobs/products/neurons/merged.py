@@ -31,11 +31,9 @@ class Merged:
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
         """The activity in the committed part of a `unit`: for each neuron, `top` contexts and SPARE more."""
-        columns = (
-            _padded(table[name], top + SPARE, fill)
-            for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))
-        )
-        activation, context, position = columns
+        activation = _padded(table["activation"], top + SPARE, -np.inf)
+        context = _padded(table["context"], top + SPARE, -1)
+        position = _padded(table["position"], top + SPARE, 0)
         context = np.where(context < 0, NOWHERE, context + unit * UNIT)
         layer, neuron, total, not_finite = (
             table[name].to_numpy() for name in ("layer", "neuron", "total", "not_finite")
@@ -46,8 +44,10 @@ class Merged:
 
     def add(self, other: Merged) -> None:
         """Merge with `other`: add counts, and keep the largest activations; of equal ones the earlier context's."""
-        pairs = ((self.activation, other.activation), (self.context, other.context), (self.position, other.position))
-        self._keep(self.activation.shape[1], *(np.concatenate(pair, 1) for pair in pairs))
+        activation = np.concatenate([self.activation, other.activation], 1)
+        context = np.concatenate([self.context, other.context], 1)
+        position = np.concatenate([self.position, other.position], 1)
+        self._keep(self.activation.shape[1], activation, context, position)
         self.total = self.total + other.total
         self.histogram = self.histogram + other.histogram
         self.not_finite = self.not_finite + other.not_finite

@@ -91,15 +91,15 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
         columns = {
             "layer": np.full(len(total), layer),
             "neuron": np.arange(len(total)),
-            **{
-                name: _lists(of, is_kept)
-                for name, of in (("activation", values), ("context", contexts), ("position", positions))
-            },
+            "activation": _lists(values, is_kept),
+            "context": _lists(contexts, is_kept),
+            "position": _lists(positions, is_kept),
             "total": total,
             "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
             "not_finite": not_finite,
-            **{name: np.full(len(total), count) for name, count in facts.items()},
         }
+        for name, count in facts.items():
+            columns[name] = np.full(len(total), count)
         tables.append(pa.table(columns))
     return pa.concat_tables(tables), sorted(named)
 

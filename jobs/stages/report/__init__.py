@@ -98,10 +98,11 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
         for inputs in model.inputs.values():
             data[f"{inputs.task} · {inputs.tokenizer}"] = inputs.digest
     installed = versions()
+    listed = {name: ", ".join(numbers) or installed[name] for name, numbers in used.items()}
     return Provenance(
         run=config.name,
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        versions={name: ", ".join(numbers) or installed[name] for name, numbers in used.items()},
+        versions=listed,
         data=sorted(data.items()),
         models=[(model.name, model.resolved.identity) for model in plan.models],
     )

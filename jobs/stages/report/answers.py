@@ -42,13 +42,16 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
     for (sample, way), claims in sorted(_claims(run, nodes, shown).items()):
         view = views[sample]
         claims.sort(key=lambda claim: (*rank(methods, claim[0].method), claim[0].explanation))
+        shown_methods = []
+        for variant, row in claims:
+            shown_methods.append(MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()))
         ablating = (number for number, (_, row) in enumerate(claims) if row["ablated"])
         yield entry(
             view["prompt"],
             view["unit_spans"],
             view["answer"],
             view["answer_spans"],
-            [MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()) for variant, row in claims],
+            shown_methods,
             evidence=view["unit_evidence"],
             turns=None if view["turns"] is None else json.loads(view["turns"]),
             pair=(0, next(ablating, 1)),

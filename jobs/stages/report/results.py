@@ -41,13 +41,15 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     """
     states = _states(config, plan, Ledger(store))
     scores: dict[tuple[CellKey, Variant, str], Score] = {}
-    for cell_key, cell in ((cell_key_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
+    for planned in relevance_cells(plan):
+        cell_key = cell_key_of(planned.artifact)
         if states[cell_key] == DONE:
-            scores |= dict(_scores(store, cell_key, cell))
+            scores |= dict(_scores(store, cell_key, planned.artifact))
     tuned_on = dict(_tuned_on(plan))
+    tasks = of_tokens(config)
     results = Results(
         models=tuple(model.name for model in config.models),
-        tasks={name: config.task(name) for name in of_tokens(config)},
+        tasks={name: config.task(name) for name in tasks},
         methods=_methods(config, plan),
         dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
@@ -56,7 +58,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
-        clusters={task: clusters_of(Ledger(store), task) for task in of_tokens(config)},
+        clusters={task: clusters_of(Ledger(store), task) for task in tasks},
         seeds=_seeds(config),
         undefined=frozenset(plan.undefined),
     )
@@ -107,11 +109,11 @@ def _scores_but_for_tuning(
     """The means of metrics over the samples that did not choose the method's options."""
     metrics = applicable(results.tasks[cell_key.task])
     samples = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    means = summarise(results.without_tuning(cell_key, samples), metrics).to_pylist()
-    return {
-        (cell_key, Variant(*(row[name] for name in VARIANT)), row["metric"]): Score(row["value"], row["n"])
-        for row in means
-    }
+    means = {}
+    for row in summarise(results.without_tuning(cell_key, samples), metrics).to_pylist():
+        variant = Variant(*(row[name] for name in VARIANT))
+        means[cell_key, variant, row["metric"]] = Score(row["value"], row["n"])
+    return means
 
 
 def _samples_path(cell_key: CellKey) -> str:

@@ -205,15 +205,11 @@ class _Explained:
         facts |= {"task": self.task, "model": self.model.name, "correct": correct, "margin": margin}
         facts["position"] = view["position"] if answer is None else None
         facts["attractors"] = json.loads(sample["meta"]).get("attractors")
-        entry = data(
-            pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
-            [self._line(method, row) for method, row in rows],
-            view["evidence_mask"],
-            view["special_mask"],
-            view["scope_mask"],
-            None if answer is None else seen(writer, answer),
-            **facts,
-        )
+        names = pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images)
+        lines = [self._line(method, row) for method, row in rows]
+        decoder_names = None if answer is None else seen(writer, answer)
+        masks = (view["evidence_mask"], view["special_mask"], view["scope_mask"])
+        entry = data(names, lines, *masks, decoder_names, **facts)
         if images is None:
             return entry
         maps = [row["pixels"] for _, row in rows]

@@ -57,8 +57,8 @@ def _of_the_same(
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables.values()))
     samples = sorted(common)[:SAMPLES]
     chosen = pc.field("sample_id").isin(samples)
-    relevance = {
-        method: {row["sample_id"]: np.array(row["relevance"], np.float64) for row in table.filter(chosen).to_pylist()}
-        for method, table in tables.items()
-    }
+    relevance = {}
+    for method, table in tables.items():
+        rows = table.filter(chosen).to_pylist()
+        relevance[method] = {row["sample_id"]: np.array(row["relevance"], np.float64) for row in rows}
     return relevance, samples

@@ -22,6 +22,7 @@ from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
 from lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
+_SCORE = ("model", "task", "method", "layer", "metric", "value", "n")  # the fields of `LayerScore`
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
@@ -37,16 +38,16 @@ def layers_part(report: Reported) -> Part:
             lacking.add((artifact.task, artifact.model, artifact.method))
             continue
         rows = _means(report, artifact)
-        explained = [name for name in (TARGET.name, *EXPLAINED, NONE) if any(r["explanation"] == name for r in rows)]
+        explained = {row["explanation"] for row in rows}
+        first = next((name for name in (TARGET.name, *EXPLAINED) if name in explained), NONE)
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
-        node_scores = [
-            LayerScore(row["model"], row["task"], row["method"], row["layer"], row["metric"], row["value"], row["n"])
-            for row in rows
-            if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "all", scope)
-        ]
+        node_scores = []
+        for row in rows:
+            if (row["explanation"], row["tokens"], row["scope"]) == (first, "all", scope):
+                node_scores.append(LayerScore(*(row[name] for name in _SCORE)))
         scores += node_scores
         if node_scores:
-            together[artifact.task, artifact.model].append((artifact, explained[0], scope, node_scores))
+            together[artifact.task, artifact.model].append((artifact, first, scope, node_scores))
     compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
     known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
     missing_scores, needs = "No layers are kept and scored", "evidence in the samples, and methods with layers"
@@ -91,10 +92,10 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     common = sorted(set.intersection(*(set(scores) for scores in values)))
     if not common:
         return None
-    stacked = np.array(
-        [[[scores[name][layer][metric] for layer, metric in columns] for scores in values] for name in common],
-        np.float64,
-    )
+    stacked = np.empty((len(common), len(values), len(columns)))  # [N, methods, columns]
+    for at, scores in enumerate(values):
+        for sample, name in enumerate(common):
+            stacked[sample, at] = [scores[name][layer][metric] for layer, metric in columns]
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
