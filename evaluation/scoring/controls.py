@@ -155,4 +155,5 @@ def finite(values: Iterable[float | None]) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float:
+    """The mean of `values` [N]; NaN without values."""
     return float(values.mean()) if len(values) else float("nan")

@@ -60,7 +60,7 @@ class NeuronAblation:
         return {name: np.append(numbers[:1], ablated) for name, ablated in zip(orders, by_ranking, strict=True)}
 
     def _ablated(self, neurons: Neurons) -> dict[tuple[int, int], float]:
-        """The values that ablated neurons are set to."""
+        """The value that each ablated neuron is set to, by (layer, neuron)."""
         if self.means is None:
             return dict.fromkeys(neurons, 0.0)
         return {(layer, neuron): float(self.means[layer][neuron]) for layer, neuron in neurons}

@@ -186,7 +186,7 @@ def test_a_task_of_a_single_token_is_refused_before_anything_runs(tmp_path, mode
     rows = [{**row, "input_ids": [1] + [5] * (row["length"] - 1)} for row in ROWS]
     config, store = run_of(tmp_path, model, rows)
     assert attribute(config, store).complete
-    with pytest.raises(UserError, match="task sva on gpt2: the texts have a single token"):
+    with pytest.raises(UserError, match="task sva on gpt2: all tokens of the task's texts are equal"):
         perturb(config, store)
 
 
