@@ -108,7 +108,7 @@ def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_c
     os.kill(paused.pid, signal.SIGCONT)
     code, out, err = ended(paused)
     assert code == 1
-    assert f"error: another run took over {store.root} while this one stood still" in err
+    assert f"error: another run took over {store.root} while this one was suspended" in err
     assert "Traceback" not in err
     assert store.files("lock", ".json") == []
     assert {path: store.modified_s(path) for path in store.files("manifest", ".json")} == written

@@ -50,8 +50,8 @@ def config_file(tmp_path, model):
             ["--set", "ray.address=http://127.0.0.1:8265"],
             "is a dashboard's: send the job there with `closelook",
         ),
-        (["--root", __file__], "is a file: give a folder"),
-        (["--root", ""], "the root is empty: give a folder"),
+        (["--root", __file__], "is a file: name a folder"),
+        (["--root", ""], "no root is given: name a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, message):

@@ -97,7 +97,7 @@ def test_one_of_another_version_is_one_line_and_is_replaced_by_a_run_that_names_
     code, out, err = closelook("status", "--root", root)
     assert (code, out) == (2, "")
     assert message in err
-    assert "say with --config which one to use" in err
+    assert "add --config with the configuration to use" in err
     assert len(err.splitlines()) == 1
     assert closelook("attribute", "--config", path)[0] == 0
     assert "3 cells: 3 done" in closelook("status", "--root", root)[1]
@@ -107,7 +107,7 @@ def test_paths_that_are_filled_in_are_not_filled_in_anew(computed, closelook):
     _, root = computed
     code, _, err = closelook("status", "--root", root, "--set", "data=/elsewhere")
     assert code == 2
-    assert f"in the configuration that {root} keeps, paths are filled in: say with --config" in err
+    assert f"the configuration kept in {root} has its paths filled in already: add --config" in err
 
 
 def test_a_configuration_that_cannot_be_run_is_not_kept(computed, closelook):

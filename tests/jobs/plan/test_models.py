@@ -208,7 +208,7 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
     nowhere = "model m: its adapter cannot be read: there is no directory some/adapter"
     with pytest.raises(ModelUnavailable, match=nowhere):
         resolve(plain.model_copy(update={"adapter": "some/adapter"}))
-    with pytest.raises(ValidationError, match="an adapter needs a model with weights of its own, in memory"):
+    with pytest.raises(ValidationError, match="an adapter needs trained weights, all in memory"):
         ModelConfig(name="m", id="random/gpt2", adapter="a/b")
 
 
