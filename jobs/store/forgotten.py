@@ -1,7 +1,7 @@
 """The forgotten samples of a root: salted hashes of their ids, and the hashes that artifacts' keys were made of before.
 
 Forgetting changes no key, so that no artifact need be computed again: the file maps hashes of the views without the
-samples to those of the views with them, and keeps the hashes by which the samples were drawn into random subsets.
+samples to those of the views with them, and keeps the ranks by which the samples were drawn into random subsets.
 """
 
 from __future__ import annotations
