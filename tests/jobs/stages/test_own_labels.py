@@ -175,9 +175,7 @@ def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_r
     store = Store(config.root)
     store.create()
     prepare(run_of(folders, tmp_path / "root", [other], tasks=tasks), store)
-    with pytest.raises(
-        UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: say as its `classes`"
-    ):
+    with pytest.raises(UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: set its `classes`"):
         make_plan(config, store)
 
 
