@@ -2,28 +2,28 @@
 
 Half of the tokens are a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and
 one backward: it is timed beside a bare forward and backward of the same sum of logits, by the clock and, on a CPU, by
-the seconds of the processor. Peak bytes beyond the weights
-grow with the length of the text, with blocks that are kept and with blocks that are run again (checkpointing). An
-answer after prompts without random sources is timed with what they begin with alike read once, and with plain forwards.
+the seconds of the processor. Peak bytes beyond the weights grow with the length of the text, with blocks that are kept
+and with blocks that are run again (checkpointing). An answer after prompts that lack one source each, or a random half
+of them, is timed with what they begin with alike read once, and with plain forwards of like lengths.
 Random weights of real geometries and random tokens; runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from benchmarks.harness import Bench, Runs, parser, peak_bytes
-from benchmarks.parts.ablated_prompts import ANSWER, ASKED, SOURCES, TOKENS, compare_prefixes
+from benchmarks.parts.ablated_prompts import LONGEST, compare_prefixes
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
 from benchmarks.parts.growth import power_law
 from benchmarks.parts.samples import drawn, geometry_of
+from benchmarks.parts.two_clocks import on_two_clocks
 from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView
 from lrp_core.device.memory import is_out_of_memory
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         view = drawn(geometry, bench.chosen)
         compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
         grow(bench, view, lengths)
-        if view.max_length >= SOURCES * TOKENS + ASKED + ANSWER:
+        if view.max_length >= LONGEST:
             compare_prefixes(bench, view)
         del view
     return results.finish()
@@ -76,16 +76,10 @@ def answered(view: ModelView, length: int, weights: Sequence[float] | None = Non
 def compare(bench: Bench, view: ModelView, length: int) -> None:
     """Seconds of an answer's relevance, and of some of its tokens in turn, beside a bare forward and backward."""
     batch = answered(view, length)
-    of_processor: dict[str, list[float]] = {ATTNLRP: [], BARE: []}
-    passes: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
-    runs: Runs = {name: partial(on_two_clocks, run, of_processor[name]) for name, run in passes.items()}
+    runs: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
     facts = {"part": "span", "length": length, "answer_tokens": length // 2, "layers": view.n_layers}
-    seconds = bench.timed(runs, bench.chosen.repeats, facts, "method", "wall_s")
-    subject = f"answer of {length // 2} tokens: attnlrp"
-    bench.paired(f"{subject}, seconds / {BARE}", seconds.values(), BESIDE_BARE)
-    if view.device.type == "cpu":
-        repeats = [taken[-bench.chosen.repeats :] for taken in of_processor.values()]  # without the warm-up
-        bench.paired(f"{subject}, processor seconds / {BARE}", repeats, BESIDE_BARE)
+    for clock, pair in on_two_clocks(bench, runs, view.device, facts).items():
+        bench.paired(f"answer of {length // 2} tokens: attnlrp, {clock} / {BARE}", pair, BESIDE_BARE)
     rows = single_rows(batch)
     together = partial(explain, ATTNLRP, view, rows, texts=1)
     one_by_one: Runs = {"attnlrp, a forward for all": together, "attnlrp, each alone": partial(alone, view, rows)}
@@ -93,13 +87,6 @@ def compare(bench: Bench, view: ModelView, length: int) -> None:
     taken = bench.timed(one_by_one, 1, facts, "method", "wall_s")
     for name, of_name in taken.items():
         print(f"{bench.title}, T={length}: {len(rows)} tokens by themselves, {name}: {min(of_name):.2f} s", flush=True)
-
-
-def on_two_clocks(run: Callable[[], object], of_processor: list[float]) -> None:
-    """One call. Adds the seconds of its threads, which a busy machine disturbs less than the clock."""
-    start = time.process_time()
-    run()
-    of_processor.append(time.process_time() - start)
 
 
 def single_rows(batch: Batch) -> Batch:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
-from lrp_core.device.precision import unrounded
 from lrp_core.device.transfer import to_host
 from lrp_core.families.generic import GenericFamily
+from lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
 from lrp_core.interventions.tokens import check_way, tokens_removed
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import over_vocabulary, rows_for
@@ -33,7 +31,6 @@ from lrp_core.views.view import ModelView
 
 REMOVE, CUT = "remove", "cut"
 WAYS = (REMOVE, CUT, MASK, ZERO, DELETE)
-_IN_VAIN = 1 / 8  # the most of a row that is computed again for the sake of the rows beside it
 _SEEN_THROUGH = 1e-6  # the most attention that a hidden token may get
 
 
@@ -79,7 +76,10 @@ def answers_after(
     if not answer or not all(prompts):
         raise UserError("answers and their prompts need at least one token each")
     distinct = sorted({tuple(prompt) for prompt in prompts})
-    parts = _cached if cache and _keeps_everything(view) else _plain
+    parts = _cached
+    if not cache or not _keeps_everything(view):
+        parts = _plain
+        distinct.sort(key=len)  # batches of little padding
     with undisturbed(view), torch.inference_mode(False), around_attention(view, {}):
         numbers = AnswerNumbers.joined(list(parts(view, distinct, answer, token_budget)))
     index_of = {prompt: at for at, prompt in enumerate(distinct)}
@@ -222,74 +222,25 @@ def _keeps_everything(view: ModelView) -> bool:
     return view.kind.causal and kinds == {"full_attention"} and not windowed
 
 
-@dataclass
-class _Kept:
-    """A prefix that was read, and the keys and values [1, G, P, K] of each layer."""
-
-    ids: tuple[int, ...] = ()
-    layers: tuple[tuple[Tensor, Tensor], ...] = ()
-
-    def cache(self, length: int, rows: int) -> DynamicCache:
-        """That of the first `length` tokens, for so many rows."""
-        if not length:
-            return DynamicCache()
-        kept = [tuple(part[:, :, :length].expand(rows, -1, -1, -1) for part in layer) for layer in self.layers]
-        return DynamicCache(kept)
-
-
 def _cached(
-    view: ModelView, prompts: Sequence[tuple[int, ...]], answer: Sequence[int], token_budget: int
+    view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """As `_plain`, for sorted prompts: the common beginning of a batch's rows is read once, and reused from the batch
-    before.
-    """
-    kept, at = _Kept(), 0
-    while at < len(prompts):
-        some = prompts[at : at + _together(prompts[at:], len(answer), token_budget)]
-        shared = min(_alike(some[0], some[-1]), min(map(len, some)) - 1)  # the answer is read from the last token on
+    """As `_plain`, for sorted prompts: what they begin with alike is read once."""
+    kept = Kept()
+    for reading in readings(prompts, len(answer), token_budget, view.device.type):
+        some, shared = prompts[reading.start : reading.end], reading.shared
         batch = _rows(view, some, answer)
-        prefix, known = some[0][:shared], _alike(kept.ids, some[0][:shared])
-        if known < shared:
-            cache = kept.cache(known, 1)
-            _read_on(view, Batch.collate([_plain_row(prefix)], view.pad_id), known, cache)
-            kept = _Kept(prefix, tuple((keys, values) for keys, values, *_ in cache))
-        hidden = _read_on(view, batch, shared, kept.cache(shared, len(some)))
+        if reading.known < shared:
+            cache = kept.cache(reading.known, 1)
+            read_on(view, Batch.collate([_plain_row(some[0][:shared])], view.pad_id), reading.known, cache)
+            kept = Kept.of_last_row(cache)
+        cache = kept.cache(shared, len(some))
+        hidden = read_on(view, batch, shared, cache)
+        kept = Kept.of_last_row(cache)
         assert batch.span_positions is not None
         behind = replace(batch, span_positions=batch.span_positions - shared).to(view.device)
         yield _numbers(view, hidden, behind)
-        at += len(some)
 
 
 def _plain_row(ids: Sequence[int]) -> dict[str, Any]:
     return {"input_ids": ids, "position": len(ids) - 1, "target_id": 0}
-
-
-def _together(prompts: Sequence[tuple[int, ...]], answer: int, token_budget: int) -> int:
-    """The number of leading prompts for one batch: as many as fit, but after a quarter of these only prompts with the
-    same beginning.
-    """
-    most = _fitting(prompts, answer, token_budget)
-    lost = [len(prompts[0]) - _alike(prompts[0], prompt) for prompt in prompts[1:most]]
-    few = 1 + sum(1 for _ in takewhile(lambda tokens: tokens <= _IN_VAIN * len(prompts[0]), lost))
-    return min(most, max(few, most // 4))
-
-
-def _alike(first: Sequence[int], other: Sequence[int]) -> int:
-    """The number of tokens that both begin with."""
-    pairs = zip(first, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _read_on(view: ModelView, batch: Batch, known: int, cache: DynamicCache) -> Tensor:
-    """Last hidden states of the tokens behind the first `known`, which are in the `cache`; it grows by the others."""
-    batch = batch.to(view.device)
-    with unrounded(view.dtype):
-        states: Tensor = view.model.base_model(
-            inputs_embeds=view.token_embedding(batch.input_ids[:, known:]),
-            attention_mask=batch.attention_mask,
-            position_ids=view.position_ids(batch)[:, known:],
-            past_key_values=cache,
-            use_cache=True,
-            return_dict=True,
-        ).last_hidden_state
-    return states
