@@ -1,4 +1,4 @@
-"""The store's scores as the report reads them: which planned cells have them, and comparisons over their samples."""
+"""The store's scores as the report reads them: the state of planned cells, and comparisons over their samples."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.methods.record import Method
 
-#: Where the models of Close Look are published, besides the hub's old names without an owner.
+#: The hub's owners of the models of Close Look, whose old ids have no owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
 
 
 def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
-    """Scores and states of every planned relevance cell, and comparisons of methods in their default setting.
+    """The scores and states of all planned cells of relevance, and comparisons of methods by their default variant.
 
     Raises SchemaMismatch for scores of another schema version.
     """
@@ -67,7 +67,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
             scores |= _scores_but_for_tuning(store, results, cell_key)
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
-    for cell_key in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
+    for cell_key in results.defaults:  # done, and not empty; noise is not compared
         if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0] and not results.is_noise(cell_key):
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
@@ -79,6 +79,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
 
 
 def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], ChanceLevel]]:
+    """Yield ((model, task), the scores of random relevance by chance) for tasks with evidence."""
     for model in plan.models:
         for task, inputs in model.inputs.items():
             if config.task(task).evidence is not None and not inputs.of_answers:
@@ -87,6 +88,7 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
 
 
 def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """By model, the models that differ from it only in their training seed."""
     seeds: dict[str, tuple[str, ...]] = {}
     for model in config.models:
         if model.seed_of is not None:
@@ -95,7 +97,7 @@ def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
 
 
 def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
-    """The samples by which options were chosen, of every choice that is made."""
+    """Yield (cell key, ids of the samples by which options were chosen) for every choice that is made."""
     for model in plan.models:
         for choice in model.choices:
             if choice.chosen is not None:
@@ -106,7 +108,7 @@ def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
 def _scores_but_for_tuning(
     store: Store, results: Results, cell_key: CellKey
 ) -> dict[tuple[CellKey, Variant, str], Score]:
-    """The means of metrics over the samples that did not choose the method's options."""
+    """The mean scores over the samples that were not used to choose the method's options."""
     metrics = applicable(results.tasks[cell_key.task])
     samples = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
     means = {}
@@ -117,13 +119,16 @@ def _scores_but_for_tuning(
 
 
 def _samples_path(cell_key: CellKey) -> str:
-    """The file of the scores of every sample of a cell."""
+    """The path of the scores of every sample of a cell."""
     scores = Artifact("scores", *cell_key)
     return f"{scores.folders[1]}/{scores.shard()}"
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
-    """The means of chance, over the samples and in the settings of which random relevance has scores."""
+    """Yield the mean scores by chance, which replace those of drawn random relevance.
+
+    They are over the samples, and for the variants, for which random relevance has scores.
+    """
     drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
     for cell_key, variant in {(cell_key, variant): None for cell_key, variant, metric in drawn if metric in METRICS}:
         samples = samples_of_variant(store, results, cell_key, variant)
@@ -135,12 +140,12 @@ def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Ce
 
 
 def of_tokens(config: RunConfig) -> list[str]:
-    """The tasks whose tokens are scored: of whole answers it is the units of their prompts (see `parts.sources`)."""
+    """The tasks whose tokens are scored. Tasks of whole answers are not: there, units of prompts are scored."""
     return [name for name in config.tasks if not config.task(name).explains_answers]
 
 
 def relevance_cells(plan: Plan) -> Iterator[Cell]:
-    """The cells of relevance whose tokens are scored."""
+    """Yield the cells of relevance whose tokens are scored."""
     for model in plan.models:
         for cell in model.cells:
             if cell.artifact.product == "relevance" and not model.inputs[cell.artifact.task].of_answers:
@@ -148,11 +153,12 @@ def relevance_cells(plan: Plan) -> Iterator[Cell]:
 
 
 def cell_key_of(cell: Artifact) -> CellKey:
+    """The key (model, task, precision, method) of a cell in the results."""
     return CellKey(cell.model, cell.task, cell.dtype, cell.method)
 
 
 def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]:
-    """The state of each cell: done only if it is complete and scored by the present metrics, else missing."""
+    """The state of each cell. Done means complete and scored by the present metrics; unscored cells are missing."""
     names = {"done": DONE, "partial": PARTIAL, "damaged": PARTIAL, "missing": MISSING}
     states = {cell_key_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
     for node in SCORED.nodes(Run(config, plan, ledger)):
@@ -162,14 +168,14 @@ def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]
 
 
 def default_samples(store: Store, results: Results, cell_key: CellKey) -> pa.Table:
-    """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
+    """A table of sample_id, correct and every metric of the task, for the default variant of a cell."""
     return samples_of_variant(store, results, cell_key, results.defaults[cell_key])
 
 
 def samples_of_variant(store: Store, results: Results, cell_key: CellKey, variant: Variant) -> pa.Table:
-    """The columns of `default_samples`, of another variant, but for samples that chose the method's options.
+    """The columns of `default_samples` for one variant, without samples that were used to choose options.
 
-    Random relevance has its chance in place of one draw.
+    Random relevance has its scores by chance instead of those of one draw.
     """
     metrics, floor = applicable(results.tasks[cell_key.task]), results.floors.get((cell_key.model, cell_key.task))
     table = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
@@ -183,6 +189,7 @@ def samples_of_variant(store: Store, results: Results, cell_key: CellKey, varian
 
 
 def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
+    """Yield ((cell key, variant, metric), score) of the stored means of a cell."""
     scores = scores_of(cell)
     for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
@@ -190,7 +197,7 @@ def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[t
 
 
 def _compare(config: RunConfig, store: Store, results: Results, places: list[CellKey]) -> Comparison | None:
-    """Methods on the correctly predicted samples that all of them have."""
+    """The comparison of the methods of these cells on the samples that all have and that are predicted rightly."""
     tables = []
     for cell_key in places:
         table = default_samples(store, results, cell_key)
@@ -214,13 +221,13 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Cel
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each metric the factor that turns its numbers into its unit, and whether they are shares."""
+    """For each metric: the factor from its numbers to its unit, and True if they are shares."""
     every = list(metrics)
     return np.array([metric.scale for metric in every]), np.array([metric.unit == "%" for metric in every])
 
 
 def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
-    """Methods by name. A label says which options were chosen, if they are the same wherever they were."""
+    """Methods by name. Labels have the chosen options if these are the same on all models and tasks."""
     methods = configured(config)
     for entry in config.every_method():
         choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]
@@ -231,6 +238,7 @@ def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
 
 
 def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The precisions of each (model, task) whose tokens are scored."""
     scored = of_tokens(config)
     taken = ((model, task) for model in config.models for task in plan.tasks_of(config, model))
     pairs = [(model, task) for model, task in taken if task in scored]
@@ -238,7 +246,10 @@ def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, .
 
 
 def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
-    """Missing cells of models that are out of reach, of tasks that are not prepared, of options not chosen."""
+    """The cells that have no place in the plan, all missing.
+
+    Their models are out of reach, their tasks not prepared, or their options not chosen.
+    """
     lost = {(name, task) for name in plan.failures for task in of_tokens(config)} | set(plan.unprepared)
     undefined, places = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
     for (model, task), dtypes in _dtypes(config, plan).items():
@@ -249,7 +260,7 @@ def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
 
 
 def _size(model: ModelConfig) -> Size:
-    """The size of the model, which needs no weights: parameters that are tied count once."""
+    """The size of a model, from its architecture alone. Tied parameters count once."""
     from lrp_core import random_model
 
     config = architecture(model)
@@ -259,7 +270,7 @@ def _size(model: ModelConfig) -> Size:
 
 
 def _published(config: RunConfig) -> dict[tuple[str, str], str]:
-    """Models of Close Look under their published ids, on published data."""
+    """The models of Close Look, by their published ids, on published data: the paper's name by (model, task)."""
     names = {key[3] for key in close_look()}
     tasks = [task for task, feed in config.tasks.items() if config.task(task).is_published(feed.source)]
     published: dict[tuple[str, str], str] = {}

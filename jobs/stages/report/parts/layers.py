@@ -27,7 +27,10 @@ _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
 def layers_part(report: Reported) -> Part:
-    """Completed scores of layers: of the target only if it is explained, and within a context if the task has one."""
+    """The scores of layers that are complete.
+
+    Of several explanations the target's is shown, and scores within a context if the task has one.
+    """
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
@@ -62,7 +65,7 @@ def layers_part(report: Reported) -> Part:
 
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
-    """The stored means of a cell, or those over the samples that did not choose the method's options."""
+    """The stored mean scores of a cell; if its options were chosen, means over the samples that did not choose them."""
     store, cell_key = report.run.store, cell_key_of(artifact)
     rows = store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
     if cell_key not in report.results.tuned_on:
@@ -79,13 +82,11 @@ def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
     return means
 
 
-_Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and of which explanation and scope
+_Shown = tuple[Artifact, str, str, list[LayerScore]]  # a method's artifact, explanation, scope, scores
 
 
 def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
-    """The comparison of methods on a task and model, by layer and metric, on correctly predicted samples that all
-    share.
-    """
+    """The comparison of methods on a model and task, by layer and metric; None if they share no sample."""
     columns = sorted({(score.layer, score.metric) for _, _, _, cell_scores in shown for score in cell_scores})
     metrics = list(dict.fromkeys(metric for _, metric in columns))
     values = [_values(report, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
@@ -106,7 +107,7 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
 def _values(
     report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """Metrics by sample and layer, of samples that the model predicts rightly."""
+    """Metrics by sample id and layer, of samples that are predicted rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
     values: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     condition = pc.field("correct")
