@@ -1,7 +1,7 @@
 """Gradient-, attention- and perturbation-based methods and baselines: the table of their records.
 
-A new method is a module here, with its function, and a record in the table. A record names its function, which is
-imported when it is first called. No torch here.
+To add a method, write a module with its function here and a record in the table. A record names its function, which is
+imported when it is first called. Imports no torch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ITSELF = Option(
 
 
 def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
-    """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
+    """The record of a method of the gradient pass, under the composite `rules` ("plain": the model's own gradients)."""
     inside = [finer.name for finer in FINER.values() if finer.reader and (conserves or not finer.of_sums)]
     of_all: dict[str, Any] = {
         "explain": "lrp_core.methods.gradients:explain_many",
@@ -84,7 +84,10 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
 
 
 def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
-    """AttnLRP with another rule of the softmax, in a pass of its own: others keep their kernels."""
+    """The record of AttnLRP with another rule of the softmax.
+
+    It has a pass of its own: its rule needs eager attention, which would slow the other methods down.
+    """
     return _of_gradients(
         name,
         label,
@@ -330,10 +333,10 @@ METHODS: Registry[Method] = Registry(
 
 
 def attribute(method: str, view: ModelView, batch: Batch, **options: Any) -> Relevance:
-    """The relevance of a batch by a method, with the options of `Method`'s call.
+    """The relevance of a batch by the method of that name; `options` as in a call of :class:`Method`.
 
-    Raises UnsupportedMethod for unknown names.
+    Raises UnsupportedMethod for an unknown name.
     """
     if method not in METHODS:
-        raise UnsupportedMethod(f"no method {method!r} here{nearest(method, METHODS)}")
+        raise UnsupportedMethod(f"no method {method!r}{nearest(method, METHODS)}")
     return METHODS[method](view, batch, **options)

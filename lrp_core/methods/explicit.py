@@ -1,11 +1,12 @@
 """AttnLRP by explicit layer-wise propagation: relevance, not gradients, goes backward (AttnLRP section 3).
 
-The slow baseline of Close Look's table 8 and the oracle of the modified gradients. Inside `relevance_flow` every
-autograd edge carries relevance: products and sums are replaced where the model calls them, norms and activations by
-forward hooks, attention around its kernel. Reshaping, slicing and the like move relevance as they move gradients.
+This is the slow baseline of Close Look's table 8, and tests compare the modified gradients with it. Inside
+`relevance_flow` autograd propagates relevance: sums and products are replaced where the model's code calls them, norms
+and activations by forward hooks, attention by a function around its kernel. Reshaping and slicing move relevance as
+they move gradients.
 
-Half-precision models lend their weights and are worked out in float32. Shares of relevance are far larger than their
-sum: rounded to bfloat16 at every step they are up to 15 % off. In float16 epsilon would be zero.
+The weights of half-precision models are converted to float32 for the computation. Relevances of single tokens are far
+larger than their sum: rounded to bfloat16 at every step they would be up to 15 % off. In float16 epsilon would be zero.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """Explicit AttnLRP: a forward pass, and a propagation for each explanation; `epsilon` stabilises every denominator.
 
-    Weights stay in the graph and attention is T x T per head: a baseline, not a tool. Raises UserError for a
-    contrastive request without foils.
+    It needs much memory, since the graph keeps weights and T x T attention maps of every head. With `heads` results
+    also have relevance of heads. Raises UserError for a contrastive request without foils.
     """
     batch = batch.to(view.device)
     collected = HeadRelevance(view, batch, ()) if heads else None
@@ -82,7 +83,10 @@ def explain_many(
 
 @contextmanager
 def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None = None) -> Iterator[None]:
-    """Inside, the model builds a graph whose backward pass takes relevance of its output to relevance of its input."""
+    """Inside, the model builds a graph whose backward pass turns relevance of its output into relevance of its input.
+
+    `heads` reads the relevance of heads as it passes.
+    """
     activations = [block.activation for block in view.blocks if block.activation is not None]
     if view.head_activation is not None:
         activations.append(view.head_activation)
@@ -107,7 +111,7 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
 
 @contextmanager
 def _cap_as_factor(view: ModelView) -> Iterator[None]:
-    """Inside, the gradient of a cap on logits is what it multiplies each logit by: its relevance passes as it is."""
+    """Inside, the gradient of the soft cap on logits is cap(z) / z: with it, relevance passes the cap unchanged."""
     cap = view.logit_cap
     if cap is None:
         yield
@@ -121,7 +125,10 @@ def _cap_as_factor(view: ModelView) -> Iterator[None]:
 
 
 class _Propagating(TorchFunctionMode):
-    """Replaces the sums and products that modelling code writes inline; half-precision weights become float32."""
+    """Replaces functions that modelling code calls inline by their propagation rules, if an argument needs a gradient.
+
+    Functions without a rule run as they are, with half-precision arguments converted to float32.
+    """
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
@@ -149,10 +156,12 @@ def _negation_rule(x: Tensor) -> Tensor:
 
 
 def _wide_number(x: Any) -> Any:
+    """A floating point tensor in float32 at least; anything else unchanged."""
     return wide(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
+    """A forward hook that gives a norm's output the propagation rule of norms."""
     weight, _ = norm.parameters()
 
     def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
@@ -167,11 +176,14 @@ def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
 
 
 def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, epsilon: float) -> tuple[Tensor, ...]:
-    """Logits [N, E], weights [N, k] and experts [N, k] of states [N, D]."""
+    """Forward hook of a router: gives the weights of experts the propagation rule of routing.
+
+    The router puts out logits [N, E], weights [N, k] and experts [N, k] of states [N, D].
+    """
     parameters = {name: wide(parameter) for name, parameter in module.named_parameters()}
 
     def weights(states: Tensor) -> Tensor:
-        with unrounded(states.dtype):  # in the backward pass, too
+        with unrounded(states.dtype):  # again, since the rule calls this in the backward pass
             return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
 
     logits, chances, chosen = y
@@ -179,10 +191,10 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
 
 
 def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
-    """The output [N, D] of a token's experts, the one with the lowest number first: sums and products that have rules.
+    """Forward hook of experts: computes their output [N, D] again, by sums and products that have propagation rules.
 
-    Sums are over the experts that the token is sent to: epsilon would take its share of further ones, and which experts
-    are busy depends on the tokens beside it.
+    For each token the outputs of its own experts are added, in the order of their numbers. Adding zeros for other
+    experts would change relevance, since each sum's epsilon takes a share, and make it depend on other tokens.
     """
     states, chosen, weights = args
     rows = ExpertRows.of(chosen, len(module.down_proj))
@@ -190,7 +202,7 @@ def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsil
     gate, up = inputs.chunk(2, dim=-1)
     outputs = linear_of_experts_rule(module.act_fn(gate) * up, module.down_proj, rows, epsilon=epsilon)
     weighted = outputs * weights[rows.tokens, rows.ranks, None]  # [S, D]
-    by_expert = rows.row_of.sort(1).values  # [N, k], of each token the expert with the lowest number first
+    by_expert = rows.row_of.sort(1).values  # [N, k], the rows of each token, sorted by the expert's number
     return reduce(operator.add, weighted[by_expert].unbind(1))
 
 
@@ -209,7 +221,10 @@ def _attend(
     heads: HeadRelevance | None,
     **__: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K], by propositions 3.1 and 3.3."""
+    """Eager attention with the propagation rules of propositions 3.1 and 3.3; stands in for the kernel.
+
+    From queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K] and weights [B, H, T, T].
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = matmul_rule(query, key.transpose(-1, -2), epsilon)  # [B, H, T, T]

@@ -1,4 +1,4 @@
-"""Records of the methods that run a model again with something taken away: attention or tokens. No torch here."""
+"""Records of methods that run the model again with tokens, or attention to tokens, removed. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of the methods that read hidden states: norms, the head on every token, how states move. No torch."""
+"""Records of methods that read hidden states: their norms, the head applied to them, how they move. No torch here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lrp_core.records.option import Option
 from lrp_core.records.types import UserError
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
-TARGET, FOIL = "target", "foil"  # of a sample
+TARGET, FOIL = "target", "foil"  # values of the option `word`
 _NORM = Option(
     "norm",
     EMBEDDING_OUTPUT,
@@ -28,9 +28,9 @@ _REVERSE = Option(
 
 
 def _word(value: Any) -> str:
-    """Raises UserError for what is no word."""
+    """The word without surrounding blanks. Raises UserError for a value that is no text or blank."""
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"a word, {TARGET!r} or {FOIL!r}, not {value!r}")
+        raise UserError(f"it must be a word, {TARGET!r} or {FOIL!r}, not {value!r}")
     return value.strip()
 
 
@@ -45,7 +45,7 @@ _WORD = Option(
 
 
 def _of_states(name: str, label: str, **record: Any) -> Method:
-    """A method that reads the hidden states of a plain forward pass, which all such methods share."""
+    """The record of a method that reads hidden states in the plain forward pass that all such methods share."""
     return Method(
         name,
         version=1,

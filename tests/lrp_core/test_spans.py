@@ -212,7 +212,9 @@ def test_what_cannot_be_explained_together_is_refused_by_name():
     alone = replace(METHODS["lrp"], name="alone", spans="")
     with pytest.raises(UnsupportedMethod, match="alone explains one token"):
         alone(view, batch, explanation="target")
-    with pytest.raises(UnsupportedMethod, match="alti_logit explains a span token by token: it gives relevance of tok"):
+    with pytest.raises(
+        UnsupportedMethod, match="alti_logit explains a span token by token, and then gives relevance of tok"
+    ):
         METHODS["alti_logit"](view, batch, explanation="target", heads=True)
     with pytest.raises(UserError, match="a contrastive explanation needs foil_ids"):
         METHODS["lrp"](view, batch, explanation="contrastive")

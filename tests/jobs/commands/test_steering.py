@@ -125,4 +125,7 @@ def test_layers_of_an_explanation_add_up(closelook, model):
         assert layer[4] == 0
         assert layer[0] - layer[1] == pytest.approx(layer[2] + layer[3], abs=2e-4)
     code, _, err = closelook("explain", "--model", str(model), *SENTENCE, "--method", "gradient_l1", "--layers")
-    assert (code, err) == (2, "error: gradient_l1 gives no relevance at the boundaries of layers\n")
+    assert (code, err) == (
+        2,
+        "error: gradient_l1 gives no relevance at the boundaries of layers: choose a method that does\n",
+    )

@@ -40,7 +40,7 @@ def test_every_key_that_asks_for_what_does_not_exist_is_named(tmp_path, model):
         "'tasks.sva.source': unknown source 'squat'",
         "'models.strange.id': no family describes 'gpt3' models",
         "'methods': unknown method 'lpr'",
-        "'methods': alti_logit: option 'initial' is true or false, not 3",
+        "'methods': alti_logit: option 'initial' must be true or false, not 3",
         "'models.strange.methods': unknown method 'rollout'",
     ]
 
@@ -64,7 +64,7 @@ def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, 
     ("setting", "message"),
     [
         ("methods=[lpr]", "unknown method 'lpr' (did you mean 'lrp'?)"),
-        ("methods=[{alti_logit: {initial: 3}}]", "option 'initial' is true or false, not 3"),
+        ("methods=[{alti_logit: {initial: 3}}]", "option 'initial' must be true or false, not 3"),
         ("tasks.sva.source=squat", "unknown source 'squat' (did you mean 'squad'?)"),
         ("tasks.foo.source=demo", "the source 'demo' feeds the tasks ra, "),
     ],

@@ -84,9 +84,9 @@ def test_a_word_that_is_none_is_refused_in_one_line():
     for of, word, message in (
         (view, "plural", "'plural': no tokenizer is known of this model"),
         (known, "plural", "'plural': the tokenizer does not know the word"),
-        (known, " ", "option 'word': a word, 'target' or 'foil', not ' '"),
+        (known, " ", "option 'word': it must be a word, 'target' or 'foil', not ' '"),
         (replace(tiny_classifier("bert"), read_tokenizer=words), "w7", "'w7': .* predict labels, not words"),
-        (score, "foil", "a score has no 'foil'"),
+        (score, "foil", "the model predicts a score and no word 'foil'"),
     ):
         own = row | {"position": 0, "target_id": 0, "foil_id": None} if of.kind.labels else row
         with pytest.raises(UserError, match=message):
