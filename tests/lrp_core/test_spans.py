@@ -232,5 +232,5 @@ def test_what_cannot_be_explained_together_is_refused_by_name():
 @pytest.mark.parametrize("open_model", [lambda: tiny_model("bert"), lambda: tiny_classifier("gpt2")])
 def test_models_that_predict_one_word_or_label_have_no_spans(open_model):
     row = span_row({"input_ids": PROMPT}, 2, [1, 2])
-    with pytest.raises(UserError, match="spans are of models that go on with a text"):
+    with pytest.raises(UserError, match="no answer of several tokens"):
         METHODS["lrp"](open_model(), Batch.collate([row], 0), explanation="target")

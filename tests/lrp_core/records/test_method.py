@@ -141,7 +141,9 @@ def test_a_function_may_be_named_and_is_imported_when_it_is_called(gpt2, samples
     named = Method("named", 1, "Named", "tests.lrp_core.records.test_method:scaled", options=OPTIONS)
     assert named(gpt2, samples).tokens.unique().tolist() == [1.0]
     lost = Method("lost", 1, "Lost", "tests.nowhere:scaled")
-    with pytest.raises(UserError, match=r"^method lost: there is no function 'tests.nowhere:scaled' \(No module named"):
+    with pytest.raises(
+        UserError, match=r"^method lost: cannot import its function 'tests.nowhere:scaled' \(No module named"
+    ):
         lost(gpt2, samples)
 
 

@@ -185,11 +185,11 @@ def test_loading_says_the_way_out_and_takes_it(tmp_path):
 
 REFUSED = {
     "t5 models are encoder-decoders, which the family 'generic' does not serve": ("t5", {}),
-    "EsmForMaskedLM says one thing of tokens, another of embeddings": (
+    "EsmForMaskedLM gives other logits for embeddings than for their tokens": (
         "esm",
         {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},
     ),
-    "XLNetLMHeadModel looks at what stands behind, as no causal model does": (
+    "XLNetLMHeadModel lets later tokens change earlier predictions, as no causal model does": (
         "xlnet",
         {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24},
     ),
