@@ -132,7 +132,7 @@ def test_bad_input_is_refused_in_a_line():
         answers_without(view, PROMPT, ANSWER, GONE, "mask", instead=1)
     with pytest.raises(UnusableRows, match="the model takes"):
         answers_after(view, [PROMPT * 40], ANSWER)
-    with pytest.raises(UserError, match="say no answers"):
+    with pytest.raises(UserError, match="write no answers"):
         answers_after(tiny_classifier("bert"), [PROMPT], ANSWER)
-    with pytest.raises(UserError, match="say no answers"):
+    with pytest.raises(UserError, match="write no answers"):
         answers_after(tiny_model("bert"), [PROMPT], ANSWER)
