@@ -1,4 +1,4 @@
-"""The table of vector-based methods, without torch."""
+"""The table of vector-based methods. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lrp_core.records.registry import Registry
 
 
 def _vectors(name: str, label: str, function: str, **record: Any) -> Method:
-    """A method of vectors, of embeddings as they are: those of post-norm models, unless the record says otherwise."""
+    """The record of a vector-based method, by default for post-norm models, without a choice of embeddings."""
     of_all: dict[str, Any] = {
         "family": "vector",
         "needs": (ATTENTION, ONE_STACK, POST_NORM),
