@@ -11,6 +11,7 @@ from lrp_core.records.kinds import MASKED
 
 
 def _embeddings(model: str) -> dict[str, Any]:
+    """The paths of the embeddings of a base model with this name, as fields of a Family."""
     return {
         "token_embedding": f"{model}.embeddings.word_embeddings",
         "position_embedding": f"{model}.embeddings.position_embeddings",
