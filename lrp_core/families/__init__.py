@@ -158,7 +158,7 @@ def without_head(architecture: str, family: Family) -> str:
 
 
 def _class_in(table: str, family: Family) -> str | None:
-    """The class of the family's models in one of transformers' tables, registered ones included; None if it has none."""
+    """The class of the family's models in one of transformers' tables, registered ones included; or None."""
     from transformers.models.auto import modeling_auto
 
     classes: dict[str, str] = getattr(modeling_auto, table)

@@ -78,7 +78,7 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
 
     @property
     def with_labels(self) -> Family | None:
-        """The family of these models with a classifier or regressor on top; None if `label_head` does not describe it."""
+        """The family of these models with a classifier or regressor on top; None if no `label_head` describes it."""
         head, kind = self.label_head, self.kind.with_labels
         if head is None or kind is None:
             return None

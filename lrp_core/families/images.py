@@ -12,7 +12,7 @@ from lrp_core.records.capabilities import UNCENTRED, Capability
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFamily(Family):
-    """The description of a family of image models; `token_embedding` is the convolution that turns patches into tokens."""
+    """The description of a family of image models; `token_embedding` is the convolution that embeds patches."""
 
     embeddings: str = ""  # path of the module that adds positions to the class token and the patches
     class_token: str = "cls_token"  # its parameter [1, 1, D]

@@ -65,9 +65,7 @@ class AttentionLayout:
     qkv: Literal["separate", "joined", "per_head", "packed"] = "separate"
     grouped: bool = False  # has `config.num_key_value_heads` key-value heads, fewer than heads
     eager_only: bool = False  # transformers has only an eager attention kernel for these models
-    own_kernel: str | None = (
-        None  # the method of attention modules that is the kernel, if transformers' interface is unused
-    )
+    own_kernel: str | None = None  # the method that holds the kernel, in modules that bypass transformers' interface
     score_cap_field: str | None = None  # the soft cap of scores z, cap * tanh(z / cap); None in the config: no cap
 
 

@@ -65,8 +65,8 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
             lacking = [name for name in (SETTINGS, WEIGHTS) if name in str(error)] or [WEIGHTS]
     if lacking:
         raise UserError(
-            f"the adapter {adapter} has no {' and no '.join(lacking)}: save it with peft's save_pretrained, which writes "
-            "both (other formats are not loaded)"
+            f"the adapter {adapter} has no {' and no '.join(lacking)}: save it with peft's save_pretrained, which "
+            "writes both (other formats are not loaded)"
         )
     return directory
 
@@ -230,8 +230,8 @@ def beside_base(model: nn.Module) -> Any:
     if isinstance(model, PeftModel):
         if model.active_peft_config.is_prompt_learning:
             raise UnsupportedModel(
-                f"{kind} puts learned tokens before every text (prompt learning), which no method supports: use the base "
-                "model or another adapter"
+                f"{kind} puts learned tokens before every text (prompt learning), which no method supports: use the "
+                "base model or another adapter"
             )
         model = model.get_base_model()
     adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -258,7 +258,7 @@ def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _added(module: Any) -> Tensor:
-    """The sum of the active adapters' weights of a peft layer, laid out like its weight; 0 if they are merged into it."""
+    """The sum of the active adapters' weights of a peft layer, in its weight's layout; 0 if they are merged into it."""
     base = module.get_base_layer().weight
     if module.merged or module.disable_adapters:
         return torch.zeros_like(base)

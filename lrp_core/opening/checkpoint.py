@@ -63,7 +63,7 @@ def config_in(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError for a folder without a config or without safetensors weights, with a command that converts others."""
+    """Raise UserError for a folder without a config or safetensors weights, with a command that converts others."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}: give the folder that a model was saved to")
     if any(folder.glob("*.safetensors")):

@@ -127,7 +127,7 @@ def random_model(
     device: str = "cpu",
     family: str | None = None,
 ) -> ModelView:
-    """A view of a model of `config` with random weights, drawn from `seed` in float32 on `device`, then rounded to `dtype`.
+    """A view of a model with random weights, drawn from `seed` in float32 on `device`, then rounded to `dtype`.
 
     The global random state does not change.
     """
@@ -143,7 +143,7 @@ def _auto(config: PretrainedConfig, family: str | None) -> Any:
 
 
 def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
-    """The attention implementation to request from transformers; None to let it choose, for models of unknown attention."""
+    """The attention implementation to request from transformers; None lets it choose, if attention is not described."""
     known = family_of(config, name=family)
     if known.eager_only:
         return "eager"

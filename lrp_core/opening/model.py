@@ -25,7 +25,7 @@ from lrp_core.views.view import ModelView
 
 
 def view_of(model: nn.Module, family: str | None = None) -> ModelView:
-    """The view of a model of transformers, or of peft around one; puts it in evaluation mode and freezes its parameters.
+    """The view of a model of transformers, or of peft around one; puts it in evaluation mode and freezes parameters.
 
     To undo these changes afterwards, call it inside :func:`lrp_core.views.borrowed.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an

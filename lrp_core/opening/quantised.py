@@ -1,4 +1,4 @@
-"""Refuses quantised models, naming their quantiser: they compute with other weights than rules and readers would read."""
+"""Refuses quantised models, naming their quantiser: they compute with other weights than rules and readers see."""
 
 from __future__ import annotations
 
