@@ -1,4 +1,4 @@
-"""Results of `closelook.explain`: relevance with its tokens, as a heat map, a data frame, a matrix or plain data."""
+"""Results of `closelook.explain`: relevance of tokens, as a heat map, data frame, tensor, figure or plain data."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The explanation of a text by one or more methods.
-
-    It has several answers if several tokens were explained in turn.
-    """
+    """The explanation of a text by one or more methods."""
 
     question: Question
-    opened: Opened
+    opened: Opened  # the model
     methods: tuple[Method, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...]  # the explained predictions in turn, or the spans of an answer; often one
 
     @property
     def text(self) -> str:
@@ -46,7 +43,7 @@ class Explanation:
 
     @property
     def target(self) -> str:
-        """The explained target; of several tokens, one after the other."""
+        """The explained target; several explained tokens are joined by spaces."""
         return " ".join(answer.target for answer in self.answers)
 
     @property
@@ -61,22 +58,22 @@ class Explanation:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The characters [start, end) of `answer` that each of `answers` explains; empty for single predictions."""
+        """The characters [start, end) of `answer` that each entry of `answers` explains; [] for single predictions."""
         spans = [answer.row["said"] for answer in self.answers if answer.said is not None]
         return [(span.start, span.end) for span in spans]
 
     def shares(self) -> pd.DataFrame:
-        """The share of each part of the input in the explanation of each span of an answer; a row for each part.
+        """How much of each span's relevance each part of the input has: one row for each span, method and part.
 
-        Parts are the prompt, or the messages of a chat by role, the template, the first token, the answer's own earlier
-        tokens and the residual, where the method has one (`biases` under rules, else `rest`). `relevance` is their
-        sum, `share` is of magnitudes, and `share_without_first` of those without the first token's. Raises UserError
-        for predictions that are no spans of an answer.
+        Parts are the prompt, or the messages of a chat by role, the template, the first token, the earlier tokens of
+        the answer, and the residual, if the method has one (`biases` for methods with rules, else `rest`). `relevance`
+        is the sum over a part's tokens, `share` the part's fraction of the sum of magnitudes, `share_without_first` the
+        same without the first token. Raises UserError for predictions that are not spans of an answer.
         """
         import pandas as pd
 
         if self.answer is None:
-            raise UserError("shares are of an answer: explain one, by `answer` or by `generate` and `spans`")
+            raise UserError("only an answer has shares: explain one, with `answer`, or with `generate` and `spans`")
         return pd.DataFrame(shares_of_all(self.answers))
 
     @property
@@ -85,9 +82,9 @@ class Explanation:
         return self.answers[-1].tokens
 
     def __getitem__(self, method: str) -> Tensor:
-        """Relevance of every token under a method [T], or, of several answers, [N, T] with NaN for tokens not yet read.
+        """Relevance of every token by a method: [T], or [N, T] for N > 1 answers.
 
-        Raises UserError for a method that was not asked for.
+        NaN marks tokens that the model had not read yet. Raises UserError for a method that was not asked for.
         """
         import torch
 
@@ -100,17 +97,18 @@ class Explanation:
         return matrix
 
     def relevance(self, method: str) -> list[Relevance]:
-        """All that the method gave, a batch of one for each answer. Raises UserError as `[...]` does."""
+        """The method's Relevance, a batch of one sample, for each of `answers`. Raises UserError as `[...]` does."""
         known = self.answers[0].relevance
         if method not in known:
             raise UserError(f"{method!r} was not asked for{nearest(method, known)}")
         return [answer.relevance[method] for answer in self.answers]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each answer, method and token.
+        """One row for each answer, method and token.
 
-        `side` is "text" of what the model reads and, of encoder-decoders, "decoder" of what the decoder has seen, where
-        the method speaks of it; `at` counts the tokens of a side, the decoder's from its start token on.
+        `side` is "text" for tokens of the text, or "decoder" for tokens that the decoder of an encoder-decoder has
+        read, if the method gives their relevance. `at` is the token's index on its side; the decoder's first is its
+        start token.
         """
         import pandas as pd
 
@@ -130,9 +128,9 @@ class Explanation:
         return fit_for_json(exported(self.question, self.opened, self.answers))
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
-        """Print it as `closelook explain` does, or on `console`; `by_word` joins the pieces of a word.
+        """Print the explanation on the screen, or on `console`, as `closelook explain` does.
 
-        A word has the sum of its pieces' relevance, or their mean under methods whose sums mean nothing.
+        `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
         from jobs.commands import terminal
         from jobs.commands.questions.conservation import show_layers
@@ -148,19 +146,19 @@ class Explanation:
             terminal.console = screen
 
     def plot(self, by_word: bool = False) -> Plot:
-        """A figure of matplotlib: rows of coloured tokens; several predictions as a matrix; of an image, its maps.
+        """A figure of matplotlib: coloured tokens, a matrix for several predictions, or maps over an image.
 
-        `by_word` as for `show`.
+        `by_word` is as for `show`.
         """
         from evaluation.report.heatmaps.plotted import plotted
 
         return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
 
     def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
-        """Write it as the suffix of `path` says: .pdf, .svg or .png (`plot`), .tex, .html (a page) or .json.
+        """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .tex, .html, .json.
 
-        `by_word` as for `show`, but of .json, which has every token. Raises UserError for another suffix, and for files
-        that cannot be written.
+        `by_word` is as for `show`, but a .json file always has every token. Raises UserError for another suffix, and
+        for a file that cannot be written.
         """
         file = Path(path)
         kind = file.suffix.lower()
@@ -173,7 +171,7 @@ class Explanation:
                 file.write_text(_WRITERS[kind](self, by_word), encoding="utf-8")
             else:
                 known = ", ".join((".pdf", ".svg", ".png", *_WRITERS))
-                raise UserError(f"a file of an explanation ends in one of {known}, not {file.name!r}")
+                raise UserError(f"the name of the file must end in one of {known}, not {file.name!r}")
         except OSError as error:
             raise UserError(f"cannot write {file}: {error.strerror}") from None
 
@@ -187,21 +185,24 @@ class Explanation:
         return str(show(self._entries(), titled(self.answers)))
 
     def _entries(self, by_word: bool = False) -> list[dict[str, Any]]:
+        """The entry of a heat map for each of `answers`."""
         return [answer.entry(by_word) for answer in self.answers]
 
 
 def _short(explained: str, most: int = 60) -> str:
-    """The explained text in quotes, shortened to `most` characters."""
+    """The explained target in quotes, shortened to `most` characters."""
     return repr(explained if len(explained) <= most else f"{explained[: most - 1]}…")
 
 
 def _tex(explanation: Explanation, by_word: bool) -> str:
+    """The explanation in LaTeX."""
     from evaluation.report.heatmaps.latex import latex
 
     return latex(explanation._entries(by_word), titled(explanation.answers))
 
 
 def _html(explanation: Explanation, by_word: bool) -> str:
+    """The explanation as an HTML page."""
     from jobs.commands.questions.explain import page
 
     return page(explanation.answers, by_word)
@@ -215,7 +216,7 @@ _WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
 
 
 def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
-    """The name of each side, and its tokens, whether each is special, and their relevance."""
+    """(name of the side, (token, is it special, relevance) of each of its tokens), for the text and the decoder."""
     read = relevance.tokens[0].tolist()
     yield "text", zip(answer.tokens, answer.row["special_mask"], read, strict=True)
     if answer.decoder is not None and relevance.decoder_tokens is not None:
@@ -225,13 +226,13 @@ def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator
 
 @dataclass(frozen=True, repr=False)
 class NotExplained:
-    """An entry of a list that could not be explained, and the error that says why."""
+    """A text of a list that could not be explained, with the error."""
 
-    text: Any  # as it was given
+    text: Any  # as the caller gave it
     error: UserError
 
     def __getitem__(self, method: str) -> Tensor:
-        """Raises the error."""
+        """Raise the error, as there is no relevance."""
         raise self.error
 
     def to_dict(self) -> dict[str, Any]:
@@ -249,15 +250,15 @@ class NotExplained:
 
 
 class Explanations(tuple[Explanation | NotExplained, ...]):
-    """Explanations of several texts, in their order."""
+    """A tuple with the explanation of each text, in the order of the texts; NotExplained where there is none."""
 
     @property
     def errors(self) -> dict[int, UserError]:
-        """The errors of texts that could not be explained, by the number of the text."""
+        """The errors of texts that could not be explained, by the index of the text."""
         return {at: entry.error for at, entry in enumerate(self) if isinstance(entry, NotExplained)}
 
     def to_frame(self) -> pd.DataFrame:
-        """The rows of all explained texts, with the number of the text."""
+        """The rows of all explained texts, with the index of the text in the column `text`."""
         import pandas as pd
 
         frames = [entry.to_frame().assign(text=at) for at, entry in enumerate(self) if isinstance(entry, Explanation)]

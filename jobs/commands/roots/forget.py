@@ -1,8 +1,8 @@
-"""`closelook forget`: a sample's content leaves every artifact and page of a root, and no later run brings it back.
+"""`closelook forget`: removes samples from every artifact and page of a root, so that no later run brings them back.
 
-Rows of samples and their views become placeholders, so that the others keep their numbers; other rows of the sample are
-removed. Artifacts keep their keys. What was computed over several samples at once, and the report, is removed: the
-next run makes it again.
+Their rows among samples and views become placeholders, so that other samples keep their positions and numbers; their
+rows elsewhere are removed. Artifacts keep their keys. Artifacts computed over several samples at once, and the report,
+are removed: the next run computes them again.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _BLANKS: Mapping[str, Callable[[Row, str], Row]] = {
 
 @dataclass
 class _Held:
-    """An artifact of the root, and which of its files hold the samples."""
+    """An artifact of the root, and those of its files that hold forgotten samples."""
 
     artifact: Artifact
     record: dict[str, Any]
     paths: list[str] = field(default_factory=list)
-    is_mean: bool = False  # it has rows that are of no single sample
+    is_mean: bool = False  # it has rows that belong to no single sample, such as means
 
 
 def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
-    """Forget the samples that have these ids, or these ids of the users' own; say from which artifacts.
+    """Forget the samples whose `sample_id`, or whose id in the user's own file, is in `asked`. Prints what changes.
 
-    Raises UserError for an id that nothing in the root has, before anything is changed.
+    Raises UserError, before anything is changed, if the root holds none of these samples.
     """
     with run_lock(store):
         ledger = Ledger(store)
@@ -61,7 +61,7 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
         every = list(_held(ledger, forgotten))
         held = [one for one in every if one.paths]
         if not held and any(known.placeholder(name) is None for name in asked):
-            raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give its `sample_id`")
+            raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give a `sample_id`, or your own id")
         _with_digests(ledger, forgotten, held).save(store)
         rename_samples(store, {name: forgotten.name(name) for name in names})
         removed = _removed(every, held)
@@ -82,7 +82,7 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
 
 
 def _ids(ledger: Ledger) -> dict[str, set[str]]:
-    """The ids that users gave to each sample of the root, by its `sample_id`."""
+    """The ids that the user's own file gives each sample of the root, by `sample_id`."""
     ids: dict[str, set[str]] = defaultdict(set)
     for _, record in ledger.records("benchmark"):
         artifact = artifact_in(record)
@@ -94,13 +94,13 @@ def _ids(ledger: Ledger) -> dict[str, set[str]]:
 
 
 def _names(ids: Mapping[str, set[str]], asked: Sequence[str]) -> list[str]:
-    """The ids that are asked for, and the `sample_id` of samples that users gave such an id."""
+    """The ids in `asked`, and the `sample_id` of every sample to which the user's own file gives one of them as id."""
     named = (sample for sample, of_users in ids.items() if of_users.intersection(asked))
     return list(dict.fromkeys((*asked, *named)))
 
 
 def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -> Forgotten:
-    """With the hashes of views as they will be, for which those stand that keys are made of."""
+    """A copy that also maps the hashes of views after the change to the hashes before it, of which keys were made."""
     digests = dict(forgotten.digests)
     for one in held:
         views = one.artifact
@@ -113,7 +113,7 @@ def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -
 
 
 def _held(ledger: Ledger, forgotten: Forgotten) -> Iterator[_Held]:
-    """Every artifact that was entered, with its files that hold the samples."""
+    """Every artifact with a manifest, but the report, with its files that hold forgotten samples."""
     for _, record in ledger.records():
         artifact = artifact_in(record)
         if artifact is None or artifact.product == "report":
@@ -129,16 +129,17 @@ def _held(ledger: Ledger, forgotten: Forgotten) -> Iterator[_Held]:
 
 
 def _samples_in(table: pa.Table, rejects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The ids of all samples that a shard names, in its rows or its rejects."""
     if "sample_id" in table.column_names:
         yield from table["sample_id"].to_pylist()
-    if "samples" in table.column_names:  # of curves over several
+    if "samples" in table.column_names:  # curves over several samples list them
         for samples in table["samples"].to_pylist():
             yield from samples or ()
     yield from (reject["sample_id"] for reject in rejects)
 
 
 def _removed(every: Sequence[_Held], held: Sequence[_Held]) -> list[_Held]:
-    """The artifacts over several samples at once that were made of those that hold the samples."""
+    """The artifacts over several samples at once that were made, directly or in turn, of artifacts with the samples."""
     tasks = {one.artifact.task for one in held}
     names = {one.artifact.name for one in held}
     removed: dict[str, _Held] = {}
@@ -156,7 +157,7 @@ def _removed(every: Sequence[_Held], held: Sequence[_Held]) -> list[_Held]:
 
 
 def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
-    """Remove the samples from an artifact's files, and enter it again under its key."""
+    """Remove the samples from an artifact's files, and write its manifest again under the same key."""
     artifact, record, store = one.artifact, one.record, ledger.store
     stage, files = PRODUCTS[artifact.product].stage, _files(ledger, one)
     gone: dict[str, str] = {}  # the reason why each had been left out, "" of those that were not, by placeholder
@@ -189,7 +190,7 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
 
 
 def _files(ledger: Ledger, one: _Held) -> dict[str, Written] | None:
-    """The files that a manifest lists, as it knows them; None where it has no hashes of them."""
+    """Size, hash and rows of the files by path, as the manifest recorded them; None if it recorded no hashes."""
     hashes = ledger.hashes(one.record)
     if hashes is None:
         return None
@@ -204,9 +205,13 @@ def _files(ledger: Ledger, one: _Held) -> dict[str, Written] | None:
 
 
 def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> tuple[Written, dict[str, str]]:
-    """Remove the samples from a file.
+    """Write a Parquet file again without the content of the forgotten samples.
 
-    Returns what was written, and by placeholder the reason why each sample had been left out, "" of one that was not.
+    In files of rejects, and in samples and views of the benchmark, placeholders replace their rows. In other files
+    their rows are removed, and a reject with the reason FORGOTTEN and this `stage` stands for each.
+
+    Returns the new file's size and hash and, by placeholder, the reason for which the file had rejected the sample
+    before: "" if it had rows of the sample.
     """
     table, rejects, origin = store.read_any(path)
     before = {name: row["reason"] for row in rejects if (name := forgotten.placeholder(row["sample_id"]))}
@@ -227,7 +232,7 @@ def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> 
 
 
 def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Held]) -> None:
-    """Remove the samples from shards that no manifest lists: of artifacts that are begun, or of other settings."""
+    """Remove the samples from shards that no manifest lists: of unfinished artifacts, or of other settings."""
     store = ledger.store
     listed = {path for one in every for path in sizes_in(one.artifact, one.record)}
     for path in store.files("", recursive=True):
@@ -243,4 +248,5 @@ def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Hel
 
 
 def _reject(name: str, stage: str) -> Row:
+    """The row of schema REJECT that stands for a forgotten sample."""
     return {"sample_id": name, "stage": stage, "reason": FORGOTTEN, "where": None, "detail": None}

@@ -1,6 +1,6 @@
-"""Records of runs and logs without the ids of forgotten samples: placeholders stand where a sample's id stood.
+"""Replaces the ids of forgotten samples by placeholders in the records of runs and in logs.
 
-Only fields of sample ids and messages about a sample change: elsewhere the same word may be a setting or a count.
+Only fields with ids of samples, and messages, are changed: elsewhere the same word may be a setting or a count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MESSAGES = frozenset({"ending", "error", "errors", "failures"})  # fields that 
 
 
 def rename_samples(store: Store, placeholders: Mapping[str, str]) -> None:
-    """Put placeholders in place of the ids of samples, by id, in records of runs and logs.
+    """Replace ids of samples by their `placeholders` in all records of runs and logs, and remove notes of attempts.
 
-    Notes of attempts are removed: they concern runs that have ended.
+    The notes may name samples, and are needed only while a run goes on.
     """
     renaming = _Renaming(placeholders)
     for path in (path for folder in _FOLDERS for path in store.files(folder, "", recursive=True)):
@@ -36,17 +36,18 @@ def rename_samples(store: Store, placeholders: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class _Renaming:
-    """The ids of samples and their placeholders, and the contents in which they are replaced."""
+    """Replaces ids of samples by `placeholders` in the contents of files."""
 
     placeholders: Mapping[str, str]
 
     def content(self, path: str, content: str) -> str:
-        """The content of a file with placeholders."""
+        """The content of the file at `path` with ids replaced, by its format: JSON lines, JSON or plain text."""
         if path.endswith(".jsonl"):
             return "".join(f"{self._json(line, None)}\n" for line in content.splitlines())
         return self._json(content, 1) if path.endswith(".json") else self._message(content)
 
     def _json(self, content: str, indent: int | None) -> str:
+        """A JSON text with ids replaced; unchanged, to the byte, if it names none."""
         try:
             record = json.loads(content)
         except ValueError:  # it was cut, or is not JSON
@@ -55,7 +56,7 @@ class _Renaming:
         return content if renamed == record else json.dumps(renamed, indent=indent, ensure_ascii=False)
 
     def _value(self, field: str, value: Any) -> Any:
-        """The value of a field, or of an entry of its list."""
+        """The value of a field, or of an entry of its list, with ids replaced at any depth."""
         if isinstance(value, dict):
             return {name: self._value(name, entry) for name, entry in value.items()}
         if isinstance(value, list):
@@ -67,11 +68,12 @@ class _Renaming:
         return value
 
     def _message(self, text: str) -> str:
+        """A message with the ids that it names replaced."""
         return self._named.sub(lambda named: f"{named[1]} {self.placeholders[named[2]]}", text)
 
     @cached_property
     def _named(self) -> re.Pattern[str]:
-        """A sample's id as messages name it: `sample ID`, or `as ID: ...` of an example."""
+        """A pattern for an id as messages name it: `sample ID`, or `as ID: ...` where a sample is given as example."""
         longest_first = sorted(self.placeholders, key=len, reverse=True)
         ids = "|".join(map(re.escape, longest_first))
         return re.compile(rf"\b(sample|as) ({ids})(?![\w-]|\.\w)")

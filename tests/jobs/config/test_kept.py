@@ -48,7 +48,7 @@ def test_a_run_that_changes_it_says_which_keys_and_goes_on(computed, closelook):
     code, out, _ = closelook("attribute", "--root", root, "--set", "methods=[attnlrp, lrp]", "--set", "seed=1")
     assert code == 0
     said = out.splitlines()
-    begin = said.index(f"the configuration that {root} keeps changes:")
+    begin = said.index(f"the configuration kept in {root} changes:")
     methods = '  methods: ["attnlrp", "gradient_x_input", "random"] -> ["attnlrp", "lrp"]'
     assert said[begin + 1 : begin + 4] == ["  seed: 0 -> 1", methods, "attribute: 1 computed, 1 up to date"]
     before = files(root)

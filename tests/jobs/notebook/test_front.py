@@ -194,7 +194,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"target": ["are"] * 2}, "`target` has 2 entries for 1 texts"),
         ({"batch": 0}, "at least 1, not 0"),
         ({"method": []}, "`method` names no method"),
-        ({"text": 3}, "`text` is a string, or a list of them, not 3"),
+        ({"text": 3}, "`text` must be a string, or a list of these, not 3"),
         ({"text": [3]}, "a text is a string, not 3"),
         ({"target": 1.5}, "target is a word or a token id, not 1.5"),
         ({"generate": "2"}, "at least 1, not '2'"),

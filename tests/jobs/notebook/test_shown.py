@@ -128,7 +128,7 @@ def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
 
 def test_what_cannot_be_saved_is_one_line(gpt2, tmp_path):
     explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method="lrp")
-    with pytest.raises(closelook.UserError, match=r"ends in one of .pdf, .svg, .png, .tex, .html, .json, not 'a.jpg'"):
+    with pytest.raises(closelook.UserError, match=r"end in one of .pdf, .svg, .png, .tex, .html, .json, not 'a.jpg'"):
         explanation.save(tmp_path / "a.jpg")
     for name in ("a.pdf", "a.tex"):
         with pytest.raises(closelook.UserError, match=r"cannot write .*: No such file or directory"):

@@ -304,7 +304,7 @@ def test_audit_of_what_is_not_there_is_an_error(tmp_path):
         audit(config, Store(config.root))
     with pytest.raises(UserError, match="no task 'svo'"):
         audit(config, Store(config.root), task="svo")
-    with pytest.raises(UserError, match=r"say which --task, and how many \(--n\)"):
+    with pytest.raises(UserError, match=r"add --task NAME, and how many \(--n NUMBER\)"):
         audit(config, Store(config.root), task="sva", part="ana")
     _, store = run(config)
     with pytest.raises(UserError, match="task sva has no part 'ana': it has none"):
