@@ -48,7 +48,7 @@ def config_file(tmp_path, model):
         (["--set", "methods=lrp"], "'methods': expected a list, as in [a, b], not 'lrp'"),
         (
             ["--set", "ray.address=http://127.0.0.1:8265"],
-            "is a dashboard's: send the job there with `closelook",
+            "is the address of a Ray dashboard, not of a cluster: send the job there with `closelook",
         ),
         (["--root", __file__], "is a file: name a folder"),
         (["--root", ""], "no root is given: name a folder"),
