@@ -156,7 +156,7 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
             raise UserError(
                 f"model {model.name}: {location!r} is neither a directory nor a model on the hub{_near_id(location)}: "
-                "check its name, and for one that is not public log in by `hf auth login`"
+                "check its name; if it is not public, log in with `hf auth login`"
             ) from None
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None

@@ -33,6 +33,6 @@ def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tup
     if model.classes is not None and len(model.classes) != len(labels):
         raise UserError(
             f"model {model.name}: `classes` names {len(model.classes)} labels, and the model has {len(labels)}: "
-            f"{', '.join(labels)}"
+            f"{', '.join(labels)}; name one for each, in this order"
         )
     return "label", distinct(model.classes or labels)

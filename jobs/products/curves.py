@@ -151,9 +151,10 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Units of samples whose forward passes have about UNIT_TOKENS tokens; `inputs` of a part are shards of relevance.
+    """Units of samples whose forward passes have about UNIT_TOKENS tokens.
 
-    Raises UserError for a task none of whose tokens may be removed.
+    The `inputs` of a part are the paths of its relevance. Raises UserError for a task none of whose tokens may be
+    removed.
     """
     first, config = nodes[0], run.config
     assert isinstance(first, CurvesNode)
@@ -246,14 +247,14 @@ def with_replacements(opened: Opened, texts: Texts | None, rows: Sequence[Row]) 
 
 def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[str]) -> dict[str, list[Claim]]:
     """The relevance of the variants that a node asks for, by sample id, for the samples `names`."""
-    from jobs.products.drawing import RELEVANCE_COLUMNS, said_by
+    from jobs.products.drawing import RELEVANCE_COLUMNS, claims_of
 
     variants = tuple((request.explanation, request.embedding) for request in node.requests)
     claims: dict[str, list[Claim]] = {}
     for path in shards:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), RELEVANCE_COLUMNS)
         kept = pa.array([name in names for name in table["sample_id"].to_pylist()], pa.bool_())
-        claims |= said_by(node.artifact.method, table.filter(kept), variants)
+        claims |= claims_of(node.artifact.method, table.filter(kept), variants)
     return claims
 
 

@@ -110,7 +110,7 @@ class DrawnCurves:
         return Made(table, tuple(self.rejects[method].values()), self.splits)
 
 
-def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
+def claims_of(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
     """The claims of one method by sample id, in the order of `variants` (explanation, embedding).
 
     `relevance` is a table with the RELEVANCE_COLUMNS of the method's stored relevance.
@@ -159,7 +159,7 @@ def summed_by_patches(view: ModelView, pixels: np.ndarray, of_class: float) -> n
 
 @dataclass(frozen=True)
 class Drawing:
-    """Computes the curves of samples on one model. `said` has the claims of each method by sample id.
+    """Computes the curves of samples on one model. `claims` has the claims of each method by sample id.
 
     Samples without a target have the curves of the model's own prediction, which is what was explained.
     """
@@ -168,7 +168,7 @@ class Drawing:
     dtype: str
     ways: tuple[Flips, ...]  # how tokens are removed; each has curves of its own
     token_budget: int
-    said: Mapping[str, Mapping[str, Sequence[Claim]]]
+    claims: Mapping[str, Mapping[str, Sequence[Claim]]]
 
     def run(self, rows: Sequence[Row]) -> DrawnCurves:
         """The curves of all rows, computed together. Raises the error of a row for which curves cannot be computed."""
@@ -188,32 +188,32 @@ class Drawing:
 
         Otherwise, and for each method without relevance of the row, `drawn` gets a reject.
         """
-        for method, claims in self.said.items():
-            if row["sample_id"] not in claims:
+        for method, of_samples in self.claims.items():
+            if row["sample_id"] not in of_samples:
                 drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
-        says = self._says(row)
-        if not says:
+        row_claims = self._claims_about(row)
+        if not row_claims:
             return False
         try:
             for flips in self.ways:
                 flips.chosen(row, self.view.kind.slot)
         except UserError as error:
-            drawn.reject(row, [claim.method for claim in says], NOTHING_TO_FLIP, str(error))
+            drawn.reject(row, [claim.method for claim in row_claims], NOTHING_TO_FLIP, str(error))
             return False
         return True
 
-    def _says(self, row: Row) -> list[Claim]:
+    def _claims_about(self, row: Row) -> list[Claim]:
         """The claims of all methods about a row, a claim for each variant."""
-        return [claim for claims in self.said.values() for claim in claims.get(row["sample_id"], ())]
+        return [claim for of_samples in self.claims.values() for claim in of_samples.get(row["sample_id"], ())]
 
     def _asked(self, row: Row, flips: Flips) -> PerturbedSample:
         """The row with the relevance of all claims [V, T] or [V, H * W], as `flips` removes its tokens.
 
         Raises ValueError if relevance has another length than the tokens, and UserError if no token may be removed.
         """
-        relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._says(row)])
+        relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._claims_about(row)])
         if not flips.pixels and relevance.shape[1] != len(row["input_ids"]):
-            raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
+            raise ValueError(f"relevance has {relevance.shape[1]} numbers for {len(row['input_ids'])} tokens")
         return PerturbedSample.of(row, relevance, flips, self.view.kind.slot)
 
     def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
@@ -225,17 +225,17 @@ class Drawing:
         drawn.splits += sum(flipper.halved for _, flipper in outcome)
         for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
             whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
-            says = self._says(row)
+            row_claims = self._claims_about(row)
             lost: set[str] = set()
-            for claim, logit in zip(says, whole.tolist(), strict=True):
+            for claim, logit in zip(row_claims, whole.tolist(), strict=True):
                 if _differs(claim, logit, self.dtype):
                     detail = f"the target's logit is {logit:g} and was {claim.logit:g} when it was explained"
                     drawn.reject(row, [claim.method], "other_logit", detail)
                     lost.add(claim.method)
             for flips, way_curves in zip(self.ways, curves, strict=True):
                 has_foil = way_curves.contrast is not None
-                scores = [claim.scores(flips, has_foil) for claim in says]
-                for claim, columns in zip(says, _columns(way_curves, scores), strict=True):
+                scores = [claim.scores(flips, has_foil) for claim in row_claims]
+                for claim, columns in zip(row_claims, _columns(way_curves, scores), strict=True):
                     if claim.method not in lost:
                         sample_columns = {
                             "sample_id": row["sample_id"],

@@ -88,7 +88,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
     """The areas of the curves of all trials, by part: each sample has a row or a reject."""
-    from jobs.products.drawing import Drawing, said_by
+    from jobs.products.drawing import Drawing, claims_of
     from jobs.runner.rows import compute_parts
 
     explained, failed = _explained(opened, parts, rows)
@@ -97,7 +97,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         cell = trial.node
         assert isinstance(cell, Cell)
         variants = [(request.explanation, request.embedding) for request in cell.requests]
-        claims[cell.artifact.method] = said_by(cell.artifact.method, made.table, variants)
+        claims[cell.artifact.method] = claims_of(cell.artifact.method, made.table, variants)
     choice = parts[0].node
     assert isinstance(choice, Choice)
     drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)

@@ -53,7 +53,7 @@ def _without_infinite(made: Made) -> Made:
     if pc.all(fine).as_py() in (True, None):
         return made
     lost = made.table.filter(pc.invert(fine))[_SAMPLE].unique()
-    rejects = tuple(Reject(name, "not_finite", "a number of it is not finite") for name in lost.to_pylist())
+    rejects = tuple(Reject(name, "not_finite", "one of its numbers is not finite") for name in lost.to_pylist())
     kept = made.table.filter(pc.invert(pc.is_in(made.table[_SAMPLE], lost)))
     return replace(made, table=kept, rejects=(*made.rejects, *rejects))
 

@@ -129,7 +129,7 @@ def _order(stage: str) -> list[tuple[Product, ...]]:
     added = tuple(product for product in of_packages() if product.stage == stage)
     for product in added:
         if product.compute is None or product.units is None:
-            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`")
+            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`: give both")
     return [*ORDER[stage], added] if added else list(ORDER[stage])
 
 

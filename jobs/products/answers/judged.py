@@ -44,13 +44,13 @@ def entries_of(
     sample = _sample(row, record, first.seed)
     methods = {part: _method(opened, node) for part, node in nodes.items()}
     told = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
-    run = _with_drops(opened, row, way, sample, [claim for own in told.values() for claim in own])
+    run = _with_drops(opened, row, way, sample, [claim for of_method in told.values() for claim in of_method])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
     entries: dict[Part, list[dict[str, Any]]] = {}
-    for part, own in told.items():
+    for part, of_method in told.items():
         by_chance = methods[part].family == BASELINE
         entries[part] = []
-        for claim in own:
+        for claim in of_method:
             columns = {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
             if claim.is_whole:
                 columns["parts"] = parts.get(part, {}).get(claim.explanation)
@@ -79,13 +79,13 @@ def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: M
     """The claims of a method. Those of methods that need rules, as AttnLRP, are also screened by leave-one-out."""
     if not node.requests:
         return list(claims.of_ablations(sample, method))
-    own = []
+    of_method = []
     for explanation, tokens in maps.items():
         claim = claims.of_tokens(sample, explanation, _pooled(node, row, tokens))
-        own.append(claim)
+        of_method.append(claim)
         if RULES in method.needs and explanation == LOG_PROB.name:
-            own += claims.screened(sample, claim)
-    return own
+            of_method += claims.screened(sample, claim)
+    return of_method
 
 
 def _pooled(node: SourcesNode, row: Row, tokens: np.ndarray) -> np.ndarray:

@@ -34,20 +34,20 @@ Maps = dict[str, dict[str, np.ndarray]]  # relevance of tokens [T] by sample id 
 
 def nodes(run: Run) -> Iterator[SourcesNode]:
     """A node for each method, of every model and task whose answers are ablated."""
-    of_place: dict[tuple[str, str], list[AblationsNode]] = {}
+    by_model_and_task: dict[tuple[str, str], list[AblationsNode]] = {}
     for node in ablations.nodes(run):
-        of_place.setdefault((node.artifact.model, node.artifact.task), []).append(node)
-    for ablated in of_place.values():
+        by_model_and_task.setdefault((node.artifact.model, node.artifact.task), []).append(node)
+    for ablated in by_model_and_task.values():
         yield from _nodes(run, ablated[0].plan, ablated)
 
 
 def _nodes(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode]) -> Iterator[SourcesNode]:
     """The nodes of one model and task; `ablated` are its ablations, one node for each way of removal."""
-    settings, place = run.config.ablations, ablated[0].artifact
+    settings, first = run.config.ablations, ablated[0].artifact
     assert settings is not None
     for cell in model.cells:
-        its_place = (cell.artifact.product, cell.artifact.task, cell.artifact.dtype)
-        if its_place == ("relevance", place.task, place.dtype) and settings.takes(method=cell.artifact.method):
+        setting = (cell.artifact.product, cell.artifact.task, cell.artifact.dtype)
+        if setting == ("relevance", first.task, first.dtype) and settings.takes(method=cell.artifact.method):
             yield _node(run, model, ablated, cell.artifact.method, cell)
     for name in ablations.of_units(run.config, model.resolved.config):
         yield _node(run, model, ablated, name, None)
@@ -105,8 +105,8 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
     if settings is None or not ablations.expected(config, model, task, methods):
         return {}
     asked = [name for name in methods if settings.takes(method=name)]
-    said = [name for name in asked if explains(config, records[name], task) or "units" in records[name].given]
-    return {model.dtypes_for(task)[0]: len(said)}
+    able = [name for name in asked if explains(config, records[name], task) or "units" in records[name].given]
+    return {model.dtypes_for(task)[0]: len(able)}
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
@@ -151,18 +151,18 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     rejects: dict[Part, list[Reject]] = {part: [] for part in nodes}
     for row in rows:
         sample = row["sample_id"]
-        there = {}
+        computable = {}
         for part, node in nodes.items():
             if any(sample not in records for records in ablated.values()):
                 rejects[part].append(Reject(sample, NO_ABLATIONS, "the ablations of this sample were rejected"))
             elif node.requests and sample not in maps[part]:
                 rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} has no relevance of it"))
             else:
-                there[part] = node
-        for way, records in ablated.items() if there else ():
-            told = {part: maps[part].get(sample, {}) for part in there}
-            for part, own in entries_of(opened, there, row, way, records[sample], told).items():
-                entries[part] += own
+                computable[part] = node
+        for way, records in ablated.items() if computable else ():
+            told = {part: maps[part].get(sample, {}) for part in computable}
+            for part, of_part in entries_of(opened, computable, row, way, records[sample], told).items():
+                entries[part] += of_part
     return {part: Made(pa.Table.from_pylist(entries[part], schema=SCHEMA), tuple(rejects[part])) for part in nodes}
 
 
@@ -183,8 +183,8 @@ def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), _RELEVANCE_COLUMNS)
         for row in table.filter(pc.is_in(table["sample_id"], pa.array(names))).to_pylist():
             if (row["explanation"], row["embedding"]) in asked:
-                own = maps.setdefault(row["sample_id"], {})
-                own[row["explanation"]] = np.array(row["relevance"], float)
+                by_explanation = maps.setdefault(row["sample_id"], {})
+                by_explanation[row["explanation"]] = np.array(row["relevance"], float)
     return maps
 
 

@@ -99,14 +99,14 @@ def _request(settings: ControlsConfig, requests: Sequence[Request], inputs: Inpu
 def control_nodes(
     run: Run,
     product: str,
-    own_key: Mapping[str, Any],
+    control_key: Mapping[str, Any],
     samples: Callable[[RunConfig, Inputs], np.ndarray] | None = None,
     **fields: Any,
 ) -> Iterator[ControlNode]:
     """Yield a node of the control `product` for each controlled method.
 
-    `own_key` holds the key fields of this control, `samples` chooses the samples (default: `subset`), and `fields` are
-    further fields of the nodes.
+    `control_key` holds the key fields of this control, `samples` chooses the samples (default: `subset`), and `fields`
+    are further fields of the nodes.
     """
     for model, inputs, controlled in subjects(run):
         rows = (samples or subset)(run.config, inputs).tolist()
@@ -114,7 +114,7 @@ def control_nodes(
             dtype = model.resolved.config.dtypes_for(inputs.task)[0]
             yield ControlNode(
                 artifact=Artifact(product, model.name, inputs.task, dtype, controlled.request.method),
-                key_fields={**own_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
+                key_fields={**control_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
                 samples=len(rows),
                 forwards=product,
                 model=model,

@@ -38,8 +38,8 @@ FIRST, SECOND = 1, 2  # two random models
 def nodes(run: Run) -> Iterator[ControlNode]:
     """A node for each controlled method."""
     depths = run.config.controls.depths if run.config.controls else None
-    own_key = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
-    return control_nodes(run, "randomisation", own_key, depths=depths)
+    control_key = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
+    return control_nodes(run, "randomisation", control_key, depths=depths)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
@@ -121,7 +121,11 @@ def _entries(
     changed: Mapping[str, np.ndarray],
     other: Mapping[str, np.ndarray] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a method's rows at one depth; `other` is its relevance under the second random model."""
+    """Yield how far a method's relevance under `changed` weights agrees with that of the `trained` model, by sample.
+
+    The rows have the columns of the `depth`. `other` is the relevance under the second random model, for the last
+    depth.
+    """
     for sample, map_ in trained.items():
         agreed = agreement(map_, changed[sample])
         architecture = None if other is None else agreement(changed[sample], other[sample]).signed

@@ -46,7 +46,7 @@ def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
         known = readers.setdefault(name, reader)
         if known.kind != reader.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
-            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {reader.kind.title}")
+            raise UserError(f"{both} and are of two kinds ({known.kind.title}, {reader.kind.title}): give each a root")
         readers[name] = known.joined(reader)
     return [reader for reader in readers.values() if reader.tasks], lines
 

@@ -71,8 +71,8 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0] and not results.is_noise(cell_key):
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
-    for key, places in groups.items():
-        comparison = _compare(config, store, results, places)
+    for key, cell_keys in groups.items():
+        comparison = _compare(config, store, results, cell_keys)
         if comparison is not None:
             comparisons[key] = comparison
     return replace(results, comparisons=comparisons)
@@ -196,15 +196,15 @@ def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[t
         yield (cell_key, variant, row["metric"]), Score(row["value"], row["n"])
 
 
-def _compare(config: RunConfig, store: Store, results: Results, places: list[CellKey]) -> Comparison | None:
+def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[CellKey]) -> Comparison | None:
     """The comparison of the methods of these cells on the samples that all have and that are predicted rightly."""
     tables = []
-    for cell_key in places:
+    for cell_key in cell_keys:
         table = default_samples(store, results, cell_key)
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
-    of_task = applicable(results.tasks[places[0].task])
+    of_task = applicable(results.tasks[cell_keys[0].task])
     measured = {name: metric for name, metric in of_task.items() if metric.is_compared}
     if not measured or not len(ids):
         return None
@@ -212,11 +212,11 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Cel
     for table in tables:
         rows = table.take(pc.index_in(ids, value_set=pa.concat_arrays(table["sample_id"].chunks)))
         values.append(np.stack([rows[name].to_numpy() for name in measured], axis=1))  # [N, K]
-    methods = tuple(cell_key.method for cell_key in places)
+    methods = tuple(cell_key.method for cell_key in cell_keys)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     drawing = (config.report.resamples, config.seed)
-    clusters = results.clusters_of(places[0].task, ids.to_pylist())
+    clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
     return compare(stacked, methods, tuple(measured), *drawing, scale, shares, clusters)
 
 
@@ -251,12 +251,12 @@ def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
     Their models are out of reach, their tasks not prepared, or their options not chosen.
     """
     lost = {(name, task) for name in plan.failures for task in of_tokens(config)} | set(plan.unprepared)
-    undefined, places = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
+    undefined, cell_keys = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
     for (model, task), dtypes in _dtypes(config, plan).items():
         for entry in config.every_method() if (model, task) in lost else ():
             if (model, entry.name) not in undefined:
-                places += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
-    return dict.fromkeys(places, MISSING)
+                cell_keys += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
+    return dict.fromkeys(cell_keys, MISSING)
 
 
 def _size(model: ModelConfig) -> Size:
