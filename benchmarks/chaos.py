@@ -92,47 +92,52 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         places["an S3 server"] = server.root("root")
         if not whole:
             places = dict([list(places.items())[chosen.seed % 2]])
-        for place, root in places.items():
+        for storage, root in places.items():
             world.root = root
-            under_chaos(bench, world, undisturbed, place, 60 * chosen.minutes / len(places))
+            under_chaos(bench, world, undisturbed, storage, 60 * chosen.minutes / len(places))
     result = bench.finish()
     if not all(map(met, result["ratios"].values())):
         raise SystemExit(1)  # other benchmarks measure; this one finds defects
     return result
 
 
-def under_chaos(bench: Bench, world: World, undisturbed: Store, place: str, seconds: float) -> None:
+def under_chaos(bench: Bench, world: World, undisturbed: Store, storage: str, seconds: float) -> None:
     """Run under faults for some seconds, then in peace; the rows and ratios of this part."""
     first = len(world.started)
     done, completed = chaos(world, seconds)
     drivers = world.started[first:]
     healed = calm(world)
-    found = compared(undisturbed, world.store)
+    comparison = compared(undisturbed, world.store)
     for fault in FAULTS:
         if done[fault.name]:
-            bench.row(what="fault", place=place, fault=fault.name, times=done[fault.name])
-    counts = {"files": found.files, "equal": found.equal, "rounded": len(found.rounded), "named": len(found.named)}
-    counts |= {"lost": len(found.lost), "false": len(found.false)}
-    differences = {"rounding": max(found.rounded.values(), default=0.0), "rounding_bound": ROUNDING}
+            bench.row(what="fault", place=storage, fault=fault.name, times=done[fault.name])
+    counts = {
+        "files": comparison.files,
+        "equal": comparison.equal,
+        "rounded": len(comparison.rounded),
+        "named": len(comparison.named),
+    }
+    counts |= {"lost": len(comparison.lost), "false": len(comparison.false)}
+    differences = {"rounding": max(comparison.rounded.values(), default=0.0), "rounding_bound": ROUNDING}
     codes = Counter(f"{driver.command} {driver.code}" for driver in drivers)
     bench.row(
         what="run",
-        place=place,
+        place=storage,
         drivers=len(drivers),
         completed=completed,
         exit_codes=dict(codes),
         **counts,
         **differences,
     )
-    told(place, done, completed, found)
+    told(storage, done, completed, comparison)
     if bench.chosen.keep and world.is_local:  # the disk goes with the benchmark
         shutil.copytree(world.root, world.folder / "root")
     if not healed:
-        print(f"{place}: a run in peace did not complete: {last_lines(world)}", flush=True)
-    bench.ratio(f"{place}: files lost or false", len(found.lost) + len(found.false), 0.0, "lower", **counts)
-    bench.ratio(f"{place}: runs in peace that did not complete", float(not healed), 0.0, "lower")
+        print(f"{storage}: a run in peace did not complete: {last_lines(world)}", flush=True)
+    bench.ratio(f"{storage}: files lost or false", len(comparison.lost) + len(comparison.false), 0.0, "lower", **counts)
+    bench.ratio(f"{storage}: runs in peace that did not complete", float(not healed), 0.0, "lower")
     strange = sum(driver.code not in FORESEEN[driver.command] for driver in drivers)
-    bench.ratio(f"{place}: commands that ended in an unforeseen way", float(strange), 0.0, "lower")
+    bench.ratio(f"{storage}: commands that ended in an unforeseen way", float(strange), 0.0, "lower")
 
 
 def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
@@ -194,15 +199,15 @@ def last_lines(world: World, count: int = 12) -> str:
     return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
 
 
-def told(place: str, done: Counter[str], completed: int, found: Comparison) -> None:
+def told(storage: str, done: Counter[str], completed: int, comparison: Comparison) -> None:
     """Print what was done and survived."""
-    print(f"{place}: {done.total()} faults, {completed} runs completed under them")
+    print(f"{storage}: {done.total()} faults, {completed} runs completed under them")
     for name, times in done.most_common():
         print(f"  {times:3} {name}")
-    rounded, named = len(found.rounded), len(found.named)
-    print(f"  {found.files} files: {found.equal} equal, {rounded} but for rounding, {named} named")
-    for path, difference in found.rounded.items():
+    rounded, named = len(comparison.rounded), len(comparison.named)
+    print(f"  {comparison.files} files: {comparison.equal} equal, {rounded} but for rounding, {named} named")
+    for path, difference in comparison.rounded.items():
         print(f"  equal but for {difference:.1e} of the largest number: {path}")
-    for kind, paths in (("lost", found.lost), ("false", found.false)):
+    for kind, paths in (("lost", comparison.lost), ("false", comparison.false)):
         for path in paths:
             print(f"  {kind}: {path}")

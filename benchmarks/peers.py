@@ -84,14 +84,14 @@ class Subject:
 
     def relevance(self, method: str, count: int) -> list[torch.Tensor]:
         """Relevance of the token embeddings of the first texts, each alone."""
-        told = []
+        relevance = []
         for text, target in zip(self.texts[:count], self.targets, strict=False):
             ids = self.tokenizer(text)["input_ids"]
             position = 0 if self.view.kind.labels else len(ids) - 1
             row = {"input_ids": ids, "position": position, "target_id": target, "foil_id": None}
             batch = Batch.collate([row], pad_id=0)
-            told.append(METHODS[method](self.view, batch, explanation="target", embedding="partial").tokens[0])
-        return told
+            relevance.append(METHODS[method](self.view, batch, explanation="target", embedding="partial").tokens[0])
+        return relevance
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -199,9 +199,11 @@ def _compare(bench: Bench, subject: Subject, peer: Peer, theirs: Sequence[Sequen
     """Record the largest difference. Raises UserError for relevance of other tokens."""
     ours = subject.relevance(peer.method, len(theirs))
     worst = 0.0
-    for own, other in zip(ours, theirs, strict=True):
-        if len(own) != len(other):
-            raise UserError(f"{peer.name} tells of {len(other)} tokens where there are {len(own)}: nothing is compared")
-        difference = (own - torch.tensor(other)).abs().max() / own.abs().max()
+    for relevance, other in zip(ours, theirs, strict=True):
+        if len(relevance) != len(other):
+            raise UserError(
+                f"{peer.name} tells of {len(other)} tokens where there are {len(relevance)}: nothing is compared"
+            )
+        difference = (relevance - torch.tensor(other)).abs().max() / relevance.abs().max()
         worst = max(worst, float(difference))
     bench.ratio(f"{peer.method}, difference from {peer.name}", worst, peer.rounding, "lower")

@@ -44,10 +44,10 @@ class Answers:
         Where a method explains only the answer as a whole, the whole answer stands for a sentence.
         """
         for entry in self.entries:
-            place = {name: entry[name] for name in _COLUMNS[:4]}
+            facts = {name: entry[name] for name in _COLUMNS[:4]}
             for method in entry["rows"]:
                 for (start, end), values in sentences_of(entry, method):
-                    of_sentence = place | {"sentence": entry["answer"][start:end], "method": method["label"]}
+                    of_sentence = facts | {"sentence": entry["answer"][start:end], "method": method["label"]}
                     for source, ((low, high), value) in enumerate(zip(entry["units"], values, strict=True), start=1):
                         text = entry["prompt"][low:high]
                         yield {**of_sentence, "source": source, "relevance": value, "text": text}

@@ -84,15 +84,15 @@ class Importances:
         """
         sums = self._sums[group]
         compared = sum(each.texts >= FEWEST for each in sums.values())
-        told = []
+        words = []
         for word, each in sums.items():
             low = high = None
             if each.texts >= FEWEST:
                 error = np.sqrt(each.squares / (each.texts - 1) / each.texts)
                 half = float(scipy.stats.t.ppf(1 - (1 - LEVEL) / 2 / compared, each.texts - 1) * error)
                 low, high = each.mean - half, each.mean + half
-            told.append(Importance(word, each.texts, each.mean, low, high))
-        return sorted(told, key=lambda one: (-one.mean, one.word))
+            words.append(Importance(word, each.texts, each.mean, low, high))
+        return sorted(words, key=lambda importance: (-importance.mean, importance.word))
 
     def table(self) -> pa.Table:
         """A row for each group and word."""

@@ -82,8 +82,8 @@ def _importance(importances: Importances, decision: str | None, name: str, most:
     """The words of the `most` largest and smallest means under each method, among those with an interval."""
     rows = []
     for group in [group for group in importances.texts if group.decision == decision]:
-        told = [each for each in importances.of(group) if each.low is not None]
-        ends = told if len(told) <= 2 * most else [*told[:most], *told[-most:]]
+        with_interval = [each for each in importances.of(group) if each.low is not None]
+        ends = with_interval if len(with_interval) <= 2 * most else [*with_interval[:most], *with_interval[-most:]]
         labels = [group.model, *(label for label in group.variant if label != "none")]
         rows += [Row("", (", ".join(labels), each.word), _cells(each)) for each in ends]
     caption = (
@@ -94,8 +94,8 @@ def _importance(importances: Importances, decision: str | None, name: str, most:
     return Table(name, f"Words of “{_named(decision)}”", caption, ("method", "word"), (_MEAN, _TEXTS), tuple(rows))
 
 
-def _cells(told: Importance) -> tuple[Cell, Cell]:
-    return Cell(told.mean, n=told.texts, low=told.low, high=told.high), Cell(told.texts)
+def _cells(importance: Importance) -> tuple[Cell, Cell]:
+    return Cell(importance.mean, n=importance.texts, low=importance.low, high=importance.high), Cell(importance.texts)
 
 
 def _named(decision: str | None) -> str:
@@ -150,8 +150,8 @@ def _strongest(method: str, case: Case, values: Any, most: int) -> Mapping[str, 
     order = sorted(counted, key=lambda at: -values[at])
     raising = [at for at in order if values[at] > 0][:most]
     lowering = [at for at in reversed(order) if values[at] < 0][:most]
-    told = [", ".join(f"{case.words[at].word} {numbers[at]}" for at in some) for some in (raising, lowering)]
-    return {"method": method, "words_for": told[0], "words_against": told[1]}
+    strongest = [", ".join(f"{case.words[at].word} {numbers[at]}" for at in some) for some in (raising, lowering)]
+    return {"method": method, "words_for": strongest[0], "words_against": strongest[1]}
 
 
 def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
@@ -165,9 +165,9 @@ def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
     kept = _kept(case, padded)
     sides = []
     for side in (TEXT, SECOND, DECODER):
-        own = [at for at in kept if case.words[at].side == side and not case.words[at].special]
-        if own:
-            sides.append(_side(case, own, padded, row))
+        positions = [at for at in kept if case.words[at].side == side and not case.words[at].special]
+        if positions:
+            sides.append(_side(case, positions, padded, row))
     return sides
 
 
@@ -187,10 +187,10 @@ def _kept(case: Case, values: Sequence[float]) -> list[int]:
     return sorted(kept)
 
 
-def _side(case: Case, own: Sequence[int], values: Sequence[float], row: Mapping[str, float]) -> Markup:
+def _side(case: Case, positions: Sequence[int], values: Sequence[float], row: Mapping[str, float]) -> Markup:
     """Words with the spaces between them; … where some are left out."""
     text = Markup("")
-    for before, at in zip([None, *own], own, strict=False):
+    for before, at in zip([None, *positions], positions, strict=False):
         word = case.words[at]
         gap = "" if before is None else _gap(case, before, at)
         value = 0.0 if math.isnan(values[at]) else values[at]

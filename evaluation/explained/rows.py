@@ -170,12 +170,12 @@ class _Columns:
         self._shared: dict[str, list[Any]] = {}
         self._own: dict[str, list[Any]] = {}
 
-    def add(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def add(self, shared: dict[str, Any], columns: dict[str, Any]) -> None:
         """A block of rows: values that all have, and columns."""
-        self._counts.append(len(own["relevance"]))
+        self._counts.append(len(columns["relevance"]))
         for name, value in shared.items():
             self._shared.setdefault(name, []).append(value)
-        for name, values in own.items():
+        for name, values in columns.items():
             self._own.setdefault(name, []).append(values)
 
     def table(self) -> pa.Table:

@@ -99,13 +99,13 @@ def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]
     if isinstance(first, Malformed):
         raise UserError(f"{data}: {first}")
     has = {key for key, value in first.items() if value not in (None, "", [])}
-    told = "label" if "label" in has else "score" if "score" in has else "token" if "target" in has else None
-    if resolved.output != (told or resolved.output) or (told is None and resolved.output == "token"):
-        those = "none" if told in (None, "token") else f"a {told}"
+    predicted = "label" if "label" in has else "score" if "score" in has else "token" if "target" in has else None
+    if resolved.output != (predicted or resolved.output) or (predicted is None and resolved.output == "token"):
+        those = "none" if predicted in (None, "token") else f"a {predicted}"
         raise UserError(f"{resolved.config.id} predicts a {resolved.output}, and the samples of {data} have {those}")
     if "text" not in has:
-        there = ", ".join(map(str, first))
-        raise UserError(f"{data} has no column 'text'; there are {there}: say which it is by --column text=NAME")
+        names = ", ".join(map(str, first))
+        raise UserError(f"{data} has no column 'text'; there are {names}: say which it is by --column text=NAME")
     settings = {"source": SAMPLES.name, "path": json.dumps(str(data))}
     if columns:
         settings["columns"] = json.dumps(dict(columns))

@@ -175,10 +175,10 @@ class QuestionOptions:
         return Question(text, self.target, self.foil, self.label, self.second, self.explanation)
 
 
-def named_columns(given: Iterable[str] | None) -> dict[str, str]:
+def named_columns(entries: Iterable[str] | None) -> dict[str, str]:
     """The file's name of each column that `text=NAME` names. Raises UserError for anything else."""
     columns = {}
-    for text in given or ():
+    for text in entries or ():
         known, equals, name = text.partition("=")
         if not (known and equals and name):
             raise UserError(f"--column is written text=NAME, not {text!r}")

@@ -94,8 +94,8 @@ def _between(earlier: bytes, later: bytes) -> bytes:
     It keeps the rank between these two, and gives away as little as possible of the hash whose place it takes.
     """
     low, high = int.from_bytes(earlier[:_TURN_BYTES]), int.from_bytes(later[:_TURN_BYTES])
-    place = max(0, (low ^ high).bit_length() - 1)  # the first bit in which they differ
-    return (high >> place << place).to_bytes(_TURN_BYTES)
+    bit = max(0, (low ^ high).bit_length() - 1)  # the first bit in which they differ
+    return (high >> bit << bit).to_bytes(_TURN_BYTES)
 
 
 def _read(files: Files) -> Forgotten:

@@ -68,12 +68,12 @@ class Ledger(States):
         """
         before = self.latest(artifact) or {}
         files = self._there(artifact, record) if files is None else files
-        place = {name: value for name, value in asdict(artifact.place).items() if value}
+        fields = {name: value for name, value in asdict(artifact.place).items() if value}
         state = "complete" if complete else "partial"
         common = {
             "state": state,
             "key": artifact.key,
-            "artifact": place,
+            "artifact": fields,
             **entries_of(artifact, record, files),
             "made_of": [source.name for source in made_of],
             "config": self._config(config),

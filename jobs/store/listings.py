@@ -35,8 +35,8 @@ class Listings:
         if root not in self._folders:
             folders: dict[str, list[str]] = {}
             for path in list(self._of(root)):  # a copy: other threads add files meanwhile
-                place, _, name = path.rpartition("/")
-                folders.setdefault(place, []).append(name)
+                parent, _, name = path.rpartition("/")
+                folders.setdefault(parent, []).append(name)
             self._folders[root] = folders
         return self._folders[root].get(folder, [])
 
@@ -124,10 +124,10 @@ def entries_of(
     rows: list[dict[str, int | None]] = []
     for at, folder in enumerate(_folders(artifact)):
         of_folder = [rejects.rpartition("/")[2]] if rejects and at == len(artifact.folders) else names
-        there = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
-        listed = of_folder if at == 0 else there
-        sizes.append({name: there[name].size if name in there else None for name in listed})
-        rows.append({name: file.rows for name, file in there.items() if file.rows is not None})
+        present = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
+        listed = of_folder if at == 0 else present
+        sizes.append({name: present[name].size if name in present else None for name in listed})
+        rows.append({name: file.rows for name, file in present.items() if file.rows is not None})
     return {"bytes": sizes, "file_rows": rows}
 
 

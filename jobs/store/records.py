@@ -96,8 +96,8 @@ def key_in(record: Mapping[str, Any]) -> str | None:
 
 def artifact_in(record: Mapping[str, Any]) -> Artifact | None:
     """The artifact of a manifest; None if an older version wrote the manifest without naming the artifact."""
-    place = record.get("artifact") or record.get("cell")
-    return None if place is None else artifact_of(place, key_in(record) or "")
+    fields = record.get("artifact") or record.get("cell")
+    return None if fields is None else artifact_of(fields, key_in(record) or "")
 
 
 def manifest(name: str) -> str:

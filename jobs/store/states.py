@@ -90,11 +90,11 @@ class States(Records):
         faults: dict[str, str] = {}
         noted = self._notes()
         for path, size in sizes_in(artifact, self.record(artifact) or {}).items():
-            there = self._listings.size(path)
-            if there is None:
+            current_size = self._listings.size(path)
+            if current_size is None:
                 faults[path] = "is gone"
-            elif size not in (None, there):
-                faults[path] = f"has {there} bytes, but was written with {size}"
+            elif size not in (None, current_size):
+                faults[path] = f"has {current_size} bytes, but was written with {size}"
             elif path in noted:
                 faults[path] = noted[path]
         return faults
@@ -132,9 +132,9 @@ class States(Records):
         damage = self.damage(artifact) if is_complete(self.record(artifact)) else {}
         if not damage:
             return None
-        path, what = next(iter(damage.items()))
+        path, fault = next(iter(damage.items()))
         others = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-        return f"{artifact}: {self.store.url(path)} {what}{others}: `closelook run` makes it again"
+        return f"{artifact}: {self.store.url(path)} {fault}{others}: `closelook run` makes it again"
 
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
@@ -143,18 +143,20 @@ class States(Records):
         Where an older version wrote the manifest, which then lists none, all shards of its key are returned.
         """
         record = self.latest(artifact) or {}
-        own = replace(artifact, key=key_in(record) or "")
+        current = replace(artifact, key=key_in(record) or "")
         stamps = self.store.stamps(artifact.folder)
-        listed = {path: size for path, size in sizes_in(own, record).items() if path.startswith(f"{own.folder}/")}
+        listed = {
+            path: size for path, size in sizes_in(current, record).items() if path.startswith(f"{current.folder}/")
+        }
         if "shards" not in record:
-            listed = {path: None for path in stamps if not own.key or own.owns(path.rpartition("/")[2])}
+            listed = {path: None for path in stamps if not current.key or current.owns(path.rpartition("/")[2])}
         name = manifest(artifact.name)
         for path, size in listed.items():
             if path not in stamps:
                 raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: run `closelook prepare`")
             if size not in (None, stamps[path][1]):
-                what = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
-                raise Damaged(f"{what}: run `closelook prepare`")
+                fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
+                raise Damaged(f"{fault}: run `closelook prepare`")
         if record and not listed:
             raise Damaged(f"{self.store.url(artifact.folder)} is empty, but {name} is there: run `closelook prepare`")
         for path in sorted(stamps.keys() - listed.keys()):
@@ -173,9 +175,9 @@ class States(Records):
             rows += table.num_rows
             yield table
         if rows != record.get("rows", rows):
-            place, name = self.store.url(artifact.folder), manifest(artifact.name)
+            url, name = self.store.url(artifact.folder), manifest(artifact.name)
             raise StoreError(
-                f"{place} holds {rows} rows, but {name} says {record['rows']}: remove the folder and run "
+                f"{url} holds {rows} rows, but {name} says {record['rows']}: remove the folder and run "
                 "`closelook prepare`"
             )
 

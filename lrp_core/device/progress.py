@@ -44,15 +44,15 @@ def part_of_work(number: int, count: int) -> Iterator[None]:
     if watch is None:
         yield
         return
-    told: list[int] = []
+    totals: list[int] = []
 
     def of_all(done: int, total: int) -> None:
-        told.append(total)
+        totals.append(total)
         watch(number * total + done, count * total)
 
     with watched_by(of_all):
         yield
-    if not told:
+    if not totals:
         watch(number + 1, count)
 
 

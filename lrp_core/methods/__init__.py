@@ -137,7 +137,8 @@ METHODS: Registry[Method] = Registry(
         inverted=True,
         about="the gradient times the embedding",
         source="Close Look 3.3",
-        weak="That is no fault: it sees a small step alone; where a norm follows the embeddings, none (noise).",
+        weak="Expected: the gradient describes very small changes only. If a norm follows the embeddings, scaling them "
+        "changes nothing, so gradient x input is zero up to rounding.",
     ),
     _of_gradients(
         "lrp",
@@ -146,7 +147,7 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE, COMPOSITE_OF_LRP),
         order=40,
         colour="#d55e00",
-        about="norms and attention weights constant, activations by the identity rule, gates constant",
+        about="norms, attention weights and gates held constant; activations pass relevance on as it is",
         source="Close Look 3.3 and C.4",
     ),
     _of_gradients(
@@ -156,7 +157,7 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE, COMPOSITE),
         order=30,
         colour="#0072b2",
-        about="as lrp, but products share relevance equally and the softmax is gradient x input",
+        about="as lrp, but each factor of a product gets half, and the softmax has gradient x input",
         source="Close Look 3.3 and C.1; AttnLRP 3.3",
     ),
     _rival(
@@ -291,7 +292,7 @@ METHODS: Registry[Method] = Registry(
         forwards=2.2,
         again=1.0,
         order=62,
-        about="the product over layers of attention maps times their gradients, where positive",
+        about="the product over layers of attention maps times their gradients, negative entries set to 0",
         source="Chefer et al. 2021; AttnLRP A.1.4",
     ),
     Method(

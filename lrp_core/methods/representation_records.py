@@ -96,7 +96,7 @@ REPRESENTATION = (
         options=(_REVERSE, _WORD),
         gives=("tokens", "layers"),
         order=87,
-        about="the explained number as the head reads it from every token's last state",
+        about="the explained number that the head gives when it reads a token's last state",
         source="NormXLogit equations 2 and 3",
     ),
     _of_states(
@@ -105,7 +105,7 @@ REPRESENTATION = (
         options=(_NORM, _REVERSE),
         gives=("tokens", "layers"),
         order=88,
-        about="logat times the norm of the input; its ranking is that of signed values, hence not free of scale",
+        about="logat times the norm of the input; signs stay, so a negative logit with a large norm ranks last",
         source="NormXLogit equation 4",
     ),
 )

@@ -63,12 +63,12 @@ def decisions(view: ModelView, rows: Sequence[Row], tokens: int = 2) -> list[Dec
         return []
     best = min(2, view.n_targets) if view.kind.labels else tokens
     rows = [{**row, "target_id": -1 if row["target_id"] is None else row["target_id"], "foil_id": None} for row in rows]
-    told: dict[int, Decision] = {}
+    known: dict[int, Decision] = {}
     if len(rows) > 1 and view.dtype in (torch.float32, torch.float64) and view.family.experts is None:
-        told = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
-    alone = [[at] for at in range(len(rows)) if at not in told]
-    told |= {at: decision for at, decision, _ in _of_parts(view, rows, alone, best)}
-    return [told[at] for at in range(len(rows))]
+        known = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
+    alone = [[at] for at in range(len(rows)) if at not in known]
+    known |= {at: decision for at, decision, _ in _of_parts(view, rows, alone, best)}
+    return [known[at] for at in range(len(rows))]
 
 
 def _of_parts(
@@ -83,8 +83,8 @@ def _of_parts(
     for part, ids, log_probs, log_prob, sure in zip(parts, on_host, on_host, on_host, on_host, strict=True):
         lists = (tensor.tolist() for tensor in (ids, log_probs, log_prob, sure))
         for at, best_ids, of_best, of_target, is_sure in zip(part, *lists, strict=True):
-            own = of_best[0] if rows[at]["target_id"] < 0 else of_target
-            yield at, Decision(tuple(best_ids), tuple(of_best), own), is_sure
+            target_log_prob = of_best[0] if rows[at]["target_id"] < 0 else of_target
+            yield at, Decision(tuple(best_ids), tuple(of_best), target_log_prob), is_sure
 
 
 def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:

@@ -57,8 +57,8 @@ def check_told(trial: Trial) -> Finding:
     expected = logits.gather(1, batch.target_ids[:, None])[:, 0]
     gaps = []
     for name, results in trial.results.items():
-        told = results.map(lambda relevance: relevance.logit_target)
-        gaps.append(told.gap(name, expected, scale=logits))
+        logits_told = results.map(lambda relevance: relevance.logit_target)
+        gaps.append(logits_told.gap(name, expected, scale=logits))
     return Finding.of(TOLD, gaps)
 
 

@@ -48,18 +48,21 @@ class Comparison:
 def compared(undisturbed: Store, store: Store) -> Comparison:
     """Hold every Parquet file, and every CSV of the report, against that of the same path in the undisturbed root."""
     result = Comparison()
-    wanted, there = _manifests(undisturbed), _manifests(store)
-    incomplete = {name for name in wanted if there.get(name, {}).get("state") != "complete"}
-    differing, by_row, owners = _differing(wanted, there), _by_row(there), _owners(wanted)
+    expected_manifests = _manifests(undisturbed)
+    manifests = _manifests(store)
+    incomplete = {name for name in expected_manifests if manifests.get(name, {}).get("state") != "complete"}
+    differing = _differing(expected_manifests, manifests)
+    by_row = _by_row(manifests)
+    owners = _owners(expected_manifests)
     for path in _paths(undisturbed):
         owner = owners.get(path)
         if owner in incomplete or not store.exists(path):
             result.lost.append(path)
             continue
-        expected, found = undisturbed.read_bytes(path), store.read_bytes(path)
-        if found == expected:
+        expected, content = undisturbed.read_bytes(path), store.read_bytes(path)
+        if content == expected:
             result.equal += 1
-        elif owner in by_row and (difference := rounding(expected, found, path)) <= ROUNDING:
+        elif owner in by_row and (difference := rounding(expected, content, path)) <= ROUNDING:
             result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
@@ -68,14 +71,16 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
     return result
 
 
-def rounding(wanted: bytes, found: bytes, path: str) -> float:
-    """The largest difference between fractional numbers of two files of this path, relative to the largest in `wanted`.
+def rounding(expected: bytes, actual: bytes, path: str) -> float:
+    """The largest difference between the fractional numbers of two files, relative to the largest in `expected`.
+
+    `path` tells how they are read.
 
     Infinite where anything else differs, or a file cannot be read.
     """
     columns = _columns_of_csv if path.endswith(".csv") else _columns_of_parquet
     try:
-        ours, theirs = columns(found), columns(wanted)
+        ours, theirs = columns(actual), columns(expected)
     except (pa.ArrowInvalid, OSError, ValueError):
         return math.inf
     if ours.keys() != theirs.keys():
@@ -112,13 +117,13 @@ def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
     return columns
 
 
-def _difference(found: pa.Array, wanted: pa.Array) -> float:
+def _difference(actual: pa.Array, expected: pa.Array) -> float:
     """The largest difference between numbers of two columns; infinite where they differ otherwise."""
-    if found.equals(wanted):
+    if actual.equals(expected):
         return 0.0
-    if not pa.types.is_floating(wanted.type) or found.type != wanted.type or len(found) != len(wanted):
+    if not pa.types.is_floating(expected.type) or actual.type != expected.type or len(actual) != len(expected):
         return math.inf
-    ours, theirs = _numbers(found), _numbers(wanted)
+    ours, theirs = _numbers(actual), _numbers(expected)
     is_finite = np.isfinite(theirs)
     if not np.array_equal(ours[~is_finite], theirs[~is_finite], equal_nan=True):
         return math.inf
@@ -150,36 +155,38 @@ def _paths(store: Store) -> Iterator[str]:
 
 def _manifests(store: Store) -> dict[str, dict[str, Any]]:
     """The manifests of a root by name; one that cannot be read is empty."""
-    found = {}
+    manifests = {}
     for path in store.files("manifest", ".json"):
         name = path.removeprefix("manifest/").removesuffix(".json")
         try:
-            found[name] = json.loads(store.read_bytes(path))
+            manifests[name] = json.loads(store.read_bytes(path))
         except ValueError:
-            found[name] = {}
-    return found
+            manifests[name] = {}
+    return manifests
 
 
-def _differing(wanted: Mapping[str, Mapping[str, Any]], there: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def _differing(expected: Mapping[str, Mapping[str, Any]], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The artifacts with other rejects than in the undisturbed root, and what is made of them."""
-    return _with_made(
-        (name for name in wanted if there.get(name, {}).get("rejects") != wanted[name].get("rejects")), there
-    )
+    differing = [
+        name for name, record in expected.items() if manifests.get(name, {}).get("rejects") != record.get("rejects")
+    ]
+    return _with_made(differing, manifests)
 
 
-def _by_row(there: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def _by_row(manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The artifacts of which batches were computed row by row, and what is made of them."""
-    return _with_made((name for name in there if there[name].get("fallbacks", {}).get("batches_by_row")), there)
+    by_row = [name for name, record in manifests.items() if record.get("fallbacks", {}).get("batches_by_row")]
+    return _with_made(by_row, manifests)
 
 
-def _with_made(names: Iterable[str], there: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def _with_made(names: Iterable[str], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """These artifacts, those that are made of them, and the report."""
-    found = set(names)
+    reached = set(names)
     while True:
-        made = {name for name in there if found.intersection(there[name].get("made_of", ()))}
-        if made <= found:
-            return found | ({"report"} if found else set())
-        found |= made
+        made = {name for name in manifests if reached.intersection(manifests[name].get("made_of", ()))}
+        if made <= reached:
+            return reached | ({"report"} if reached else set())
+        reached |= made
 
 
 def _owners(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -97,23 +97,23 @@ class World:
 
     def raylets(self) -> list[psutil.Process]:
         """The processes of nodes that run."""
-        found = []
+        processes = []
         for node in self.cluster.worker_nodes:
             with suppress(psutil.NoSuchProcess, KeyError, IndexError):
-                found.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
-        return found
+                processes.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
+        return processes
 
     def workers(self) -> list[psutil.Process]:
         """The processes in which Ray has units computed."""
-        found = []
+        processes = []
         for raylet in self.raylets():
             with suppress(psutil.NoSuchProcess):
                 for process in raylet.children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         title = " ".join(process.cmdline())
                         if title.startswith("ray::") and "IDLE" not in title:
-                            found.append(process)
-        return found
+                            processes.append(process)
+        return processes
 
     # The driver.
 

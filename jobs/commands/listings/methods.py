@@ -62,7 +62,7 @@ def _show_one(record: Method) -> None:
         "conserves": "yes, relevance sums to the explained number" if record.conserves else "no",
         "seeded": "yes, the run's seed changes its numbers" if record.seeded else "",
         "cost": f"{record.cost(TOKENS):g} forwards of a sample of {TOKENS} tokens{backwards}",
-        "scores low": record.weak.removeprefix("That is no fault: "),
+        "scores low": record.weak.removeprefix("Expected: "),
         "source": record.source,
     }
     for fact, text in facts.items():

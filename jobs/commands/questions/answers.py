@@ -175,20 +175,20 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
     Raises UserError for questions that the model or a method has no answer to.
     """
     if question.has_answer:
-        said = said_of(question, opened)
-        rows = [said.row(span) for span in said.spans(question.spans)]
+        answer_text = said_of(question, opened)
+        rows = [answer_text.row(span) for span in answer_text.spans(question.spans)]
         if question.hops:
-            yield from _by_hops(said, rows, question, opened, methods, **finer)
+            yield from _by_hops(answer_text, rows, question, opened, methods, **finer)
             return
     else:
-        said, rows = None, list(_rows(question, opened))
+        answer_text, rows = None, list(_rows(question, opened))
     in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
     for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
-        yield answer_of(question, opened, methods, row, relevance, at, said)
+        yield answer_of(question, opened, methods, row, relevance, at, answer_text)
 
 
 def _by_hops(
-    said: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
+    answer_text: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
 ) -> Iterator[Answer]:
     """Spans of an answer explained by the prompt alone, through the answer's part `reasoning`."""
     assert question.reasoning is not None
@@ -199,9 +199,9 @@ def _by_hops(
             def explain(row: Row, method: Method = method) -> Relevance:
                 return relevance_of_rows(opened, [method], [row], question.explanation, **finer)[method.name]
 
-            by_hops = through_reasoning(said, row["said"], question.reasoning, question.hops, explain)
+            by_hops = through_reasoning(answer_text, row["said"], question.reasoning, question.hops, explain)
             relevance[method.name], hops[method.name] = by_hops
-        yield replace(answer_of(question, opened, methods, row, relevance, at, said), hops=hops)
+        yield replace(answer_of(question, opened, methods, row, relevance, at, answer_text), hops=hops)
 
 
 def _rows(question: Question, opened: Opened) -> Iterator[Row]:
@@ -302,11 +302,11 @@ def answer_of(
     row: Row,
     relevance: dict[str, Relevance],
     at: int = 0,
-    said: Said | None = None,
+    answer_text: Said | None = None,
 ) -> Answer:
     """The answer to a question, with the relevance of its row.
 
-    `at` counts the answers before it; `said` is the whole answer text.
+    `at` counts the answers before it; `answer_text` is the whole answer text.
     """
     resolved = opened.resolved
     answer = partial(Answer, question, opened, methods, at, row, relevance)
@@ -320,19 +320,19 @@ def answer_of(
         return answer(tokens, resolved.labels[target_id], foil)
     decoder = row.get("decoder_input_ids")
     read = row["input_ids"] if decoder is None else decoder[1:]
-    pieces = opened.written.of([*read, target_id]) if said is None else said.pieces[: len(read) + 1]
+    pieces = opened.written.of([*read, target_id]) if answer_text is None else answer_text.pieces[: len(read) + 1]
     *tokens, token = pieces
     target, foil = token.strip() or repr(token), None
-    if said is not None:
+    if answer_text is not None:
         span = row["said"]
-        target = said.text[span.start : span.end].strip() or target
+        target = answer_text.text[span.start : span.end].strip() or target
     elif question.words == "single" and isinstance(question.target, str):
         target = question.target
     if question.words == "single" and isinstance(question.foil, str):
         foil = question.foil
     elif foil_id is not None:
         foil = opened.written.of([*read, foil_id])[-1].strip()
-    answer = partial(answer, said=said)
+    answer = partial(answer, said=answer_text)
     if resolved.kind.decoder:
         return answer(opened.texts.of(row["input_ids"]), target, foil, token, [START, *tokens])
     return answer(tokens, target, foil, token)

@@ -15,31 +15,31 @@ from lrp_core.records.types import Relevance, UserError
 
 
 def through_reasoning(
-    said: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
+    answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
 ) -> tuple[Relevance, Hops]:
     """The prompt's relevance for a span, and what the hops leave out; other tokens have none.
 
     `explain(row)` is a method's relevance of a row of a span, `reasoning` are characters of the answer. Raises
     UserError where they do not stand before the span.
     """
-    [part] = said.tokens_of([reasoning])
+    [part] = answer_text.tokens_of([reasoning])
     if part.behind > span.first:
-        text = said.text[span.start : span.end]
+        text = answer_text.text[span.start : span.end]
         raise UserError(
             f"`reasoning` has to end before the explained part, and ends after the beginning of {text!r:.60}"
         )
-    width = len(said.prompt["input_ids"])
-    before = width + len(said.prompt.get("decoder_input_ids") or ())
+    width = len(answer_text.prompt["input_ids"])
+    before = width + len(answer_text.prompt.get("decoder_input_ids") or ())
     every = torch.arange(width)
     results: list[Relevance] = []
 
     def weighted(weights: Tensor) -> Tensor:
-        relevance = explain(said.row(replace(span, first=0), weights.tolist()))
+        relevance = explain(answer_text.row(replace(span, first=0), weights.tolist()))
         results.append(relevance)
         sides = [relevance.tokens[0]]
         if relevance.decoder_tokens is not None:
             sides.append(relevance.decoder_tokens[0])
-        elif said.is_decoders:  # the method says nothing of what the decoder has seen
+        elif answer_text.is_decoders:  # the method says nothing of what the decoder has seen
             sides.append(torch.zeros(before + span.behind - width).to(sides[0]))
         return torch.cat(sides)
 

@@ -132,26 +132,26 @@ class _Texts:
     def rows(self, artifacts: Sequence[Artifact]) -> Iterator[tuple[int, Tables]]:
         """(number of samples, tables of their rows by all methods), for _AT_ONCE samples at a time."""
         views = self._run.views("arrow", model=self._place.model, task=self._place.task)
-        told = self._told(artifacts)
+        explanations = self._told(artifacts)
         for start in range(0, views.num_rows, _AT_ONCE):
-            some = [row for row in views.slice(start, _AT_ONCE).to_pylist() if row["sample_id"] in told]
+            some = [row for row in views.slice(start, _AT_ONCE).to_pylist() if row["sample_id"] in explanations]
             texts = []
             for read in self._read(some):
-                for text in self._explained(read, told[read.view["sample_id"]]):
+                for text in self._explained(read, explanations[read.view["sample_id"]]):
                     texts += [(name, text) for name in read.names]
             yield len(some), tables(texts, self._place.model, self._place.task)
 
     def _told(self, artifacts: Sequence[Artifact]) -> dict[str, list[tuple[str, Row]]]:
         """By sample, (method, row of schema RELEVANCE) of every method and explanation."""
-        told: dict[str, list[tuple[str, Row]]] = defaultdict(list)
+        explanations: dict[str, list[tuple[str, Row]]] = defaultdict(list)
         for artifact in sorted(artifacts, key=_order):
             table = self._run.ledger.read(artifact, RELEVANCE)
             lists = {name: table[name].combine_chunks() for name in ("relevance", "decoder_relevance")}
             plain = table.drop_columns(list(lists)).to_pylist()
             for at, row in enumerate(plain):
                 arrays = {name: _array(values, at) for name, values in lists.items()}
-                told[row["sample_id"]].append((artifact.method, row | arrays))
-        return told
+                explanations[row["sample_id"]].append((artifact.method, row | arrays))
+        return explanations
 
     def _read(self, views: Sequence[Row]) -> Iterator[_Read]:
         """The samples of these views with their tokens and the places of these in the text."""
@@ -174,13 +174,13 @@ class _Texts:
         filled = Filled.of(sample["text"], slot, self._tokenizer.mask_token)
         return ReadText(filled.text, filled=filled)
 
-    def _explained(self, read: _Read, told: Sequence[tuple[str, Row]]) -> Iterator[ExplainedText]:
+    def _explained(self, read: _Read, explanations: Sequence[tuple[str, Row]]) -> Iterator[ExplainedText]:
         """The explained text, once for each decision (predicted label or token) that relevance explains."""
         special = [*read.view["special_mask"], *(not at for at, _ in enumerate(read.decoder))]
         tokens = [*read.tokens, *read.decoder]
         sides = {TEXT: read.sample["text"], SECOND: read.sample["second"] or ""}
         by_decision: dict[int | None, list[tuple[str, Row]]] = defaultdict(list)
-        for method, row in told:
+        for method, row in explanations:
             by_decision[row["predicted_id"]].append((method, row))
         for rows in by_decision.values():
             _, first = rows[0]
@@ -193,8 +193,8 @@ class _Texts:
         """(explained label or word, the one that it is contrasted with); None for what does not exist."""
         if self._model.output == "score":
             return None, None
-        view, own = read.view, row["predicted_id"] is not None
-        target = row["predicted_id"] if own else view["target_id"]
+        view, is_predicted = read.view, row["predicted_id"] is not None
+        target = row["predicted_id"] if is_predicted else view["target_id"]
         if self._model.kind.labels:
             labels = self._model.labels
             foil = 1 - target if len(labels) == 2 else view["foil_id"]

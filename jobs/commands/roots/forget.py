@@ -59,25 +59,25 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
         names = _names(ids, asked)
         forgotten = known.with_samples(names, ids, (config.seed, (config.select or SelectConfig()).draw))
         every = list(_held(ledger, forgotten))
-        held = [one for one in every if one.paths]
+        held = [holder for holder in every if holder.paths]
         if not held and any(known.placeholder(name) is None for name in asked):
             raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give a `sample_id`, or your own id")
         _with_digests(ledger, forgotten, held).save(store)
         rename_samples(store, {name: forgotten.name(name) for name in names})
         removed = _removed(every, held)
-        for one in removed:
-            ledger.discard(one.artifact)
+        for holder in removed:
+            ledger.discard(holder.artifact)
         ledger.discard(Artifact("report"))
-        kept = [one for one in held if one not in removed]
-        for one in sorted(kept, key=lambda one: ("views", "benchmark").count(one.artifact.product)):
-            _rewrite(ledger, forgotten, one)
+        kept = [holder for holder in held if holder not in removed]
+        for holder in sorted(kept, key=lambda holder: ("views", "benchmark").count(holder.artifact.product)):
+            _rewrite(ledger, forgotten, holder)
         _rewrite_unlisted(ledger, forgotten, every)
         store.delete(PACK)
         store.pack_manifests()
-    for one in kept:
-        say(f"removed from {one.artifact}")
-    for one in removed:
-        say(f"{one.artifact} was computed from it and others: `closelook run` computes it again")
+    for holder in kept:
+        say(f"removed from {holder.artifact}")
+    for holder in removed:
+        say(f"{holder.artifact} was computed from it and others: `closelook run` computes it again")
     say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report are to be made again")
 
 
@@ -102,8 +102,8 @@ def _names(ids: Mapping[str, set[str]], asked: Sequence[str]) -> list[str]:
 def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -> Forgotten:
     """A copy that also maps the hashes of views after the change to the hashes before it, of which keys were made."""
     digests = dict(forgotten.digests)
-    for one in held:
-        views = one.artifact
+    for holder in held:
+        views = holder.artifact
         inputs = read_inputs(ledger, views.tokenizer, views.task) if views.product == "views" else None
         if inputs is not None:
             later = inputs.with_table(replaced(inputs.table, forgotten.placeholder, blanked))
@@ -140,28 +140,28 @@ def _samples_in(table: pa.Table, rejects: Sequence[Mapping[str, Any]]) -> Iterat
 
 def _removed(every: Sequence[_Held], held: Sequence[_Held]) -> list[_Held]:
     """The artifacts over several samples at once that were made, directly or in turn, of artifacts with the samples."""
-    tasks = {one.artifact.task for one in held}
-    names = {one.artifact.name for one in held}
+    tasks = {holder.artifact.task for holder in held}
+    names = {holder.artifact.name for holder in held}
     removed: dict[str, _Held] = {}
     while True:
         more = {}
-        for one in every:
-            name, made_of = one.artifact.name, one.record.get("made_of")
-            is_of = one.artifact.task in tasks if made_of is None else bool(names.intersection(made_of))
-            if one.is_mean and name not in removed and (is_of or one.paths):
-                more[name] = one
+        for holder in every:
+            name, made_of = holder.artifact.name, holder.record.get("made_of")
+            is_of = holder.artifact.task in tasks if made_of is None else bool(names.intersection(made_of))
+            if holder.is_mean and name not in removed and (is_of or holder.paths):
+                more[name] = holder
         if not more:
             return list(removed.values())
         removed |= more
         names |= more.keys()
 
 
-def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
+def _rewrite(ledger: Ledger, forgotten: Forgotten, holder: _Held) -> None:
     """Remove the samples from an artifact's files, and write its manifest again under the same key."""
-    artifact, record, store = one.artifact, one.record, ledger.store
-    stage, files = PRODUCTS[artifact.product].stage, _files(ledger, one)
+    artifact, record, store = holder.artifact, holder.record, ledger.store
+    stage, files = PRODUCTS[artifact.product].stage, _files(ledger, holder)
     gone: dict[str, str] = {}  # the reason why each had been left out, "" of those that were not, by placeholder
-    for path in one.paths:
+    for path in holder.paths:
         written, before = _rewrite_file(store, forgotten, path, stage)
         if files is not None:
             files[path] = written
@@ -176,9 +176,13 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
         if record.get("explained") is not None:
             entries["explained"] = record["explained"] - list(gone.values()).count("")
         examples = record.get("examples", {})
-        kept = {reason: told for reason, told in examples.items() if not forgotten.placeholder(told.partition(":")[0])}
+        kept = {
+            reason: example
+            for reason, example in examples.items()
+            if not forgotten.placeholder(example.partition(":")[0])
+        }
         entries["examples"] = kept
-    if artifact.rejects is not None and artifact.rejects not in one.paths and gone:
+    if artifact.rejects is not None and artifact.rejects not in holder.paths and gone:
         rows = [_reject(name, stage) for name in gone]
         if store.exists(artifact.rejects):
             rows = [*store.read(artifact.rejects, REJECT).to_pylist(), *rows]
@@ -189,16 +193,16 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
     ledger.commit(artifact, entries, config=config, complete=is_complete(record), files=files)
 
 
-def _files(ledger: Ledger, one: _Held) -> dict[str, Written] | None:
+def _files(ledger: Ledger, holder: _Held) -> dict[str, Written] | None:
     """Size, hash and rows of the files by path, as the manifest recorded them; None if it recorded no hashes."""
-    hashes = ledger.hashes(one.record)
+    hashes = ledger.hashes(holder.record)
     if hashes is None:
         return None
     rows: dict[str, int] = {}
-    for folder in one.record["file_rows"]:
+    for folder in holder.record["file_rows"]:
         rows |= folder
     files = {}
-    for path, size in sizes_in(one.artifact, one.record).items():
+    for path, size in sizes_in(holder.artifact, holder.record).items():
         if size is not None and path in hashes:
             files[path] = Written(size, hashes[path], rows.get(path.rpartition("/")[2]))
     return files
@@ -234,7 +238,7 @@ def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> 
 def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Held]) -> None:
     """Remove the samples from shards that no manifest lists: of unfinished artifacts, or of other settings."""
     store = ledger.store
-    listed = {path for one in every for path in sizes_in(one.artifact, one.record)}
+    listed = {path for holder in every for path in sizes_in(holder.artifact, holder.record)}
     for path in store.files("", recursive=True):
         if path in listed:
             continue

@@ -39,11 +39,11 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
 
 def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """The relevance of every source, by sentence of the answer and label of the method."""
-    found: dict[str, dict[str, list[float]]] = {}
+    relevance: dict[str, dict[str, list[float]]] = {}
     for method in methods:
         for (start, end), values in sentences_of(entry, method):
-            found.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
-    return found
+            relevance.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
+    return relevance
 
 
 def _top(entry: Entry, values: list[float], count: int) -> list[str]:

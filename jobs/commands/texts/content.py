@@ -79,8 +79,8 @@ def content_of(path: str, columns: Mapping[str, str]) -> Content:
 
 def _id_of(record: Any, number: int) -> str:
     """The row's own id, else its number in the file."""
-    given = record.get(ID) if isinstance(record, dict) else None
-    return str(number) if given in (None, "") else str(given)
+    name = record.get(ID) if isinstance(record, dict) else None
+    return str(number) if name in (None, "") else str(name)
 
 
 def _text_of(record: Any) -> Text:

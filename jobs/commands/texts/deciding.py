@@ -36,8 +36,8 @@ class _Key(NamedTuple):
     decision: str | None
 
 
-def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
-    """Write the pages of the rows in `file` to the folder `to`, with a sheet for each case of the `wanted` ids.
+def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
+    """Write the pages of the rows in `file` to the folder `to`, with a sheet for each case whose id is in `cases`.
 
     Cases on which methods disagree most have sheets too. Raises UserError for a file that holds no rows by word, a
     folder that holds something else, and an id that no case has.
@@ -46,7 +46,7 @@ def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
     if to.is_dir() and any(to.iterdir()) and not (to / "importance.csv").exists():
         raise UserError(f"{to} holds something else: name another folder")
     ids = {case.name.id for case in every}
-    for name in wanted:
+    for name in cases:
         if name not in ids:
             raise UserError(f"{file} has no case {name!r}{nearest(name, ids)}")
     importances = Importances()
@@ -54,7 +54,7 @@ def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
         importances.add(case)
     pairs = sorted(disagreements(every), key=lambda pair: (pair.correlation, pair.id))
     shown = pairs[:PAIRS]
-    asked = [_key_of_case(case) for case in every if case.name.id in set(wanted)]
+    asked = [_key_of_case(case) for case in every if case.name.id in set(cases)]
     sheets = _files([*asked, *map(_key_of_pair, shown)])
     provenance = Provenance(file.stem, "", versions())
     (to / "cases").mkdir(parents=True, exist_ok=True)
