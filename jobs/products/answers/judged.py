@@ -43,11 +43,11 @@ def entries_of(
     first = next(iter(nodes.values()))
     sample = _sample(row, record, first.seed)
     methods = {part: _method(opened, node) for part, node in nodes.items()}
-    told = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
-    run = _with_drops(opened, row, way, sample, [claim for of_method in told.values() for claim in of_method])
+    claims_by_part = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
+    run = _with_drops(opened, row, way, sample, [claim for of_method in claims_by_part.values() for claim in of_method])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
     entries: dict[Part, list[dict[str, Any]]] = {}
-    for part, of_method in told.items():
+    for part, of_method in claims_by_part.items():
         by_chance = methods[part].family == BASELINE
         entries[part] = []
         for claim in of_method:
@@ -126,7 +126,7 @@ def _parts(
 
     By part and explanation, a list of units' relevance for each sentence.
     """
-    told: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
+    relevance_by_part: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
     numbers = np.array(row["answer_parts"])
     sentences = range(int(numbers.max(initial=0)) + 1)
@@ -135,7 +135,7 @@ def _parts(
             for sentence in sentences:
                 fold = sample.folds[0].of_tokens(numbers == sentence)
                 for explanation, relevance in methods[part].of_units(fold).values.items():
-                    told[part].setdefault(explanation, []).append(relevance.tolist())
+                    relevance_by_part[part].setdefault(explanation, []).append(relevance.tolist())
     if of_tokens:
         explainer = _explainer(opened, list(of_tokens.values()))
         for sentence in sentences:
@@ -143,8 +143,10 @@ def _parts(
             for part, node in of_tokens.items():
                 for request in node.requests:
                     tokens = explained.relevance[request].tokens[0].double().numpy()
-                    told[part].setdefault(request.explanation, []).append(_pooled(node, row, tokens).tolist())
-    return told
+                    relevance_by_part[part].setdefault(request.explanation, []).append(
+                        _pooled(node, row, tokens).tolist()
+                    )
+    return relevance_by_part
 
 
 def _explainer(opened: Opened, nodes: Sequence[SourcesNode]) -> Explainer:

@@ -160,8 +160,8 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
             else:
                 computable[part] = node
         for way, records in ablated.items() if computable else ():
-            told = {part: maps[part].get(sample, {}) for part in computable}
-            for part, of_part in entries_of(opened, computable, row, way, records[sample], told).items():
+            sample_maps = {part: maps[part].get(sample, {}) for part in computable}
+            for part, of_part in entries_of(opened, computable, row, way, records[sample], sample_maps).items():
                 entries[part] += of_part
     return {part: Made(pa.Table.from_pylist(entries[part], schema=SCHEMA), tuple(rejects[part])) for part in nodes}
 
