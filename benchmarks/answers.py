@@ -1,4 +1,4 @@
-"""`closelook bench answers`: what it costs to explain a long answer, all of its tokens together or each by itself.
+"""`closelook bench answers`: the cost of explaining a long answer, as a whole or token by token.
 
 Half of the tokens are a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and
 one backward: it is timed beside a bare forward and backward of the same sum of logits, by the clock and, on a CPU, by
@@ -30,18 +30,18 @@ from lrp_core.device.memory import is_out_of_memory
 from lrp_core.records.types import span_row
 
 LENGTHS = (1024, 2048, 4096, 8192)  # tokens of prompt and answer
-COMPARED = 2048  # tokens: about 1,000 of an answer behind 1,000 of a prompt
+COMPARED = 2048  # tokens: a prompt of about 1,000 and an answer of about 1,000
 QUICK = (32, 64)
 SUBJECTS = ("gpt2", "Llama-3.2-1B")
-BESIDE_BARE = 1.15  # seconds of a span's relevance, of a bare forward and backward
-LINEAR = 1.1  # the exponent of peak bytes in tokens, with checkpointing
-ROWS = 4  # tokens of an answer that are explained by themselves
+BESIDE_BARE = 1.15  # target: seconds of a span's relevance over those of a bare forward and backward
+LINEAR = 1.1  # target: the exponent with which peak bytes grow with tokens, with checkpointing
+ROWS = 4  # tokens of an answer that are explained one by one
 BARE = "bare forward and backward"
 _MIB = 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every geometry; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     options = parser("answers", __doc__)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="default gpt2, Llama-3.2-1B")
     options.layers()
@@ -65,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def answered(view: ModelView, length: int, weights: Sequence[float] | None = None) -> Batch:
-    """Random tokens: a prompt and, as long, its answer, of which all tokens but the last are read."""
+    """A batch of one text of random tokens, a prompt and an answer of the same length, which is its span.
+
+    The last token of the answer is predicted and not part of the input.
+    """
     source = random.Random(0)
     prompt = [source.randrange(view.vocab) for _ in range(length - length // 2)]
     answer = [source.randrange(view.vocab) for _ in range(length // 2)]
@@ -74,7 +77,7 @@ def answered(view: ModelView, length: int, weights: Sequence[float] | None = Non
 
 
 def compare(bench: Bench, view: ModelView, length: int) -> None:
-    """Seconds of an answer's relevance, and of some of its tokens in turn, beside a bare forward and backward."""
+    """Time the relevance of an answer against a bare forward and backward, and that of some tokens one by one."""
     batch = answered(view, length)
     runs: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
     facts = {"part": "span", "length": length, "answer_tokens": length // 2, "layers": view.n_layers}
@@ -90,7 +93,7 @@ def compare(bench: Bench, view: ModelView, length: int) -> None:
 
 
 def single_rows(batch: Batch) -> Batch:
-    """Some tokens of the answer, each by itself, of one text."""
+    """A batch with a row for each of some tokens of the answer, all with the same text."""
     assert batch.span_positions is not None
     assert batch.span_ids is not None
     count = min(ROWS, batch.span_ids.shape[1])
@@ -101,13 +104,13 @@ def single_rows(batch: Batch) -> Batch:
 
 
 def alone(view: ModelView, rows: Batch) -> None:
-    """Each row by a forward and a backward of its own."""
+    """Explain each row by a forward and a backward of its own."""
     for part in rows.parts(1):
         explain(ATTNLRP, view, part)
 
 
 def grow(bench: Bench, view: ModelView, lengths: Sequence[int]) -> None:
-    """Peak bytes and seconds of an answer's relevance by the length of the text, until memory ends."""
+    """Measure the peak bytes of an answer's relevance by the length of the text, and how they grow."""
     peaks: dict[str, dict[float, float]] = defaultdict(dict)
     for length in lengths:
         batch = answered(view, length)

@@ -1,11 +1,11 @@
-"""Faults of every kind while a run goes on: processes killed and paused, nodes lost, disks full, requests refused,
-files damaged, weights swapped, clocks stepped, batches that hang.
+"""`closelook bench chaos`: runs under faults of every kind, whose files must equal those of an undisturbed run.
 
-Ray is real, on this machine; the root is a folder on a small disk, then one on an S3 server. Drivers are started again
-as a scheduler would. At the end of each part everything is left alone, `closelook audit --deep` looks for damage, and
-runs heal it. Then every file of every product must be equal to that of an undisturbed run, byte by byte, or but for
-rounding where the root says that a batch was computed row by row, or be named by the root as damaged or lacking rows,
-and nothing may be lost.
+Faults are processes killed and paused, nodes lost, disks full, requests refused, files damaged, weights swapped, clocks
+stepped, and batches that hang. Ray is real, on this machine. The root is a folder on a small disk, then one on an S3
+server. Drivers are started again as a scheduler would. After some time faults end, `closelook audit --deep` looks for
+damage, and runs repair it. Then every file of every product must equal that of an undisturbed run, byte by byte (up to
+rounding where the root says that a batch was computed row by row), or the root must name it as damaged or lacking rows;
+no file may be lost.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ SMALL: dict[str, Any] = {
     "heads": {"sva": 8},
     "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
 }
-GAP_S = (1.0, 12.0)  # between two faults
-CALM_RUNS = 4  # in which all must be healed
-CALM_S = 600.0  # that each of them may take
+GAP_S = (1.0, 12.0)  # seconds between two faults, fewest and most
+CALM_RUNS = 4  # runs without faults within which all damage must be repaired
+CALM_S = 600.0  # the longest that each of them may take
 TICK_S = 0.2
 #: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root.
 FORESEEN = {
@@ -61,6 +61,11 @@ FORESEEN = {
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run without faults, then under faults in a folder and on an S3 server; see `--help`. Returns the result as JSON.
+
+    A quick run, or one of at most two minutes, takes one of both, chosen by the seed. Raises SystemExit if a ratio
+    misses its target.
+    """
     options = parser("chaos", __doc__)
     options.number("--minutes", 10, "of faults", quick=1)
     options.add_argument("--seed", type=int, default=0, help="by which faults are drawn; default 0")
@@ -97,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             under_chaos(bench, world, undisturbed, storage, 60 * chosen.minutes / len(places))
     result = bench.finish()
     if not all(map(met, result["ratios"].values())):
-        raise SystemExit(1)  # other benchmarks measure; this one finds defects
+        raise SystemExit(1)  # unlike in other benchmarks a missed target is a defect
     return result
 
 
@@ -141,7 +146,7 @@ def under_chaos(bench: Bench, world: World, undisturbed: Store, storage: str, se
 
 
 def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
-    """Faults while runs go on, for so long: how often each was done, and how many runs completed."""
+    """Cause random faults while runs go on, for `seconds`: how often each was caused, and how many runs completed."""
     done, completed = Counter[str](), 0
     end = time.monotonic() + seconds
     at = time.monotonic() + world.draw.uniform(*GAP_S)
@@ -163,11 +168,12 @@ def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
 
 
 def drawn(world: World, faults: Sequence[Fault]) -> Fault:
+    """A random fault, drawn by the weights of the faults."""
     return world.draw.choices(faults, [fault.weight for fault in faults])[0]
 
 
 def calm(world: World) -> bool:
-    """End all faults, then look for damage and run until nothing is left to do; whether that succeeded."""
+    """End all faults, then audit and run until nothing is left to do. True if that succeeds within CALM_RUNS runs."""
     world.undo(everything=True)
     world.disturbances.calm()
     for name in ("clock", "hang"):
@@ -183,7 +189,7 @@ def calm(world: World) -> bool:
 
 
 def ended(world: World, command: str, *arguments: str) -> int:
-    """The exit code of a command, which is killed when it takes too long."""
+    """Run a command to its end and return its exit code; it is killed if it takes longer than CALM_S."""
     driver = world.run(command, *arguments)
     deadline = time.monotonic() + CALM_S
     while driver.code is None:
@@ -195,7 +201,7 @@ def ended(world: World, command: str, *arguments: str) -> int:
 
 
 def last_lines(world: World, count: int = 12) -> str:
-    """The end of what the last command printed."""
+    """The last `count` lines that the last command printed."""
     return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
 
 

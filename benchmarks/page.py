@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md, written from the result files in `results/`: `python -m benchmarks.page`.
+"""Writes the tables of docs/performance.md from the result files in `results/`: `python -m benchmarks.page`.
 
-A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVICE.json` writes.
+`closelook bench NAME --json benchmarks/results/NAME-DEVICE.json` writes a result file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobs.commands.listings.documents import DOCS, markdown, rewritten
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
 START, END = "<!-- performance: written by python -m benchmarks.page -->", "<!-- end of performance -->"
-#: The order of sections, and what each is about.
+#: The benchmarks in the order of the page's sections, with the titles.
 TITLES = {
     "lrp": "Gradient methods",
     "alti": "ALTI and ALTI-Logit",
@@ -37,7 +37,7 @@ TITLES = {
 
 
 def main() -> None:
-    """Rewrites the part of docs/performance.md between the markers."""
+    """Rewrite the part of docs/performance.md between the markers."""
     before = PAGE.read_text(encoding="utf-8")
     after = rewritten(before, section(results()), START, END)
     PAGE.write_text(after, encoding="utf-8")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def results() -> list[tuple[Path, dict[str, Any]]]:
-    """(file, result) of every result file, in the order of the sections."""
+    """(file, content) of all result files, in the order of the sections."""
     files = sorted((path for folder in FOLDERS for path in folder.glob("*.json")), key=lambda path: path.name)
     stored = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in files]
     order = list(TITLES)
@@ -53,13 +53,13 @@ def results() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def section(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
-    """A paragraph and its tables for every result."""
+    """The part of the page between the markers: a paragraph and tables for each result."""
     parts = [f"{paragraph(file, result)}\n\n{tables(result)}\n" for file, result in stored]
     return "\n" + "".join(parts)
 
 
 def paragraph(file: Path, result: Mapping[str, Any]) -> str:
-    """The subject of a result, its date, command, device and packages."""
+    """The title of a result with its command, device, date and packages."""
     packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
     link = f"[all numbers](../{file.relative_to(DOCS.parent).as_posix()})"
     return (
@@ -69,7 +69,7 @@ def paragraph(file: Path, result: Mapping[str, Any]) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Ratios of models, a column a model, and those of no model in particular."""
+    """Tables of a result's ratios: one with a column for each model, one of the ratios that belong to no model."""
     models: list[str] = []
     of_models: dict[tuple[str, str], dict[str, str]] = {}
     others = []
@@ -88,7 +88,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _value(ratio: Mapping[str, Any]) -> str:
-    """Two decimals, three of a missed target so that it is seen to be missed."""
+    """A ratio's value with two decimals; with three if it misses its target, so that rounding does not hide it."""
     value, missed = ratio["value"], not met(ratio)
     digits = f"{value:.3f}" if missed else f"{value:.2f}"
     if not 0.01 <= abs(value) < 100:

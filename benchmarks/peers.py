@@ -1,9 +1,9 @@
-"""`closelook bench peers`: the same texts through closelook.explain and through other packages' calls, on a CPU.
+"""`closelook bench peers`: the speed of closelook.explain and of other packages on the same texts, on a CPU.
 
-Each peer runs in the interpreter that --captum, --inseq or --lxt names, which has it installed; without one it is left
-out by name. Models have random weights of GPT-2 and of BERT as a classifier of two labels, the same in all processes.
-Texts are explained by the method that both have (gradient x input, or AttnLRP of lxt), whose relevance must be equal;
-a process takes turns with ours, and each has its best batch size of a few.
+Each package runs in the Python that --captum, --inseq or --lxt names, which has it installed; without that option it is
+left out. Models have random weights, the same in all processes, and the shapes of GPT-2 and of BERT as a classifier of
+two labels. Texts are explained by a method that both packages have (gradient x input; with lxt AttnLRP), and relevance
+must be equal. Packages take turns, and the best of a few batch sizes counts for each.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "bert-base": ("first", "second"),
 }  # geometries, with the labels of a classifier
 BATCHES = (1, 8, 32)
-TARGET = 1.5  # texts a second, of the peer's at its best batch size
+TARGET = 1.5  # texts a second over those of the other package, each at its best batch size
 COMPARED = 20  # texts whose relevance is compared
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A package, and which of our methods is the same as its own."""
+    """Another package, and the method that both it and we have."""
 
     name: str
     method: str
@@ -60,7 +60,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the texts that are explained; `targets` are numbers of tokens or labels."""
+    """A model and the texts that are explained; `targets` are ids of tokens, or numbers of labels."""
 
     name: str
     geometry: Geometry
@@ -71,7 +71,7 @@ class Subject:
     targets: list[int]
 
     def ours(self, method: str, size: int) -> closelook.Explanations:
-        """closelook.explain of all texts, in batches of so many."""
+        """Explain all texts by closelook.explain, in batches of `size` texts."""
         asked: dict[str, Any] = {"model": self.view.model, "tokenizer": self.tokenizer, "batch": size}
         asked |= {"method": method, "explanation": "target", "progress": False}
         if self.view.kind.labels:
@@ -95,7 +95,7 @@ class Subject:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every peer on every geometry; see `--help`. Returns the JSON."""
+    """Run all packages on all shapes; see `--help`. Returns the result as JSON."""
     options = parser("peers", __doc__)
     for peer in PEERS:
         options.add_argument(f"--{peer.name}", metavar="PYTHON", help=f"an interpreter that has {peer.name} installed")
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _subject(name: str, geometry: Geometry, labels: Sequence[str], bench: Bench, folder: Path) -> Subject:
-    """A model of random weights, which are saved for the peers, with the demo's tokenizer of its family."""
+    """A model with random weights, which are saved for the other packages, and the demo's tokenizer of its family."""
     from transformers import AutoTokenizer
 
     view = drawn(geometry, bench.chosen, labels=labels)
@@ -138,7 +138,7 @@ def _subject(name: str, geometry: Geometry, labels: Sequence[str], bench: Bench,
 
 
 def _words(tokenizer: Any, text: str) -> Sequence[int]:
-    """Tokens that are read as one where their word stands behind the text, so that Inseq is asked for the same."""
+    """Ids of tokens that are a whole word after `text`, so that Inseq, which gets words, explains the same target."""
     before = tokenizer(text)["input_ids"]
     words = []
     for token in range(len(tokenizer)):
@@ -149,7 +149,7 @@ def _words(tokenizer: Any, text: str) -> Sequence[int]:
 
 
 def _texts(count: int) -> list[str]:
-    """Different sentences of the demo's words."""
+    """`count` different sentences of words that the demo's tokenizers know."""
     adjectives = ("famous", "lucky", "golden", "horrible", "brilliant")
     nouns = ("telescope", "ship", "wolf", "uncle", "waitress", "box", "map", "door")
     ends = ("looked dull today", "was never quite fine", "that followed the clocks looked boring", "was here", "saw")
@@ -158,7 +158,7 @@ def _texts(count: int) -> list[str]:
 
 
 def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
-    """Texts a second by ours and by the peer, and the largest difference of their relevance."""
+    """Measure the texts a second by us and by another package, and the largest difference of relevance."""
     seconds: dict[tuple[str, int], list[float]] = {}
     kind, labels = subject.geometry.model_family.kind, len(SUBJECTS[subject.name])
     order = described(subject.geometry) | {"peer": peer.name, "labels": labels}
@@ -191,12 +191,12 @@ def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
 
 
 def _pad(tokenizer: Any) -> str:
-    """A token to pad with; what it is plays no part, since it is masked."""
+    """A token to pad with; any token will do, since padding is masked."""
     return tokenizer.pad_token or tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
 
 
 def _compare(bench: Bench, subject: Subject, peer: Peer, theirs: Sequence[Sequence[float]]) -> None:
-    """Record the largest difference. Raises UserError for relevance of other tokens."""
+    """Add the largest difference of relevance as a ratio. Raises UserError if the numbers of tokens differ."""
     ours = subject.relevance(peer.method, len(theirs))
     worst = 0.0
     for relevance, other in zip(ours, theirs, strict=True):

@@ -145,4 +145,4 @@ def test_a_model_that_does_not_fit_is_one_line(arguments, message):
 def test_lengths_are_different_numbers(lengths, capsys):
     with pytest.raises(SystemExit, match="2"):
         context.main(["--lengths", lengths])
-    assert "no different numbers of tokens" in capsys.readouterr().err
+    assert "give different numbers of tokens" in capsys.readouterr().err
