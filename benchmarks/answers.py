@@ -1,11 +1,12 @@
 """`closelook bench answers`: the cost of explaining a long answer, as a whole or token by token.
 
-Half of the tokens are a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and
-one backward: it is timed beside a bare forward and backward of the same sum of logits, by the clock and, on a CPU, by
-the seconds of the processor. Peak bytes beyond the weights grow with the length of the text, with blocks that are kept
-and with blocks that are run again (checkpointing). An answer after prompts that lack one source each, or a random half
-of them, is timed with what they begin with alike read once, and with plain forwards of like lengths.
-Random weights of real geometries and random tokens; runs without Ray, on a CPU or a GPU.
+Half of a text is a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and one
+backward pass: it is timed against a bare forward and backward of the same sum of logits, in wall seconds and, on a CPU,
+in processor seconds. Peak bytes besides the weights are measured by the length of the text, with blocks that are kept
+and with blocks that run again (checkpointing). The logits of an answer after prompts that lack one source each, or a
+random half of them, are timed with the common beginning of prompts read once, and with plain forwards of similar
+lengths. Models have random weights and the shapes of real ones, texts are random tokens. Runs without Ray, on a CPU or
+a GPU.
 """
 
 from __future__ import annotations
