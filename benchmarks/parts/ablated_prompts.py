@@ -1,4 +1,7 @@
-"""Seconds of an answer after prompts without some sources, with what prompts begin with alike read once or not."""
+"""Seconds to compute the logits of an answer after prompts that lack some of their sources.
+
+Two ways are compared: the tokens that several prompts begin with are read once for all of them, or once for each.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,19 @@ from jobs.bench.record import paired_ratio
 from lrp_core import ModelView
 from lrp_core.interventions.ablations import answers_after
 
-SOURCES, TOKENS = 24, 16  # of a prompt, and of each source
-ASKED, ANSWER = 16, 32  # tokens of the question and of the answer: the sources have eight times as many
-HALVES, QUICK_HALVES = 64, 4  # prompts without random halves of the sources
-FASTER = 1.6  # plain seconds over those with shared beginnings, each source left out once; 2 is the limit
+SOURCES, TOKENS = 24, 16  # sources of a prompt, and tokens of each source
+ASKED, ANSWER = 16, 32  # tokens of the question and of the answer; all sources together have 384
+HALVES, QUICK_HALVES = 64, 4  # prompts that each keep a random half of the sources
+FASTER = 1.6  # target where each source is left out once: plain seconds / seconds with shared beginnings; at most 2
 LONGEST = SOURCES * TOKENS + ASKED + ANSWER
 
 
 def compare_prefixes(bench: Bench, view: ModelView) -> None:
-    """Seconds of plain forwards over those of forwards that share what prompts begin with.
+    """Measures how much faster answers are computed if the tokens that prompts begin with are read once.
 
-    Plain forwards read batches of equal size, of prompts of like lengths. How much prompts share depends on their
-    masks: the target is for those that lack one source each; random halves share less.
+    The result is the seconds of plain forwards divided by those of forwards that share beginnings. Plain forwards read
+    batches of the same size, whose prompts have similar lengths. How much prompts share depends on which sources they
+    lack: the target holds where each prompt lacks one source; prompts with random halves share less.
     """
     source = random.Random(0)
     answer = _tokens(source, view.vocab, ANSWER)
@@ -36,7 +40,10 @@ def compare_prefixes(bench: Bench, view: ModelView) -> None:
 
 
 def prompts_of(source: random.Random, vocab: int, masks: Sequence[Sequence[bool]]) -> list[tuple[int, ...]]:
-    """Prompts of random tokens: the sources that each mask keeps, and the same question."""
+    """Prompts of random tokens, one for each mask: the sources where the mask is True, then the question.
+
+    All prompts draw on the same SOURCES sources and end with the same question.
+    """
     sources = [_tokens(source, vocab, TOKENS) for _ in range(SOURCES)]
     question = _tokens(source, vocab, ASKED)
     prompts = []

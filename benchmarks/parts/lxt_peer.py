@@ -1,8 +1,8 @@
-"""One explanation after the other by lxt's efficient path, timed, for `closelook bench lrp --lxt PYTHON`.
+"""A script that times explanations by lxt's efficient path, for `closelook bench lrp --lxt PYTHON`.
 
-Runs in lxt's own environment (its model files need transformers 4), as a script that imports torch, transformers and
-lxt alone. It reads one JSON object a line and answers each with one: first the model to build, then samples. lxt knows
-torchvision's vision transformer too; where torchvision is missing, an empty stand-in lets the language models load.
+It runs in lxt's own environment, because lxt's model files need transformers 4, and imports only torch, transformers
+and lxt. It reads one JSON object a line and answers each with a JSON line: first the model to build, then samples. lxt
+imports torchvision's vision transformer; if torchvision is missing, empty modules take its place, so that lxt loads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def answer(record: dict[str, Any]) -> None:
 
 
 class Peer:
-    """A model of random weights under lxt's AttnLRP."""
+    """A model with random weights that lxt's AttnLRP explains."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.device = order["device"]
@@ -55,7 +55,7 @@ class Peer:
         self.transform = model.get_submodule(order["transform"]) if order["transform"] else None
 
     def timed(self, variant: Callable[..., Any], sample: dict[str, Any]) -> float:
-        """Seconds of forward, backward and aggregation; an untimed run before it warms caches up."""
+        """Seconds of a forward pass, a backward pass and the sum over embeddings, after an untimed run as warm-up."""
         ids = torch.tensor([sample["input_ids"]], device=self.device)
         for _ in range(2):
             self.synchronise()
@@ -65,13 +65,13 @@ class Peer:
         return time.perf_counter() - start
 
     def as_documented(self, ids: torch.Tensor, sample: dict[str, Any]) -> torch.Tensor:
-        """The model's own logits for all tokens, as in lxt's README."""
+        """The relevance of tokens, from all logits of the model at every position, as lxt's README does it."""
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         logits = self.model(inputs_embeds=embeds, **self.options).logits[0, sample["position"]]
         return self.relevance(embeds, logits[sample["target_id"]] - logits[sample["foil_id"]])
 
     def same_logits(self, ids: torch.Tensor, sample: dict[str, Any]) -> torch.Tensor:
-        """The two logits that are explained and no others, as ours does it."""
+        """The relevance of tokens, from the logits of target and foil alone, as ours does it."""
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         hidden = self.model.base_model(inputs_embeds=embeds, **self.options).last_hidden_state
         state = hidden[0, sample["position"]]

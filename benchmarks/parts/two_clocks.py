@@ -1,4 +1,4 @@
-"""Computations by the clock and by the seconds of the processor, which other processes disturb less."""
+"""Seconds of computations by two clocks: wall time, and processor time, which other processes disturb less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ FIELDS = {WALL: "wall_s", PROCESSOR: "processor_s"}  # of rows
 
 
 def on_two_clocks(bench: Bench, runs: Runs, device: torch.device, facts: Facts) -> dict[str, list[list[float]]]:
-    """Seconds of each run by each clock, runs taking turns, a row of each with `facts`; one clock on a GPU."""
+    """The seconds of each run, by clock; runs take turns. On a GPU, only wall time is measured.
+
+    Adds a row to the results for each run, with `facts`.
+    """
     processor: dict[str, list[float]] = {name: [] for name in runs}
     both: Runs = {name: partial(_timed, run, processor[name]) for name, run in runs.items()}
     wall = interleave(both, bench.chosen.repeats)
@@ -30,7 +33,7 @@ def on_two_clocks(bench: Bench, runs: Runs, device: torch.device, facts: Facts) 
 
 
 def _timed(run: Callable[[], object], processor: list[float]) -> None:
-    """One call. Adds the seconds of all threads of the processor."""
+    """Calls `run` once, and appends the processor seconds of all threads to `processor`."""
     start = time.process_time()
     run()
     processor.append(time.process_time() - start)

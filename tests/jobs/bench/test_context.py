@@ -131,7 +131,7 @@ def test_nearly_parallel_curves_meet_nowhere_near():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "demo/vit"], "demo/vit: what grows here is the one text"),
+        (["--model", "demo/vit"], "demo/vit: only models that read one text can be measured"),
         (["--model", "demo/bert", "--lengths", "4096"], "demo/bert holds "),
         (["--model", "demo/gtp2"], "did you mean"),
     ],
