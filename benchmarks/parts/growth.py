@@ -52,9 +52,7 @@ def crossings(first: Curve, second: Curve) -> list[Overtaking]:
     other_factor, other_exponent = _fit({x: second[x] for x in common})
     if exponent == other_exponent:
         return []
-    at = math.log(other_factor / factor) / (
-        exponent - other_exponent
-    )  # a logarithm: almost parallel curves cross very far off
+    at = math.log(other_factor / factor) / (exponent - other_exponent)  # a logarithm: the crossing may be far off
     low, high = points[0][0], points[-1][0]
     near = 2 * low - high <= at < low or high < at <= 2 * high - low
     return [Overtaking(math.exp(at), True, exponent > other_exponent)] if near else []

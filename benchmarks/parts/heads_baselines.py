@@ -28,7 +28,7 @@ def bare(view: ModelView, batch: Batch) -> None:
 def products(view: ModelView, length: int) -> None:
     """Computes the matrix products that the vectors of one sample need, on random numbers.
 
-    The last layer needs one destination only; in the first layer, vectors have no earlier layers to come from.
+    The last layer needs one destination only; before the first layer, there are no vectors of earlier layers.
     """
     drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
     value, output = drawn(view.d_model, view.head_dim), drawn(view.head_dim, view.d_model)

@@ -31,7 +31,7 @@ from lrp_core.views.view import ModelView
 
 REMOVE, CUT = "remove", "cut"
 WAYS = (REMOVE, CUT, MASK, ZERO, DELETE)
-_SEEN_THROUGH = 1e-6  # the most attention that a hidden token may get
+_SEEN_THROUGH = 1e-6  # the largest attention weight that a hidden token may have
 
 
 class AnswerNumbers(NamedTuple):
@@ -240,7 +240,7 @@ def _keeps_everything(view: ModelView) -> bool:
 def _cached(
     view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """As `_plain`, for sorted prompts: what they begin with alike is read once."""
+    """What `_plain` gives, for sorted prompts; tokens that several prompts begin with are read only once."""
     kept = Kept()
     for reading in readings(prompts, len(answer), token_budget, view.device.type):
         some, shared = prompts[reading.start : reading.end], reading.shared

@@ -1,8 +1,8 @@
-"""Prompts that begin alike: their common tokens are read once, and the others from their keys and values.
+"""Reads prompts that begin with the same tokens, and reads these tokens only once.
 
-Sorted prompts are cut into batches of neighbours. A batch goes on from the last row of the batch before it, whose keys
-and values are kept; what its own rows begin with alike beyond that is read once for all of them where that saves more
-than a forward costs.
+Prompts are sorted and divided into batches of neighbours. The keys and values of the last row of a batch are kept, so
+the next batch does not read the tokens again that it begins with too. If all rows of a batch have further first tokens
+in common, these are read in a forward pass of one row, provided that this saves more time than the pass takes.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView
 
 Prompt = tuple[int, ...]
-_FORWARD_ON_CPU, _FORWARD = 64, 1024  # tokens that take about as long to read as a forward takes to begin
+_FORWARD_ON_CPU, _FORWARD = 64, 1024  # the cost of starting a forward pass, in tokens that are read in the same time
 
 
 class Reading(NamedTuple):
-    """A batch of the prompts `start` to `end`, which all begin with the same `shared` tokens."""
+    """A batch of the prompts from `start` to before `end`. All begin with the same `shared` tokens."""
 
     start: int
     end: int
-    known: int  # of the shared tokens, those that the prompt before `start` begins with, too
+    known: int  # the number of shared tokens that the prompt before `start` begins with too: they need no reading
     shared: int
-    tokens: int  # that are read, padding included, and those that a forward is worth
+    tokens: int  # the cost: tokens that are read, padding included, plus the cost of starting forward passes
 
 
 def readings(prompts: Sequence[Prompt], answer: int, token_budget: int, device: str) -> list[Reading]:
-    """The batches of sorted prompts that together read the fewest tokens; an answer of so many follows each.
+    """The division of sorted prompts into batches that costs least.
 
-    Prompts and answers of a batch fit the `token_budget`, padding included, or are a single row. `device` is the type
-    of the device that reads them.
+    An answer of `answer` tokens follows each prompt. A batch with its answers fits the `token_budget`, padding
+    included, or has a single row. `device` is the type of the device that reads.
     """
     forward = _FORWARD_ON_CPU if device == "cpu" else _FORWARD
-    alike = [0, *map(_alike, prompts, prompts[1:])]  # with the prompt before
-    least = [0]
-    last: list[Reading] = []  # of the best batches up to each prompt
+    alike = [0, *map(_alike, prompts, prompts[1:])]  # for each prompt, how many tokens it shares with the one before
+    least = [0]  # the lowest cost of the first 0, 1, 2, ... prompts
+    last: list[Reading] = []  # for each prompt, the batch that ends with it in the best division up to it
     for end in range(1, len(prompts) + 1):
         ending = _ending(prompts[:end], alike, answer - 1, token_budget, forward)
         cost, reading = min((least[reading.start] + reading.tokens, reading) for reading in ending)
@@ -59,9 +59,10 @@ def readings(prompts: Sequence[Prompt], answer: int, token_budget: int, device: 
 def _ending(
     prompts: Sequence[Prompt], alike: Sequence[int], said: int, token_budget: int, forward: int
 ) -> Iterator[Reading]:
-    """The batches that end with the last of the prompts, the smallest first, while they read no more than single rows.
+    """The possible batches that end with the last prompt, from the smallest on.
 
-    `said` are the tokens of the answer that are read.
+    They stop at the first that costs more than reading its rows one by one. `said` is the number of tokens of the
+    answer that are read.
     """
     end = len(prompts)
     longest, shared, one_by_one = 0, len(prompts[-1]) - 1, 0
@@ -81,24 +82,24 @@ def _ending(
 
 
 def _alike(first: Prompt, other: Prompt) -> int:
-    """The number of tokens that both begin with."""
+    """The number of first tokens that two prompts have in common."""
     pairs = zip(first, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass
 class Kept:
-    """The keys and values [1, G, T, K] of each layer, of a row that was read."""
+    """The keys and values [1, G, T, K] of a row that was read, for each layer."""
 
     layers: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @classmethod
     def of_last_row(cls, cache: DynamicCache) -> Kept:
-        """Those of the last row of a batch, as a copy: the others need not be kept."""
+        """A copy of the keys and values of the last row of a batch, so that the other rows can be freed."""
         return cls(tuple((keys[-1:].clone(), values[-1:].clone()) for keys, values, *_ in cache))
 
     def cache(self, length: int, rows: int) -> DynamicCache:
-        """The cache of the first `length` tokens, for so many rows."""
+        """A cache with the keys and values of the first `length` tokens, the same for each of `rows` rows."""
         if not length:
             return DynamicCache()
         return DynamicCache(
@@ -107,7 +108,10 @@ class Kept:
 
 
 def read_on(view: ModelView, batch: Batch, known: int, cache: DynamicCache) -> Tensor:
-    """Last hidden states of the tokens behind the first `known`, which are in the `cache`; it grows by the others."""
+    """The last hidden states of all tokens of the batch after the first `known`.
+
+    The keys and values of the first `known` tokens are in the `cache`; those of the other tokens are added to it.
+    """
     batch = batch.to(view.device)
     with unrounded(view.dtype):
         states: Tensor = view.model.base_model(

@@ -1,7 +1,8 @@
-"""Products of a run under chaos, held against those of an undisturbed one: equal, named by the root, or false.
+"""Compares the files of a run under chaos with those of an undisturbed run.
 
-A batch that ended several workers is computed row by row, so its numbers are equal but for rounding. Manifests record
-how many such batches there were: what they, and the manifests of its sources, record none of must be equal.
+A file may differ only if the manifests of the root say that rows are lacking. One more case is allowed: a batch that
+ended several workers is computed row by row, and its numbers then differ by rounding. Manifests record how many such
+batches there were; if those of a product and of its sources record none, its files must be equal byte by byte.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from jobs.store import Store
 from jobs.store.listings import sizes_in
 from jobs.store.records import artifact_in
 
-#: Products that are no function of the configuration: times, and memory beside them.
+#: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")
-ROUNDING = 1e-4  # that numbers may differ by where a batch was computed row by row, of the largest in their file
-#: Tables and figures of the report that tell of them, by the beginnings of their names.
+ROUNDING = 1e-4  # how far numbers of a batch computed row by row may differ, relative to the largest in their file
+#: Beginnings of the names of the report's tables and figures that are made of them.
 _TABLES_OF_TIME = ("largest_batches", "leaderboard", "memory", "runtime", "seconds_by_length")
 
 
 @dataclass
 class Comparison:
-    """Files of an undisturbed run by how they are found in another root."""
+    """The files of an undisturbed run, grouped by how those of the same path in another root compare with them."""
 
     equal: int = 0
-    rounded: dict[str, float] = field(default_factory=dict)  # by how much of the file's largest number they differ
-    named: list[str] = field(default_factory=list)  # they differ, and the root's manifests say why
-    lost: list[str] = field(default_factory=list)  # not there, or not complete
-    false: list[str] = field(default_factory=list)  # they differ, and nothing says so
+    rounded: dict[str, float] = field(default_factory=dict)  # differ by rounding; relative to the file's largest number
+    named: list[str] = field(default_factory=list)  # differ, and the root's manifests say why
+    lost: list[str] = field(default_factory=list)  # missing, or their artifact is not complete
+    false: list[str] = field(default_factory=list)  # differ, and the root does not say so
 
     @property
     def files(self) -> int:
@@ -46,7 +47,7 @@ class Comparison:
 
 
 def compared(undisturbed: Store, store: Store) -> Comparison:
-    """Hold every Parquet file, and every CSV of the report, against that of the same path in the undisturbed root."""
+    """Compares every Parquet file and every CSV of the report with the file of the same path in `store`."""
     result = Comparison()
     expected_manifests = _manifests(undisturbed)
     manifests = _manifests(store)
@@ -76,7 +77,7 @@ def rounding(expected: bytes, actual: bytes, path: str) -> float:
 
     `path` tells how they are read.
 
-    Infinite where anything else differs, or a file cannot be read.
+    Infinite if anything else differs, or a file cannot be read. The ending of `path` tells the format of both.
     """
     columns = _columns_of_csv if path.endswith(".csv") else _columns_of_parquet
     try:
@@ -91,7 +92,7 @@ def rounding(expected: bytes, actual: bytes, path: str) -> float:
 
 
 def _columns_of_csv(data: bytes) -> dict[str, pa.Array]:
-    """The cells of a table, each a column of its own: a number, or a text."""
+    """The cells of a table as numbers or texts, each cell as a column of its own."""
     rows = csv.reader(io.StringIO(data.decode()))
     cells = {f"{row},{column}": cell for row, line in enumerate(rows) for column, cell in enumerate(line)}
     return {name: pa.array([_number(cell)]) for name, cell in cells.items()}
@@ -105,7 +106,7 @@ def _number(cell: str) -> float | str:
 
 
 def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
-    """The columns of a file, lists laid end to end beside their lengths."""
+    """The columns of a file. A column of lists becomes two: the joined elements, and the lengths of the lists."""
     columns: dict[str, pa.Array] = {}
     table = pq.read_table(pa.BufferReader(data))
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -132,7 +133,7 @@ def _difference(actual: pa.Array, expected: pa.Array) -> float:
 
 
 def _largest(column: pa.Array) -> float:
-    """The largest absolute value of a column of fractional numbers; 0 for other columns."""
+    """The largest absolute value of a column of floating point numbers; 0 for other columns."""
     if not pa.types.is_floating(column.type):
         return 0.0
     numbers = _numbers(column)
@@ -144,7 +145,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 
 def _paths(store: Store) -> Iterator[str]:
-    """The files that the same configuration writes with the same bytes wherever it runs."""
+    """The paths of all files whose bytes depend only on the configuration."""
     for path in store.files("", ".parquet", recursive=True):
         if not path.startswith(_OF_TIME):
             yield path
@@ -190,7 +191,7 @@ def _with_made(names: Iterable[str], manifests: Mapping[str, Mapping[str, Any]])
 
 
 def _owners(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The names of the manifests that list files, by path."""
+    """For each file, the name of the manifest that lists it."""
     owners: dict[str, str] = {}
     for name, record in manifests.items():
         artifact = artifact_in(record)
