@@ -52,7 +52,7 @@ class Samples:
 class Inputs:
     """The tokenised samples of a task for one tokenizer, in the order of the store.
 
-    The files are read only when something is asked for that `facts`, which earlier runs have found out, do not answer.
+    `facts` hold what earlier runs have found out about them. The files are read only for what the facts lack.
     """
 
     tokenizer: str
@@ -77,7 +77,7 @@ class Inputs:
     def samples(self) -> Samples:
         """The samples, read once.
 
-        Raises StoreError if they differ from those that the known hashes belong to.
+        Raises StoreError if they differ from the samples whose hashes are known.
         """
         samples = self.read()
         for name in _digested(samples.table):
@@ -217,7 +217,7 @@ class Inputs:
         return [row for row in rows if not is_placeholder(row["sample_id"])][:count]
 
     def subset(self, size: int | None, seed: int | str, among: np.ndarray | None = None) -> np.ndarray:
-        """Indices of `size` of the samples, or of those with the indices `among`, ascending; None: of all.
+        """The ascending indices of `size` samples, drawn from all or from the indices `among`; None: all of them.
 
         A sample is drawn by a hash of its id and `seed`, so that order and other samples play no part.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FILE = "known.json"
 VERSION = 1  # raised when facts have other names or meanings
-#: Code that decides what models resolve to.
+#: Code that decides how models resolve.
 _SOURCES = ("lrp_core", "jobs/plan", "jobs/geometries.py", "evaluation/benchmark/pictures.py")
 _ROOT = Path(__file__).parents[2]
 
@@ -102,9 +102,9 @@ class Known:
 
 
 def stamp_of(model: ModelConfig, seed: int) -> str | None:
-    """A hash of all that decides what a model resolves to; None if some of its files are on the hub.
+    """A hash of all that decides how a model resolves; None if some of its files are on the hub.
 
-    For weights it covers the size, times and inode of the files, not their content.
+    Of weights it covers the size, times and inode of the files, not their content.
     """
     is_random = model.id.startswith("random/")
     if is_random and not model.tokenizer:
@@ -130,7 +130,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
 
 @cache
 def _code() -> str:
-    """A hash of the versions of packages, and of the files of code, that decide what models resolve to."""
+    """A hash of the versions of packages, and of the files of code, that decide how models resolve."""
     files = []
     for source in _SOURCES:
         source_path = _ROOT / source
@@ -146,7 +146,7 @@ def _brought() -> list[Any]:
 
 
 def _place_of(family: Family) -> list[Any] | None:
-    """[name, index of the variant, has labels]: what finds a family again; None for a generic family."""
+    """[name, index of the variant, has labels], by which `_family_at` finds the family; None for a generic one."""
     for name in FAMILIES:
         for at, labelled in product(range(1 + len(FAMILIES[name].variants)), (False, True)):
             if _family_at([name, at, labelled]) == family:

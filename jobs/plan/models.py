@@ -168,10 +168,10 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
 def _identity(
     model: ModelConfig, location: str, commit: str | None, adapted: str, family: Family, config: PretrainedConfig
 ) -> str:
-    """A text that tells exact weights from all others, and how they are run.
+    """A text that is equal only for the same weights that are run in the same way.
 
-    Weights are told by the commit on the hub, or by a hash of the files in a directory. How they are run means a family
-    that is not the model's own, and corrections of its family.
+    Weights are identified by the commit on the hub, or by a hash of the files in a directory. A family that is not the
+    model's own, and corrections of its family, belong to how they are run.
     """
     weights = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
     generic = "" if model.family is None else f" as {model.family}"

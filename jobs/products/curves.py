@@ -182,7 +182,7 @@ def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
 
 
 def shards_of(samples: Sequence[str], by_sample: Mapping[str, str]) -> tuple[str, ...]:
-    """The shards that hold the samples, each shard once; no shard may hold a sample."""
+    """The paths, each once, of the shards that have these samples; those without a path in `by_sample` are skipped."""
     return tuple(dict.fromkeys(by_sample[sample] for sample in samples if sample in by_sample))
 
 

@@ -266,7 +266,7 @@ def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[d
 
 
 def _curve(curves: Curves, score: str, variant: int, order: int) -> dict[str, Any]:
-    """The stored columns of one curve, but for its area."""
+    """The columns of one curve in schema CURVES, without its area; `variant` and `order` are indices."""
     probability = correct = None
     if curves.probability is not None:
         probability = curves.probability[variant, order]

@@ -1,7 +1,7 @@
 """Relevance of a batch of view rows by every requested method, and what it costs. Imports no Ray.
 
-An error in a method of an installed package fails that method's cells only, and its logits are checked against the
-model's.
+If a method of an installed package raises an error, only its own cells fail. The logits that it returns are checked
+against the model's.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def relevance_columns(
 
 
 def _of_variant(batch: ExplainedBatch, request: Request, keep: list[int]) -> dict[str, list[str]]:
-    """The samples `keep` of the batch and the request's explanation, by column."""
+    """The columns `sample_id` and `explanation` for the rows `keep`."""
     return {
         "sample_id": [batch.rows[i]["sample_id"] for i in keep],
         "explanation": [request.explanation] * len(keep),
@@ -119,7 +119,7 @@ def _of_variant(batch: ExplainedBatch, request: Request, keep: list[int]) -> dic
 
 
 def _of_logits(batch: ExplainedBatch, relevance: Relevance, keep: list[int]) -> dict[str, Any]:
-    """The logits of target and foil of the samples `keep`, and the predicted tokens, by column."""
+    """The columns with the logits of target and foil and the predicted token, for the rows `keep`."""
     predicted = [batch.rows[i].get("predicted_id") for i in keep]
     return {
         "logit_target": _floats(relevance.logit_target, keep),

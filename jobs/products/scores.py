@@ -288,7 +288,7 @@ class LayerScoresNode(ScoresNode):
 
 
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The means of every layer's scores, and in a second table those of every sample."""
+    """Two tables of scores by layer: their means, and those of every sample."""
     from evaluation.scoring.layers import score_layers
 
     (part,) = parts

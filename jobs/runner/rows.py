@@ -142,7 +142,7 @@ class _Batches:
             self._compute_without_failing(rows)
 
     def _attempt(self, rows: Sequence[Row]) -> Values | Reject:
-        """The batch's values; if it fails, a reject of its first row that has the reason.
+        """The batch's values or, if it fails, a reject with the reason, of the row to blame or else of the first row.
 
         The reason is returned and not raised, so that the caller acts when all tensors of the failed batch are freed:
         the traceback of an exception that is being handled keeps them alive. Raises NodeFailed if no row is to blame.

@@ -17,7 +17,7 @@ from lrp_core.methods.record import Method
 
 @dataclass(frozen=True)
 class Account:
-    """The content of a shard, as told by the worker that wrote it, or read from its file."""
+    """The content of a shard, as reported by the worker that wrote it, or as read from its file."""
 
     explained: int | None  # samples that have rows; None where rows are not of samples
     rejects: list[dict[str, Any]]  # rows of REJECT

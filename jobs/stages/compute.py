@@ -59,7 +59,7 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
 
 
 def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
-    """Compute what a stage wants and what is not done yet.
+    """Compute the artifacts that a stage wants and that are not done yet.
 
     Raises UserError for a config that no run could carry out, and StoreError for a store of another schema version.
     """
@@ -72,7 +72,7 @@ def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
 
 
 def compute_plan(run: Run, stage: str) -> StageSummary:
-    """Compute what a stage wants of a planned run and what is not done yet."""
+    """Compute the artifacts that a stage wants of a planned run and that are not done yet."""
     store = run.store
     unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
     undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))

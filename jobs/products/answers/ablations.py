@@ -182,7 +182,7 @@ def _timing(row: Row, way: str, prompts: int, wall_s: float) -> dict[str, Any]:
 
 
 def _write_runtime(opened: Opened, part: Part, timed: Sequence[dict[str, Any]]) -> None:
-    """Write the timings, in a folder apart from those of methods: they would not compare with passes."""
+    """Write the timings of prompts, in a folder apart from the passes of methods, with which they do not compare."""
     device = str(opened.view.device)
     table = pa.Table.from_pylist([{**row, "device": device} for row in timed], schema=RUNTIME)
     opened.store.write_shard(f"{timings_of(opened.store, part.node.artifact)}/{part.shard}.parquet", table, RUNTIME)

@@ -122,9 +122,9 @@ def _parts(
     row: Row,
     sample: Sample,
 ) -> dict[Part, dict[str, list[list[float]]]]:
-    """For samples that the report shows: the relevance of units to each sentence of the answer.
+    """The relevance of the prompt's units to each sentence of an answer, if the report shows the sample.
 
-    By part and explanation, a list of units' relevance for each sentence.
+    For each part, by explanation: a list with an entry for each sentence, the relevance of the units.
     """
     relevance_by_part: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}

@@ -125,9 +125,9 @@ def _samples_path(cell_key: CellKey) -> str:
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
-    """Yield the mean scores by chance, which replace those of drawn random relevance.
+    """Yield the mean scores by chance, which replace those of random relevance as it was drawn.
 
-    They are over the samples, and for the variants, for which random relevance has scores.
+    They cover the same samples and variants.
     """
     drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
     for cell_key, variant in {(cell_key, variant): None for cell_key, variant, metric in drawn if metric in METRICS}:

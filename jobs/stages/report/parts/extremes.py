@@ -1,4 +1,4 @@
-"""Methods with unstable rules, beside methods with other rules on the same samples."""
+"""Methods with unstable rules, compared with methods with other rules on the same samples."""
 
 from __future__ import annotations
 

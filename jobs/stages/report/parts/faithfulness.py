@@ -1,4 +1,4 @@
-"""Faithfulness: deletion and insertion curves, the areas between them, and both beside evidence."""
+"""Faithfulness: deletion and insertion curves, the areas between them, and how both compare with evidence."""
 
 from __future__ import annotations
 
