@@ -1,8 +1,9 @@
 """Views of samples whose answer is explained as a whole.
 
-The prompt and all tokens of the answer but the last are read, and every token of the answer is explained where it is
-predicted. Its tokens are those that the tokenizer adds to the prompt when the answer follows it or, where the two would
-melt into one token, those of the answer alone; both must spell the answer. They are never split again.
+The model reads the prompt and all tokens of the answer but the last; every token of the answer is explained at the
+position that predicts it. The answer's tokens are those that the tokenizer adds to the prompt when the answer follows.
+Where the end of the prompt and the beginning of the answer would share a token, they are those of the answer alone.
+Either must decode to the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AT_ONCE = 256  # rows that are encoded together
 
 @dataclass(frozen=True)
 class _Asked:
-    """A generic row with its prompt as text for the tokenizer, its units, and the parts of its answer."""
+    """A generic row with its prompt as text for the tokenizer, its units, and the sentences of its answer."""
 
     row: Row
     prompt: Prompt
@@ -44,10 +45,10 @@ def read_answers(
     units: UnitKind | None,
     rejects: list[Row],
 ) -> list[Row]:
-    """View rows of generic rows whose target is an answer; the others are appended to `rejects`.
+    """View rows of generic rows whose target is an answer; rows that cannot become a view are appended to `rejects`.
 
-    Encoder-decoders read the prompt, and the `writer` splits their answers. Raises UserError where sentences are asked
-    for and spaCy is not installed.
+    `tokenizer` splits prompts, and answers too but for encoder-decoders, where `writer` does. Raises UserError if
+    sentences are needed and spaCy is not installed.
     """
     asked: list[_Asked] = []
     for row in rows:
@@ -68,9 +69,12 @@ def read_answers(
 
 
 def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) -> _Asked:
-    """Raises Malformed."""
+    """`row` with its prompt as the model reads it, its units of this `kind`, and the sentences of its answer.
+
+    Raises Malformed for a row that is no prompt with an answer at its end, and for units that do not fit the prompt.
+    """
     if row["slot"] != len(row["text"]) or row["target"] is None:
-        raise Malformed("no answer behind a prompt", "an answer is explained as a whole where the prompt ends")
+        raise Malformed("no answer behind a prompt", "the target must follow the end of the text")
     if row["foil"] is not None:
         raise Malformed("an answer that is explained as a whole has no foil", repr(row["foil"]))
     meta = meta_of(row)
@@ -94,7 +98,11 @@ class _Answer:
 
 
 def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
-    """The tokens of an answer behind its prompt. Raises Malformed where they do not spell it."""
+    """The tokens of an answer that follows its prompt.
+
+    `context` are the tokens of the prompt, `joint` those of prompt and answer together. Raises Malformed if the tokens
+    do not decode to the answer.
+    """
     target, read = asked.row["target"], len(context)
     if joint.ids[:read] == context.ids:
         answer = _Answer(joint.ids[read:], joint.offsets[read:] - len(asked.written.text))
@@ -108,7 +116,10 @@ def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTra
 
 
 def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
-    """The tokens of an answer by itself, without the white space around it. Raises Malformed."""
+    """The tokens of an answer that a decoder writes: without white space around it, and not joined to the prompt.
+
+    Raises Malformed if they do not decode to the answer.
+    """
     target: str = asked.row["target"]
     [alone] = encode(writer, [target.strip()], template=False)
     if _decoded(writer, alone.ids).strip() != target.strip():
@@ -117,6 +128,7 @@ def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of tokens, special tokens and spaces as they are."""
     text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
@@ -137,7 +149,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     numbers = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
     lacking = sorted(set(range(len(units))) - set(numbers))
     if NO_UNIT not in numbers:
-        raise Malformed("the units are the whole prompt", "leave out of them what asks for the answer")
+        raise Malformed("the units cover the whole prompt", "leave the question out of them: it is never removed")
     if lacking:
         start, end = units[lacking[0]]
         raise Malformed("a unit has no token of its own", repr(prompt.text[start:end])[:80])

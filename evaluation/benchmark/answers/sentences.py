@@ -25,6 +25,7 @@ def sentences_in(text: str) -> list[Span]:
 
 @cache
 def _sentencizer() -> Language:
+    """spaCy's sentencizer for any language. Raises UserError if spaCy is not installed."""
     try:
         import spacy
     except ImportError:

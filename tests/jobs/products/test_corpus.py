@@ -329,7 +329,7 @@ def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
     for settings, message in (
         ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
         ("{source: text}", "give a path"),
-        ("{source: mnli, path: x}", "holds no texts of which a corpus could be made"),
+        ("{source: mnli, path: x}", "holds no texts for a corpus: take one of "),
         ("{source: demo}", "set `limit` to how many"),
         ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
         ("{source: demo, limit: 5, models: [vit]}", "model vit reads images: leave it out"),

@@ -164,7 +164,7 @@ def test_an_encoder_decoder_reads_the_prompt_and_its_decoder_the_answer():
     [
         ({"units": [[9, 37], [20, 65]]}, "overlapping units: [9, 37) and [20, 65)"),
         ({"sources": PASSAGES[:1]}, "fewer than two sources: 1"),
-        ({"units": [[0, 30], [30, len(PROMPT)]]}, "the units are the whole prompt"),
+        ({"units": [[0, 30], [30, len(PROMPT)]]}, "the units cover the whole prompt"),
         ({"evidence": "Who opened a shop?"}, "the evidence is in no unit"),
         ({"units": [[9, 10], [10, 11]]}, "a unit has no token of its own: 'A'"),
     ],
