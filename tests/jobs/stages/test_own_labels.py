@@ -100,7 +100,7 @@ def test_evidence_of_ones_own_labelled_texts_is_scored(folders, tmp_path, inline
     Store(unsaid.root).create()
     lines = prepare(unsaid, Store(unsaid.root)).lines
     assert "mine: 5 rows = 1 samples + 4 rejected (4 evidence)" in lines
-    advice = "left out: mine.jsonl:1: evidence: say `evidence: true` of its task, or false where it does not count"
+    advice = "left out: mine.jsonl:1: evidence: set `evidence: true` for the task to score it, or false to ignore it"
     assert any(line.strip() == advice for line in lines)
     with pytest.raises(UserError, match="leave out `evidence`: it is for samples of your own"):
         run_of(folders, tmp_path / "other", ["sentiment"], tasks={"sst2": {"source": "sst2", "evidence": True}})
