@@ -1,4 +1,4 @@
-"""Figures as SVG and PDF, drawn from specifications by matplotlib: panels of lines above one legend.
+"""Figures as SVG and PDF, drawn by matplotlib from specifications: panels of lines above a legend that they share.
 
 Every figure is also drawn for narrow screens. Figures are built without pyplot's global state, text stays text, and
 equal data give equal bytes.

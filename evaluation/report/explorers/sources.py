@@ -44,10 +44,12 @@ class SourcesExplorer:
 
     @property
     def count(self) -> int:
+        """The number of answers."""
         return self.index.starts[-1]
 
     @property
     def leaves(self) -> tuple[Leaves, ...]:
+        """The leaves of the explorer's page; none without answers."""
         return (self.index, self.entries) if self.count else ()
 
     @property
