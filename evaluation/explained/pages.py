@@ -23,7 +23,7 @@ WORDS = 10  # most words of a decision and method at either end of their order
 _ROWS = 1_200  # most rows of words on the overview, which keeps it well below 1 MB
 PAIRS = 30  # most disagreements on the overview
 _STRONGEST = 6  # most words for, and against, a decision by each method on a sheet
-_OF_ALL = 16  # the same summed over methods; each method has at least two
+_OF_ALL = 16  # such words on a sheet, shared by its methods; each method has at least two
 _WHOLE = 1_600  # most characters of a text on a sheet; a longer text is cut to the surroundings of relevant words
 _AROUND = 8  # words shown on either side of a relevant word
 _MEAN, _TEXTS = Column("", "mean relevance", significant=3), Column("", "texts", digits=0)

@@ -132,7 +132,7 @@ class _Groups:
 
 
 def _word(text: ExplainedText, group: Sequence[int], start: int | None, end: int | None) -> str:
-    """The word of the tokens `group`: the characters [start, end) of the user's text, or the tokens' text without any."""
+    """The word of the tokens `group`: the user's characters [start, end), or the tokens' own text if these are None."""
     if start is not None:
         return text.sides[text.locations[group[0]].side][start:end]
     return "".join(text.tokens[at] for at in group).strip()

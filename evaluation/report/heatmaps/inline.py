@@ -55,7 +55,7 @@ def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
 
 
 def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
-    """A table for each method, of the predictions of one text in turn: a row for each of `entries`, a column a token."""
+    """A table for each method, of successive predictions of a text: a row for each of `entries`, a column a token."""
     tables = Markup("")
     for number in range(len(entries[0]["rows"])):
         tables += _matrix([(entry, entry["rows"][number]) for entry in entries])
@@ -63,9 +63,9 @@ def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
 
 
 def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Markup:
-    """The table of a method, from (entry, its row of the method). Cells are coloured squares; tooltips show the numbers.
+    """The table of a method, from (entry, its row of the method) of each prediction.
 
-    The scale of the colours is the largest magnitude in the table.
+    Cells are squares coloured by their share of the largest magnitude; their tooltips show the numbers.
     """
     values = [[*row["values"], *row.get("decoder", ())] for _, row in rows]
     high = max((abs(value) for line in values for value in line), default=0.0) or 1.0

@@ -66,7 +66,7 @@ def _write(figure: Plot, target: Any, form: str) -> None:
 
 
 def _figure(width: float, height: float) -> tuple[Plot, Axes]:
-    """A figure of `width` and `height` inches, and axes over all of it: in inches, with the origin at the upper left."""
+    """A figure of `width` and `height` inches, and axes over all of it, in inches from the upper left."""
     figure = Plot(figsize=(width, height))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -123,7 +123,7 @@ def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
 
 
 def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, bool]]:
-    """(token, share of the scale, True if it is special) of each token of a line; a bar precedes the decoder's tokens."""
+    """(token, share of the scale, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
     high, low = row["scale"], row.get("low", 0.0)
     for token, value, special in zip(entry["tokens"], row["values"], entry["special"], strict=True):
         yield token, share_of(value, high, low), bool(special)

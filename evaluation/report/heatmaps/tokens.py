@@ -51,7 +51,7 @@ def least(values: Sequence[float], special: Sequence[bool]) -> float:
 
 
 def share_of(value: float, high: float, low: float = 0.0) -> float:
-    """A value as a share of the colour scale, in [-1, 1]: 0 (white) up to the magnitude `low`, 1 or -1 from `high` on."""
+    """A value as a share of the colour scale, in [-1, 1]: 0 (white) up to the magnitude `low`, full from `high` on."""
     magnitude = max(abs(value) - low, 0.0) / (high - low)
     return math.copysign(min(magnitude, 1.0), value)
 
