@@ -45,7 +45,7 @@ class Word(NamedTuple):
 class Case:
     """A text and the model's decision, with the relevance [W] of its words by variant.
 
-    The words of an encoder-decoder end with those that its decoder has read. A method that gives these no relevance has
+    The words of an encoder-decoder end with those that its decoder has seen. A method that gives these no relevance has
     fewer numbers than there are words.
     """
 

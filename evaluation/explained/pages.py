@@ -158,7 +158,7 @@ def _strongest(method: str, case: Case, values: Any, most: int) -> Mapping[str, 
 
 
 def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
-    """Each side of the case as coloured words: its text, the second text of a pair, and what a decoder has read.
+    """Each side of the case as coloured words: its text, the second text of a pair, and what a decoder has seen.
 
     All have the same scale of colours. Words without relevance in `values`, which may be shorter than the words, are
     not coloured.

@@ -25,7 +25,7 @@ class MethodRelevance:
     explanation: str
     embedding: str
     explained: float
-    #: [T] in the order of the text's tokens. A method that gives no relevance to what a decoder has read has fewer.
+    #: [T] in the order of the text's tokens. A method that gives no relevance to what a decoder has seen has fewer.
     relevance: np.ndarray
     summed: bool  # True: the method conserves the explained number, so that a word has the sum of its tokens
 
@@ -34,7 +34,7 @@ class MethodRelevance:
 class ExplainedText:
     """A text as the model read it, with the model's decision and the relevance by each method.
 
-    Tokens [T] are those of the text, then of the second text of a pair, then those that a decoder has read.
+    Tokens [T] are those of the text, then of the second text of a pair, then those that a decoder has seen.
     """
 
     sides: Mapping[str, str]  # the text of each side as the user wrote it

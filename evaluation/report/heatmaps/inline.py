@@ -10,7 +10,7 @@ from markupsafe import Markup
 from evaluation.report.heatmaps.tokens import FAINT, colour, share_of
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
-#: The tokens that the decoder has read, after those of the encoder.
+#: The tokens that the decoder has seen, after those of the encoder.
 _SEEN = Markup(
     '<span title="what the decoder has seen" '
     'style="margin-left:10px;padding-left:10px;border-left:1px solid currentColor">{tokens}</span>'

@@ -31,7 +31,7 @@ def latex(entries: Sequence[Mapping[str, Any]], title: str) -> str:
 
 
 def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The coloured tokens of a line, then after a bar those that a decoder has read."""
+    """The coloured tokens of a line, then after a bar those that a decoder has seen."""
     strip = _strip(entry["tokens"], row["values"], row)
     if "decoder" in row:
         strip += rf" $\mid$ {_strip(entry['decoder'], row['decoder'], row)}"

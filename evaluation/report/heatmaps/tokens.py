@@ -121,7 +121,7 @@ class Line(NamedTuple):
     values: Sequence[float]
     explanation: str = "none"  # "none" if there is only one
     curve: LogitCurve | None = None  # the deletion curves of this relevance
-    decoder: Sequence[float] | None = None  # relevance of the tokens that the decoder of an encoder-decoder has read
+    decoder: Sequence[float] | None = None  # relevance of the tokens that the decoder of an encoder-decoder has seen
     of: str | None = None  # the explained label, in lines of EVERY_LABEL
     pixels: Sequence[float] | None = None  # [H * W] relevance of an image's pixels, for methods that give it
 
