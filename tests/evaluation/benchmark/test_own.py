@@ -172,8 +172,8 @@ def test_a_bad_row_of_parquet_is_rejected_with_its_number(tmp_path):
 
 
 BAD_FILES = [
-    ("mine.jsonl", "", "no usable row in the samples source of task mine; there are none"),
-    ("mine.csv", "", "no usable row .* there are none"),
+    ("mine.jsonl", "", "no usable row in the samples source of task mine; it has no rows"),
+    ("mine.csv", "", "no usable row .* it has no rows"),
     ("mine.csv", "a,b\n1,2\n", "no usable row .* mine.csv:2: no column 'text'"),
     ("mine.csv", "text,text\n1,2\n", "two columns of one name: text, text"),
     ("mine.jsonl", "text,target\n", "no usable row .* mine.jsonl:1: not JSON"),

@@ -328,7 +328,7 @@ def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
     asked = ("status", "--config", "demo", "--root", str(tmp_path))
     for settings, message in (
         ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
-        ("{source: text}", "give a path"),
+        ("{source: text}", "give a `path`"),
         ("{source: mnli, path: x}", "holds no texts for a corpus: take one of "),
         ("{source: demo}", "set `limit` to how many"),
         ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
