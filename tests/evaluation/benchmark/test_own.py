@@ -178,7 +178,11 @@ BAD_FILES = [
     ("mine.csv", "text,text\n1,2\n", "two columns of one name: text, text"),
     ("mine.jsonl", "text,target\n", "no usable row .* mine.jsonl:1: not JSON"),
     ("mine.parquet", "text", "mine.parquet is not Parquet that can be read: "),
-    ("mine.txt", "text", r"mine.txt is no \.jsonl, \.json, \.csv, \.tsv, \.parquet file"),
+    (
+        "mine.txt",
+        "text",
+        r"cannot read .*mine.txt: its name must end in one of \.jsonl, \.json, \.csv, \.tsv, \.parquet",
+    ),
     ("mine.json", "[1, 2", r"mine.json is not JSON: "),
     ("mine.json", "[1, 2]", r"no usable row .* mine.json\[0\]: not an object: int"),
     (

@@ -180,7 +180,7 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
         (lambda folder: (folder / "t10k-images-idx3-ubyte").write_bytes(b"no"), "is no IDX file of images"),
         (
             lambda folder: idx(folder / "t10k-labels-idx1-ubyte", np.zeros(4, np.uint8), 0x801),
-            "5 images, and .* 4 labels",
+            "5 images, but .* 4 labels",
         ),
     ],
     ids=["no labels", "cut", "another file", "fewer labels"],

@@ -103,7 +103,7 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
             "label",
             LABELLED,
             {"text": "the dog walks", "label": ["x"]},
-            "unknown label: \"['x']\"; the labels are negative, p",
+            "unknown label: \"['x']\"; there are negative, p",
         ),
         ("label", LABELLED, '{"text": "the \\ud800 dog", "label": "positive"}', "not UTF-8: 'utf-8' codec can't"),
         ("label", LABELLED, DEEP, "not JSON: maximum recursion depth exceeded"),
