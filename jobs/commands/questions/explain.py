@@ -1,4 +1,4 @@
-"""The explanation of a text, of one prediction or several in turn: in the terminal, as a page and as JSON."""
+"""`closelook explain`: explains predictions for a text in the terminal, as an HTML page and as JSON."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def explain(
     html: Path | None = None,
     json_file: Path | None = None,
 ) -> None:
-    """Print the tokens coloured by their relevance for the target (rather than the foil), a line a method.
+    """Explain a question and print the tokens coloured by relevance, one line for each method.
 
-    Without colours the numbers are printed; `by_word` sums the relevance of a word's pieces, `layers` also prints the
-    sums of relevance layer by layer, and `checkpoint` holds less in memory for long texts. Raises UserError for words
-    that are not one token of the model's, for questions that a model or method has no answer to, and for files that
-    cannot be written.
+    A terminal without colours gets numbers. `by_word` joins the tokens of a word, `layers` also prints the sums of
+    relevance at every layer, and `checkpoint` saves memory for long texts. `html` and `json_file` are files to write.
+    Raises UserError for a question that does not fit the model or a method, and for a file that cannot be written.
     """
     finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
     with shown():
@@ -50,7 +49,7 @@ def explain(
 
 
 def page(answers: Sequence[Answer], by_word: bool = False) -> str:
-    """The explanation of a text as an HTML page: its predictions, and above several of them a matrix of all."""
+    """The explained predictions as an HTML page; above several of them a matrix, or a table of shares for an answer."""
     opened = answers[0].opened
     provenance = Provenance("explain", "", versions(), models=[(opened.id, opened.resolved.identity)])
     title, entries, above = titled(answers), [answer.entry(by_word) for answer in answers], None

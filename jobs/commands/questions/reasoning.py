@@ -1,4 +1,4 @@
-"""Spans of an answer explained by the prompt alone, through the reasoning that stands between the two."""
+"""Explains spans of an answer by the prompt alone: relevance of the reasoning before them is passed on in hops."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from lrp_core.records.types import Relevance, UserError
 def through_reasoning(
     answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
 ) -> tuple[Relevance, Hops]:
-    """The prompt's relevance for a span, and what the hops leave out; other tokens have none.
+    """(relevance of the prompt for a span, what each hop discarded). All other tokens have relevance 0.
 
-    `explain(row)` is a method's relevance of a row of a span, `reasoning` are characters of the answer. Raises
-    UserError where they do not stand before the span.
+    `explain(row)` returns a method's relevance for the row of a span; `reasoning` are characters (start, end) of the
+    answer. Raises UserError unless they end before the span begins.
     """
     [part] = answer_text.tokens_of([reasoning])
     if part.behind > span.first:
         text = answer_text.text[span.start : span.end]
-        raise UserError(
-            f"`reasoning` has to end before the explained part, and ends after the beginning of {text!r:.60}"
-        )
+        raise UserError(f"`reasoning` must end before the explained span, but ends after the beginning of {text!r:.60}")
     width = len(answer_text.prompt["input_ids"])
     before = width + len(answer_text.prompt.get("decoder_input_ids") or ())
     every = torch.arange(width)
@@ -39,7 +37,7 @@ def through_reasoning(
         sides = [relevance.tokens[0]]
         if relevance.decoder_tokens is not None:
             sides.append(relevance.decoder_tokens[0])
-        elif answer_text.is_decoders:  # the method says nothing of what the decoder has seen
+        elif answer_text.is_decoders:  # no relevance of the decoder's tokens: they count as 0
             sides.append(torch.zeros(before + span.behind - width).to(sides[0]))
         return torch.cat(sides)
 

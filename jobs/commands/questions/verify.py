@@ -1,4 +1,4 @@
-"""`closelook verify`: checks of a model on this machine, as a table and as JSON."""
+"""`closelook verify`: prints the checks of a model on this machine as a table, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
 
 
 def show(verification: Verification, json_file: Path | None) -> bool:
-    """Print the findings, and write them as JSON; returns True where no check failed."""
+    """Print the findings and write them to `json_file`, if given. Returns True if no check failed."""
     versions = ", ".join(f"{name} {verification.versions[name]}" for name in ("closelook", "torch", "transformers"))
     model = f"{verification.model}: {verification.family}, {verification.kind}"
     say(f"{model}, {verification.dtype} on {verification.device}; {versions}", "bold")
@@ -39,6 +39,7 @@ def show(verification: Verification, json_file: Path | None) -> bool:
 
 
 def _numbers(finding: Finding) -> tuple[str, str]:
+    """The measured difference and its bound as text; "" for a check that measures none."""
     if finding.measured is None or finding.bound is None:
         return "", ""
     apart, bound = (f"{number:.1e}" if number else "0" for number in (finding.measured, finding.bound))

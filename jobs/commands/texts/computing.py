@@ -1,4 +1,4 @@
-"""Texts and answers of a model to tidy tables."""
+"""Explains texts by a model, and turns its answers into tidy tables by word and by token."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lrp_core.records.types import UserError
 
 @dataclass(frozen=True)
 class Asking:
-    """The question about every text."""
+    """The settings of the question that is asked about every text."""
 
-    explanation: str | None = None  # contrastive | target | log_prob; None: the first with a foil
-    truncate: bool = False  # read what fits of a text that is too long
+    explanation: str | None = None  # contrastive | target | log_prob; None: the method's usual one
+    truncate: bool = False  # shorten a text that is too long
 
     def of(self, text: Text) -> Question:
-        """Raises UserError for a text that cannot be asked about."""
+        """The question about a text. Raises UserError if its columns do not go together."""
         return Question(
             text.text,
             text.target,
@@ -43,7 +43,7 @@ class Asking:
 
 
 class Computed(NamedTuple):
-    """The rows of explained texts, named by their number, and by number why others have none."""
+    """The rows of explained texts, in which `row` is the index of the text, and by index the errors of the others."""
 
     tables: Tables
     errors: dict[int, str]
@@ -52,7 +52,7 @@ class Computed(NamedTuple):
 def compute(
     opened: Opened, methods: Sequence[Method], texts: Sequence[Text], asking: Asking, tell: Callable[[int], None]
 ) -> Computed:
-    """Explain texts by methods; `tell` hears how many more are done.
+    """Explain texts by methods; `tell` is called with 1 for each text that is done.
 
     Raises UnsupportedMethod for a method that does not apply to the model.
     """
@@ -78,7 +78,7 @@ def compute(
 
 
 def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[ExplainedText]:
-    """Answers of one prediction each, with the characters of their tokens and the probability of what is explained."""
+    """Answers about one prediction each as explained texts: with the characters of every token and the probability."""
     rows = [answer.row for answer in answers]
     locations = locate(opened.tokenizer, [_read(answer) for answer in answers], [row["input_ids"] for row in rows])
     given = [at for at, answer in enumerate(answers) if answer.decision is None]
@@ -104,6 +104,7 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
 
 
 def _read(answer: Answer) -> ReadText:
+    """The text that the tokenizer got, by which tokens are located in the user's text."""
     question, kind = answer.question, answer.opened.resolved.kind
     if kind.labels:
         return ReadText(question.sentence, question.second)
@@ -115,6 +116,7 @@ def _read(answer: Answer) -> ReadText:
 
 
 def _relevance_of(method: Method, answer: Answer) -> MethodRelevance:
+    """The relevance of all tokens of an answer by one method, those of the decoder appended."""
     relevance = answer.relevance[method.name]
     parts = [part[0].double().numpy() for part in (relevance.tokens, relevance.decoder_tokens) if part is not None]
     explanation = answer.question.explanation or method.usual_explanation(answer.row["foil_id"] is not None)

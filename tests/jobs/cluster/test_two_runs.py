@@ -160,7 +160,7 @@ def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_ne
     assert len(store.files("relevance", recursive=True)) == committed, "the unit that waited was not begun"
     assert store.files("lock", "") == []
     code, _, err = ended(Forked("stop", config.root))
-    assert (code, err.strip()) == (2, f"error: no run owns {config.root} now")
+    assert (code, err.strip()) == (2, f"error: no run is using {config.root}: there is nothing to stop")
     code, _, err = ended(Forked(*arguments))
     assert code == 0, err
     assert relevance_of(config, store) == expected

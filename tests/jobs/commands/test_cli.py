@@ -330,7 +330,7 @@ def test_options_of_a_benchmark_reach_it(closelook, tmp_path):
     assert closelook("bench", "metrics", "--config", "demo")[::2] == (
         2, "error: unrecognized arguments: --config demo (see `closelook bench metrics --help`)\n"
     )  # fmt: skip
-    assert "say which benchmark: lrp, alti" in closelook("bench", "--quick")[2]
+    assert "no benchmark is named: give one of lrp, alti" in closelook("bench", "--quick")[2]
 
 
 def test_nothing_is_written_outside_the_root(closelook, config_file, tmp_path):
