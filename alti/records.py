@@ -37,8 +37,7 @@ METHODS: Registry[Method] = Registry(
         column="alti_logit",
         about="L1 contributions of tokens to tokens, multiplied over layers",
         source="Ferrando et al. 2022",
-        weak="That is no fault: it does not know which prediction is explained, "
-        "and a token contributes most to itself.",
+        weak="Expected: it does not know which prediction is explained, and a token contributes most to itself.",
     ),
     _vectors(
         "alti_logit",
@@ -60,7 +59,7 @@ METHODS: Registry[Method] = Registry(
         colour="#cc79a7",
         about="logit updates of every attention block, moved to the inputs through ALTI maps",
         source="Ferrando et al. 2023; Close Look B.1",
-        weak="That is no fault: the last token is given what its own embedding adds; initial: false leaves that out.",
+        weak="Expected: the last token is given what its own embedding adds; initial: false leaves that out.",
     ),
     _vectors(
         "globenc",

@@ -83,7 +83,7 @@ class Subject:
         return explained
 
     def relevance(self, method: str, count: int) -> list[torch.Tensor]:
-        """Relevance of the token embeddings of the first texts, each alone."""
+        """The relevance [T] of the token embeddings of the first `count` texts, each explained alone."""
         relevance = []
         for text, target in zip(self.texts[:count], self.targets, strict=False):
             ids = self.tokenizer(text)["input_ids"]
@@ -202,7 +202,8 @@ def _compare(bench: Bench, subject: Subject, peer: Peer, theirs: Sequence[Sequen
     for relevance, other in zip(ours, theirs, strict=True):
         if len(relevance) != len(other):
             raise UserError(
-                f"{peer.name} tells of {len(other)} tokens where there are {len(relevance)}: nothing is compared"
+                f"{peer.name} gives relevance of {len(other)} tokens for a text of {len(relevance)}: they cannot be "
+                "compared"
             )
         difference = (relevance - torch.tensor(other)).abs().max() / relevance.abs().max()
         worst = max(worst, float(difference))

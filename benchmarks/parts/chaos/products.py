@@ -73,9 +73,7 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
 
 
 def rounding(expected: bytes, actual: bytes, path: str) -> float:
-    """The largest difference between the fractional numbers of two files, relative to the largest in `expected`.
-
-    `path` tells how they are read.
+    """The largest difference between floating point numbers of two files, divided by the largest number in `expected`.
 
     Infinite if anything else differs, or a file cannot be read. The ending of `path` tells the format of both.
     """
@@ -119,7 +117,7 @@ def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
 
 
 def _difference(actual: pa.Array, expected: pa.Array) -> float:
-    """The largest difference between numbers of two columns; infinite where they differ otherwise."""
+    """The largest difference between floating point numbers of two columns; infinite if anything else differs."""
     if actual.equals(expected):
         return 0.0
     if not pa.types.is_floating(expected.type) or actual.type != expected.type or len(actual) != len(expected):
@@ -155,7 +153,7 @@ def _paths(store: Store) -> Iterator[str]:
 
 
 def _manifests(store: Store) -> dict[str, dict[str, Any]]:
-    """The manifests of a root by name; one that cannot be read is empty."""
+    """The manifests of a root by name; an empty one stands for a manifest that cannot be read."""
     manifests = {}
     for path in store.files("manifest", ".json"):
         name = path.removeprefix("manifest/").removesuffix(".json")
@@ -167,7 +165,7 @@ def _manifests(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def _differing(expected: Mapping[str, Mapping[str, Any]], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The artifacts with other rejects than in the undisturbed root, and what is made of them."""
+    """The artifacts whose rejects differ from those in the undisturbed root, and all that is computed from these."""
     differing = [
         name for name, record in expected.items() if manifests.get(name, {}).get("rejects") != record.get("rejects")
     ]
@@ -175,13 +173,13 @@ def _differing(expected: Mapping[str, Mapping[str, Any]], manifests: Mapping[str
 
 
 def _by_row(manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The artifacts of which batches were computed row by row, and what is made of them."""
+    """The artifacts with batches that were computed row by row, and all that is computed from these."""
     by_row = [name for name, record in manifests.items() if record.get("fallbacks", {}).get("batches_by_row")]
     return _with_made(by_row, manifests)
 
 
 def _with_made(names: Iterable[str], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """These artifacts, those that are made of them, and the report."""
+    """These artifacts, those that are computed from them, directly or in turn, and the report if there are any."""
     reached = set(names)
     while True:
         made = {name for name in manifests if reached.intersection(manifests[name].get("made_of", ()))}

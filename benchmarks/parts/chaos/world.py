@@ -96,7 +96,7 @@ class World:
                     raise
 
     def raylets(self) -> list[psutil.Process]:
-        """The processes of nodes that run."""
+        """The raylet processes of the nodes that run."""
         processes = []
         for node in self.cluster.worker_nodes:
             with suppress(psutil.NoSuchProcess, KeyError, IndexError):
@@ -104,7 +104,7 @@ class World:
         return processes
 
     def workers(self) -> list[psutil.Process]:
-        """The processes in which Ray has units computed."""
+        """The Ray processes that compute units at the moment."""
         processes = []
         for raylet in self.raylets():
             with suppress(psutil.NoSuchProcess):
