@@ -47,7 +47,7 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "initial",
                 True,
-                "give the predicted position what its embeddings add to the logit; false as published",
+                "give the predicted position what its own embeddings add to the logit; false: as published",
             ),
         ),
         needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
@@ -69,8 +69,8 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "normalise",
                 True,
-                "bring the rows of a layer's map to a sum of 1; "
-                "false multiplies norms as they are, as the authors' code",
+                "scale the rows of a layer's map to a sum of 1; false: multiply the norms as they are, as the "
+                "authors' code does",
                 added_later=True,
             ),
         ),
@@ -89,7 +89,7 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "score",
                 "norm",
-                "of a regression: the norms of the last vectors, as published, or what they add to the score",
+                "relevance for a regressor's score: norms of the last vectors, as published, or what they add to it",
                 choices=("norm", "parts"),
             ),
         ),

@@ -29,7 +29,7 @@ EPSILON = 1e-9  # stabilises the denominators of explicit propagation
 REDUCE = Option(
     "reduce",
     "sum",
-    "over the embedding dimension; norms lose the sign and the promise of a sum",
+    "how the embedding dimension is summed up; norms lose the sign, and do not sum to the explained number",
     choices=("sum", "l1", "l2"),
     per_request=True,
 )
@@ -37,14 +37,14 @@ REDUCE_GRADIENT = replace(
     REDUCE,
     default="auto",
     choices=("auto", *REDUCE.choices),
-    help="over the embedding dimension; auto: sum, or l2 where norms that subtract the mean make the sum 0",
+    help="how the embedding dimension is summed up; auto: sum, or l2 where norms that subtract the mean make the sum 0",
     needs={"sum": UNCENTRED},
 )
 COMPOSITE = Option(
     "composite",
     composites.EPSILON,
-    f"rules of groups of layers: {composites.EPSILON} everywhere, {composites.VIT} as is best for vision transformers, "
-    "one of the config's `composites`, or {group: rule}",
+    f"rules of groups of layers: {composites.EPSILON} (the same everywhere), {composites.VIT} (best for vision "
+    "transformers), a name from the config's `composites`, or {group: rule}",
     per_request=True,
     reads=composites.OF_ATTNLRP.read,
     shows=composites.OF_ATTNLRP.show,
@@ -56,14 +56,18 @@ DISCARD_THRESHOLD = Option(
     "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
 )
 LOWEST = Option(
-    "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
+    "lowest",
+    0.0,
+    "share of the entries of a layer's map that are set to 0, the lowest first; 0 keeps all",
+    low=0,
+    high=1,
 )
 IDENTITY, ATTENDED, LEFT_OUT = "identity", "attended", "zero"
 ITSELF = Option(
     "itself",
     IDENTITY,
-    "what the token has at which the prediction is read: the identity that is added to maps too, what attention brings "
-    "it alone, or 0, as the authors' code",
+    "relevance of the token where the prediction is read: its value in the product (identity is added to each map), "
+    "only what attention gives it, or 0, as in the authors' code",
     choices=(IDENTITY, ATTENDED, LEFT_OUT),
     added_later=True,
 )
@@ -200,8 +204,10 @@ METHODS: Registry[Method] = Registry(
         explain="lrp_core.methods.path_gradients:integrated_gradients",
         spans="together",
         options=(
-            Option("steps", 50, "gradients along the path", low=1),
-            Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
+            Option("steps", 50, "number of gradients along the path", low=1),
+            Option(
+                "rule", "right", "at which points of the path they are computed", choices=("right", "gauss_legendre")
+            ),
             Option("baseline", "zero", "the embedding where the path starts", choices=("zero", "pad")),
             REDUCE,
         ),
@@ -221,12 +227,12 @@ METHODS: Registry[Method] = Registry(
         explain="lrp_core.methods.path_gradients:smoothgrad",
         spans="together",
         options=(
-            Option("samples", 20, "points drawn around the input", low=1),
+            Option("samples", 20, "number of points drawn around the input", low=1),
             Option("sigma", 0.1, "standard deviation of the noise", low=0),
             Option(
                 "scale",
                 "relative",
-                "sigma times the range of the embeddings, or as it is",
+                "relative: sigma is multiplied by the range of the embeddings; absolute: it is used as it is",
                 choices=("relative", "absolute"),
             ),
             REDUCE_GRADIENT,

@@ -15,14 +15,15 @@ TARGET, FOIL = "target", "foil"  # values of the option `word`
 _NORM = Option(
     "norm",
     EMBEDDING_OUTPUT,
-    "the l2 norm of what enters the first block, as the authors' code has it, or of the word vector alone",
+    "the l2 norm of the input of the first block, as in the authors' code, or of the word embedding alone",
     choices=(EMBEDDING_OUTPUT, WORD),
     per_request=True,
 )
 _REVERSE = Option(
     "reverse",
     False,
-    "of a score: tokens whose states read most like the prediction come first, as the text has it, not the formula",
+    "for a score: tokens whose states give a number close to the prediction rank first, as the paper's text says; its "
+    "formula ranks them last",
     per_request=True,
 )
 
@@ -37,8 +38,8 @@ def _word(value: Any) -> str:
 _WORD = Option(
     "word",
     TARGET,
-    "whose logit the head reads in place of the target's: the foil's, which changes places with it, or that of a word "
-    "of one's own, such as plural (of several tokens the first)",
+    "the word whose logit is read: target, foil (target and foil then change places), or any other word, such as "
+    "plural (if it is several tokens, the first)",
     reads=_word,
     per_request=True,
 )
