@@ -29,6 +29,7 @@ class Malformed(ValueError):
     """A record that cannot become a sample, with a reason that many records share and a detail of this record."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
+        """The message is `reason`, or "reason: detail"."""
         super().__init__(reason if detail is None else f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
 

@@ -108,7 +108,7 @@ def shown(where: str) -> list[str]:
 
 
 def lead() -> str:
-    """The name of the metric that stands for all where a single metric can be shown."""
+    """The name of the metric that is shown where only one can be."""
     return shown(LEAD)[0]
 
 

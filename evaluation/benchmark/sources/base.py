@@ -77,6 +77,7 @@ def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]
     """
 
     def rows(record: Record) -> Iterator[Row]:
+        """The sample of a record, or a reject."""
         where, content = record
         out: list[Row] = []
         with rejecting(out, "source", where=where):

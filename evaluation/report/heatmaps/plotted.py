@@ -160,7 +160,7 @@ def _matrices(entries: Sequence[Entry], title: str) -> Plot:
 
 
 def _values(entry: Entry, row: Mapping[str, Any]) -> list[float]:
-    """The relevance of a line, with that of the decoder's tokens behind."""
+    """The relevance of a line's tokens, then that of the decoder's tokens if it has any."""
     return [*row["values"], *row.get("decoder", ())]
 
 

@@ -206,6 +206,7 @@ def _rounded(curve: LogitCurve) -> dict[str, Any]:
     """A curve as JSON, with four significant digits; logits that are not finite are null."""
 
     def short(value: float) -> float | None:
+        """The value with four significant digits; None if it is not finite."""
         return float(f"{value:.4g}") if math.isfinite(value) else None
 
     orders = {name: list(map(short, getattr(curve, name))) for name in ("morf", "lerf")}

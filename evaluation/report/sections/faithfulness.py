@@ -149,7 +149,7 @@ def areas_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
 
 
 def note_of(ways: Collection[str]) -> str:
-    """The sentences of a caption about the perturbations `ways`, for those that a word does not explain."""
+    """The sentences of a caption that explain perturbations of `ways`; only resampling needs any."""
     return RESAMPLED if RESAMPLE in ways else ""
 
 
@@ -310,7 +310,7 @@ def summary_cell(summary: Summary, reference: float | None = None) -> Cell:
 
 
 def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
-    """ΔA of a method minus that of another method."""
+    """The cell of a method's ΔA minus that of `other`, on common samples; noise if either method is noise."""
     noise = method != other and not {method, other}.isdisjoint(curve_set.noise)
     otherwise = Cell(state=NOISE if noise else UNDEFINED)
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)

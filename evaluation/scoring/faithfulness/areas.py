@@ -89,8 +89,8 @@ def agreement_of(
 def under_both(first: Areas, second: Areas, without: Collection[str]) -> tuple[list[str], np.ndarray]:
     """ΔA under two perturbations: (sample ids [N], ΔA [N, M, 2]).
 
-    The M methods are those with curves under both perturbations, except of `without`; the samples are those that all
-    these methods have under both.
+    The M methods have curves under both perturbations and are not in `without`; the N samples have ΔA under both
+    perturbations for all of them.
     """
     values = {}
     for method, deltas in first.deltas.items():
@@ -261,6 +261,7 @@ def preferred(variants: Iterable[Variant]) -> Variant | None:
     explanations, embeddings = _PREFERRED
 
     def rank(variant: Variant) -> tuple[int, int]:
+        """The indices of the explanation and the embedding in _PREFERRED."""
         return explanations.index(variant[0]), embeddings.index(variant[1])
 
     return min(variants, key=rank, default=None)
