@@ -38,6 +38,7 @@ BESIDE_BARE = 1.15  # target: seconds of a span's relevance over those of a bare
 LINEAR = 1.1  # target: the exponent with which peak bytes grow with tokens, with checkpointing
 ROWS = 4  # tokens of an answer that are explained one by one
 BARE = "bare forward and backward"
+PARTS = SPAN, GROWTH, PROMPTS = "span", "growth", "prompts"
 _MIB = 2**20
 
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     options = parser("answers", __doc__)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="default gpt2, Llama-3.2-1B")
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured; default all")
     options.layers()
     options.number("--longest", LENGTHS[-1], "tokens of prompt and answer", quick=QUICK[-1])
     options.number("--repeats", 3, "of what is timed", quick=1, on_gpu=10)
@@ -57,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         some = f", {geometry.layers} of {whole.layers} layers" if geometry.layers < whole.layers else ""
         bench = results.about(geometry=f"{name}{some}")
         view = drawn(geometry, bench.chosen)
-        compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
-        grow(bench, view, lengths)
-        if view.max_length >= LONGEST:
+        if SPAN in bench.chosen.parts:
+            compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
+        if GROWTH in bench.chosen.parts:
+            grow(bench, view, lengths)
+        if PROMPTS in bench.chosen.parts and view.max_length >= LONGEST:
             compare_prefixes(bench, view)
         del view
     return results.finish()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ A tiny {kind} ({layers} layers, width {config.hidden_size}, {heads}, {parameters
 | data | {data} |
 | steps | {recipe.steps:,} of {recipe.batch} samples a task |
 | optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
-| took | {wall_s:.0f} s on a CPU |
+| took | {wall_s:.0f} s on a CPU with {recipe.threads} threads (other numbers of threads give other weights) |
 
 ## {card.title}
 
@@ -70,6 +71,7 @@ class Recipe:
     pool: int = 20_000  # training samples of each task; batches are drawn from them
     learning_rate: float = 2e-3
     evaluated: int = 1000  # test samples of each task, for the card
+    threads: int = 2  # of torch: weights depend on how many there are
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,9 @@ class Training:
 
     def run(self, out: Path) -> dict[str, float]:
         """Trains the model, writes it with its tokenizer and card into `out`, and returns its scores by task."""
-        self._descend()
-        scores = dict(self.measure(self.model.eval()))
+        with _threads(self.recipe.threads):
+            self._descend()
+            scores = dict(self.measure(self.model.eval()))
         self.model.save_pretrained(out)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(out)
@@ -169,6 +172,17 @@ class Training:
         texts["scores"] = "\n".join(f"| {task} | {score:{card.form}} |" for task, score in scores.items())
         numbers = {"parameters": self.model.num_parameters(), "wall_s": time.monotonic() - card.started}
         return _CARD.format(card=card, recipe=recipe, config=config, **texts, **numbers)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """A context in which torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def share_right(
