@@ -1,5 +1,7 @@
 """Writes the tables of docs/performance.md from the result files in `results/`: `python -m benchmarks.page`.
 
+It writes the table of other packages in README.md, too.
+
 `closelook bench NAME --json benchmarks/results/NAME-DEVICE.json` writes a result file.
 """
 
@@ -17,6 +19,8 @@ from jobs.commands.listings.documents import DOCS, markdown, rewritten
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
 START, END = "<!-- performance: written by python -m benchmarks.page -->", "<!-- end of performance -->"
+README = DOCS.parent / "README.md"
+PEERS = "<!-- peers: written by python -m benchmarks.page -->", "<!-- end of peers -->"
 #: The benchmarks in the order of the page's sections, with the titles.
 TITLES = {
     "lrp": "Gradient methods",
@@ -33,15 +37,18 @@ TITLES = {
     "corpus": "A long corpus",
     "metrics": "Metrics",
     "prepare": "Preparation",
+    "peers": "Other packages, in texts a second of one processor",
 }
 
 
 def main() -> None:
-    """Rewrite the part of docs/performance.md between the markers."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewritten(before, section(results()), START, END)
-    PAGE.write_text(after, encoding="utf-8")
-    print(f"{PAGE.name}: {'up to date' if after == before else 'rewritten'}")
+    """Rewrite the parts of docs/performance.md and README.md between the markers."""
+    stored = results()
+    for page, between, (start, end) in ((PAGE, section(stored), (START, END)), (README, peers(stored), PEERS)):
+        before = page.read_text(encoding="utf-8")
+        after = rewritten(before, between, start, end)
+        page.write_text(after, encoding="utf-8")
+        print(f"{page.name}: {'up to date' if after == before else 'rewritten'}")
 
 
 def results() -> list[tuple[Path, dict[str, Any]]]:
@@ -85,6 +92,26 @@ def tables(result: Mapping[str, Any]) -> str:
     pivoted = [[*label, *(cells.get(model, "") for model in models)] for label, cells in of_models.items()]
     written = [(models, pivoted), (["value"], others)]
     return "\n".join(markdown(["ratio", "target", *columns], rows) for columns, rows in written if rows)
+
+
+def peers(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+    """Texts a second of other packages beside ours, a row for each package and model; empty without results."""
+    lines = []
+    for _, result in stored:
+        if result["bench"] != "peers":
+            continue
+        rates = {(row["geometry"], row["peer"], row["package"]): row for row in result["rows"] if "texts_per_s" in row}
+        for (model, peer, package), row in rates.items():
+            if package != peer:
+                continue
+            ours = rates[model, peer, "closelook"]["texts_per_s"]
+            ratio = result["ratios"][f"{model}: {row['method']}, texts a second / {peer}"]
+            cells = [ratio["peer"].partition(",")[0], model, row["method"], f"{row['texts_per_s']:.1f}", f"{ours:.1f}"]
+            lines.append([*cells, f"{ratio['value']:.2f}"])
+    if not lines:
+        return ""
+    header = ["package", "model", "method", "texts a second", "closelook's", "ratio"]
+    return "\n" + markdown(header, lines)
 
 
 def _value(ratio: Mapping[str, Any]) -> str:

@@ -3,7 +3,9 @@
 Each package runs in the Python that --captum, --inseq or --lxt names, which has it installed; without that option it is
 left out. Models have random weights, the same in all processes, and the shapes of GPT-2 and of BERT as a classifier of
 two labels. Texts are explained by a method that both packages have (gradient x input; with lxt AttnLRP), and relevance
-must be equal. Packages take turns, and the best of a few batch sizes counts for each.
+must be equal. Packages take turns. closelook chooses its own batches, and of the other packages the best of a few
+batch sizes counts. Each process has one thread, and its processor seconds are counted, because other programs on the
+machine hardly change them.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,9 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "gpt2": (),
     "bert-base": ("first", "second"),
 }  # geometries, with the labels of a classifier
-BATCHES = (1, 8, 32)
-TARGET = 1.5  # texts a second over those of the other package, each at its best batch size
+BATCHES = (1, 8, 32)  # of other packages
+TARGET = 1.5  # texts a second over those of the other package at its best batch size
+_OURS = "closelook"
 COMPARED = 20  # texts whose relevance is compared
 
 
@@ -70,17 +73,20 @@ class Subject:
     texts: list[str]
     targets: list[int]
 
-    def ours(self, method: str, size: int) -> closelook.Explanations:
-        """Explain all texts by closelook.explain, in batches of `size` texts."""
-        asked: dict[str, Any] = {"model": self.view.model, "tokenizer": self.tokenizer, "batch": size}
+    def seconds(self, method: str, count: int | None = None) -> float:
+        """Processor seconds in which closelook.explain explains all texts, or the first `count`."""
+        asked: dict[str, Any] = {"model": self.view.model, "tokenizer": self.tokenizer}
         asked |= {"method": method, "explanation": "target", "progress": False}
         if self.view.kind.labels:
-            asked["label"] = [SUBJECTS[self.name][target] for target in self.targets]
+            asked["label"] = [SUBJECTS[self.name][target] for target in self.targets[:count]]
         else:
-            asked["target"] = self.targets
-        explained = closelook.explain(self.texts, **asked)
+            asked["target"] = self.targets[:count]
+        start = time.process_time()
+        explained = closelook.explain(self.texts[:count], **asked)
+        seconds = time.process_time() - start
         assert isinstance(explained, closelook.Explanations)
-        return explained
+        assert not explained.errors
+        return seconds
 
     def relevance(self, method: str, count: int) -> list[torch.Tensor]:
         """The relevance [T] of the token embeddings of the first `count` texts, each explained alone."""
@@ -103,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     options.number("--texts", 200, "explained by each", quick=6)
     options.number("--repeats", 3, "of all texts", quick=1)
     options.set_defaults(device="cpu", dtype="float32")
+    torch.set_num_threads(1)
     results = options.begin(arguments)
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
         for name, labels in SUBJECTS.items():
@@ -159,7 +166,7 @@ def _texts(count: int) -> list[str]:
 
 def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
     """Measure the texts a second by us and by another package, and the largest difference of relevance."""
-    seconds: dict[tuple[str, int], list[float]] = {}
+    seconds: dict[int | None, list[float]] = {}  # by batch size; None: ours
     kind, labels = subject.geometry.model_family.kind, len(SUBJECTS[subject.name])
     order = described(subject.geometry) | {"peer": peer.name, "labels": labels}
     if labels:
@@ -172,22 +179,28 @@ def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
         some = {name: values[:COMPARED] for name, values in asked.items()}
         theirs = other.ask({**some, "batch": 1})["relevance"]
         _compare(bench, subject, peer, theirs)
+        subject.seconds(peer.method, COMPARED)  # warms up
         for _ in range(bench.chosen.repeats):
+            seconds.setdefault(None, []).append(subject.seconds(peer.method))
             for size in BATCHES:
-                timed = bench.timed({peer.method: partial(subject.ours, peer.method, size)}, 1, {"batch": size})
-                seconds.setdefault(("closelook", size), []).append(timed[peer.method][0])
-                seconds.setdefault((peer.name, size), []).append(other.ask({**asked, "batch": size})["seconds"])
-    best = {}
-    for who in ("closelook", peer.name):
-        best[who] = min((taken for (name, _), taken in seconds.items() if name == who), key=sum)
-    count = len(subject.texts)
-    for who, taken in best.items():
-        rate = count / min(taken)
-        bench.row(peer=peer.name, method=peer.method, package=who, wall_s=summary(taken), texts_per_s=rate)
+                seconds.setdefault(size, []).append(other.ask({**asked, "batch": size})["seconds"])
+    ours = seconds.pop(None)
+    best_size, fastest = min(seconds.items(), key=lambda item: sum(item[1]))
+    facts: dict[str, Any] = {"peer": peer.name, "method": peer.method}
+    for who, batch, taken in ((_OURS, None, ours), (peer.name, best_size, fastest)):
+        cpu_s = summary(taken)
+        rate = len(subject.texts) / cpu_s["median"]
+        bench.row(**facts, package=who, batch=batch, cpu_s=cpu_s, texts_per_s=rate)
         print(f"{bench.title}: {peer.method}, {who:9} {rate:8.1f} texts/s", flush=True)
     versions = ", ".join(f"{package} {number}" for package, number in other.versions.items())
-    ratio = min(best[peer.name]) / min(best["closelook"])
-    bench.ratio(f"{peer.method}, texts a second / {peer.name}", ratio, TARGET, "higher", peer=versions)
+    bench.paired(
+        f"{peer.method}, texts a second / {peer.name}",
+        (fastest, ours),
+        TARGET,
+        "higher",
+        peer=versions,
+        batch=best_size,
+    )
 
 
 def _pad(tokenizer: Any) -> str:

@@ -65,9 +65,10 @@ def explain(
 
     `text` is a string. Instead of it, `messages`, each with a role and a content, are formatted by the tokenizer's chat
     template, and `input_ids` are used unchanged. A list of any of these is explained in batches of `batch`, by default
-    of 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`, `label`, `second` and `prefix` are
-    a value for all or a list, and an entry that cannot be explained becomes a `NotExplained` with its error.
-    `truncate` shortens texts that are too long: causal models read the end of a text, others its beginning.
+    of texts of like length, up to 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`,
+    `label`, `second` and `prefix` are a value for all or a list, and an entry that cannot be explained becomes a
+    `NotExplained` with its error. `truncate` shortens texts that are too long: causal models read the end of a text,
+    others its beginning.
 
     `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
     ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
+from evaluation.benchmark.pieces import words
 from evaluation.report.heatmaps.inline import heatmaps, matrices
-from jobs.commands.questions.answers import Answer, is_matrix, titled
+from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from evaluation.report.heatmaps.plotted import Plot
+
+By = Literal["token", "word"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,24 +107,35 @@ class Explanation:
             raise UserError(f"{method!r} was not asked for{nearest(method, known)}")
         return [answer.relevance[method] for answer in self.answers]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each answer, method and token.
+    def to_frame(self, by: By = "token") -> pd.DataFrame:
+        """One row for each answer, method and token, or with `by="word"` for each answer, method and word.
 
         `side` is "text" for tokens of the text, or "decoder" for tokens that the decoder of an encoder-decoder has
-        read, if the method gives their relevance. `at` is the token's index on its side; the decoder's first is its
-        start token.
+        read, if the method gives their relevance. `at` is the index of the token or word on its side; the decoder's
+        first is its start token. The relevance of a word is the sum over its tokens, or their mean where `summed` is
+        False, because the method promises no sum. Raises UserError for another `by`, and for words of an image.
         """
         import pandas as pd
 
+        if by not in ("token", "word"):
+            raise UserError(f"`by` is 'token' or 'word', not {by!r}")
         rows = []
         for at, answer in enumerate(self.answers):
-            for name, relevance in answer.relevance.items():
-                facts = {"answer": at, "target": answer.target, "foil": answer.foil, "method": name}
+            if by == "word" and answer.images is not None:
+                raise UserError("an image has no words: its rows are by token")
+            for method in answer.methods:
+                relevance, adds_up = answer.relevance[method.name], answer.adds_up(method)
+                facts = {"answer": at, "target": answer.target, "foil": answer.foil, "method": method.name}
                 facts["explained"] = float(relevance.explained[0])
-                for side, tokens in _sides(answer, relevance):
-                    for index, (token, special, value) in enumerate(tokens):
-                        cells = {"at": index, "token": token, "special": special, "relevance": value}
-                        rows.append({**facts, "side": side, **cells})
+                if by == "word":
+                    facts["summed"] = adds_up
+                for side in _sides(answer, relevance):
+                    if by == "word":
+                        side = side.by_words(adds_up)
+                    cells = zip(side.texts, side.special, side.values, strict=True)
+                    for index, (text, special, value) in enumerate(cells):
+                        of_row = {"at": index, by: text, "special": special, "relevance": value}
+                        rows.append({**facts, "side": side.name, **of_row})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,7 +177,7 @@ class Explanation:
         """
         file = Path(path)
         kind = file.suffix.lower()
-        try:
+        with _writing(file):
             if kind in (".pdf", ".svg", ".png"):
                 from evaluation.report.heatmaps.plotted import saved
 
@@ -172,8 +187,6 @@ class Explanation:
             else:
                 known = ", ".join((".pdf", ".svg", ".png", *_WRITERS))
                 raise UserError(f"the name of the file must end in one of {known}, not {file.name!r}")
-        except OSError as error:
-            raise UserError(f"cannot write {file}: {error.strerror}") from None
 
     def __repr__(self) -> str:
         explained = self.answers[0].what if len(self.answers) == 1 else self.target
@@ -187,6 +200,15 @@ class Explanation:
     def _entries(self, by_word: bool = False) -> list[dict[str, Any]]:
         """The entry of a heat map for each of `answers`."""
         return [answer.entry(by_word) for answer in self.answers]
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Raises UserError in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
 
 
 def _short(explained: str, most: int = 60) -> str:
@@ -205,7 +227,7 @@ def _html(explanation: Explanation, by_word: bool) -> str:
     """The explanation as an HTML page."""
     from jobs.commands.questions.explain import page
 
-    return page(explanation.answers, by_word)
+    return page([explanation.answers], by_word)
 
 
 _WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
@@ -215,13 +237,27 @@ _WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
 }
 
 
-def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
-    """(name of the side, (token, is it special, relevance) of each of its tokens), for the text and the decoder."""
-    read = relevance.tokens[0].tolist()
-    yield "text", zip(answer.tokens, answer.row["special_mask"], read, strict=True)
+class _Side(NamedTuple):
+    """The tokens or words of one side with their relevance; special tokens are marked."""
+
+    name: str
+    texts: list[str]
+    special: list[bool]
+    values: list[float]
+
+    def by_words(self, adds_up: bool) -> _Side:
+        """The words of these tokens."""
+        groups = words(self.texts, self.special)
+        texts = ["".join(self.texts[at] for at in group).strip() for group in groups]
+        special = [self.special[group[0]] for group in groups]
+        return _Side(self.name, texts, special, of_words(self.values, groups, adds_up))
+
+
+def _sides(answer: Answer, relevance: Relevance) -> Iterator[_Side]:
+    yield _Side("text", answer.tokens, list(answer.row["special_mask"]), relevance.tokens[0].tolist())
     if answer.decoder is not None and relevance.decoder_tokens is not None:
         started = [True] + [False] * (len(answer.decoder) - 1)
-        yield "decoder", zip(answer.decoder, started, relevance.decoder_tokens[0].tolist(), strict=True)
+        yield _Side("decoder", answer.decoder, started, relevance.decoder_tokens[0].tolist())
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,6 +285,9 @@ class NotExplained:
         return str(Markup("<p>{}</p>").format(repr(self)))
 
 
+_LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")
+
+
 class Explanations(tuple[Explanation | NotExplained, ...]):
     """A tuple with the explanation of each text, in the order of the texts; NotExplained where there is none."""
 
@@ -257,12 +296,51 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
         """The errors of texts that could not be explained, by the index of the text."""
         return {at: entry.error for at, entry in enumerate(self) if isinstance(entry, NotExplained)}
 
-    def to_frame(self) -> pd.DataFrame:
-        """The rows of all explained texts, with the index of the text in the column `text`."""
+    @property
+    def explained(self) -> dict[int, Explanation]:
+        """The explanations of texts that could be explained, by the number of the text."""
+        return {at: entry for at, entry in enumerate(self) if isinstance(entry, Explanation)}
+
+    def to_frame(self, by: By = "token") -> pd.DataFrame:
+        """The rows of all explained texts (`Explanation.to_frame`), with the number of the text."""
         import pandas as pd
 
-        frames = [entry.to_frame().assign(text=at) for at, entry in enumerate(self) if isinstance(entry, Explanation)]
+        frames = [entry.to_frame(by).assign(text=at) for at, entry in self.explained.items()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
+        """Write all explained texts as the suffix of `path` says, in their order.
+
+        That is .pdf (a sheet for each), .html (one page), .tex, .json (`to_dict`, with the errors) or .csv
+        (`to_frame`). `by_word` joins the pieces of words, but not in .json. Raises UserError for another suffix, if no
+        text could be explained, and for files that cannot be written.
+        """
+        file = Path(path)
+        kind, every = file.suffix.lower(), list(self.explained.values())
+        if kind not in _LIST_KINDS:
+            raise UserError(
+                f"the name of the file must end in one of {', '.join(_LIST_KINDS)} for several texts, not {file.name!r}"
+            )
+        if not every:
+            raise UserError("no text could be explained: nothing to save")
+        with _writing(file):
+            if kind == ".pdf":
+                from evaluation.report.heatmaps.plotted import saved_as_sheets
+
+                saved_as_sheets((entry.plot(by_word) for entry in every), file)
+            else:
+                file.write_text(self._written(kind, every, by_word), encoding="utf-8")
+
+    def _written(self, kind: str, every: Sequence[Explanation], by_word: bool) -> str:
+        if kind == ".json":
+            return as_json(self.to_dict())
+        if kind == ".csv":
+            return self.to_frame("word" if by_word else "token").to_csv(index=False)
+        if kind == ".tex":
+            return "\n".join(_tex(entry, by_word) for entry in every)
+        from jobs.commands.questions.explain import page
+
+        return page([entry.answers for entry in every], by_word)
 
     def to_dict(self) -> list[dict[str, Any]]:
         return [entry.to_dict() for entry in self]

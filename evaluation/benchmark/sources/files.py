@@ -37,7 +37,7 @@ def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Pa
         files = [where] if where.exists() else sorted(map(Path, glob(str(where))))
     if not files:
         kinds = (suffix for suffix in suffixes if suffix not in COMPRESSED and suffix.count(".") == 1)
-        raise UserError(f"no {' or '.join(kinds)} file at {where}: give the path of the published data")
+        raise UserError(f"no {' or '.join(kinds)} file at {where}: give the path of a file, a folder or a pattern")
     return files
 
 

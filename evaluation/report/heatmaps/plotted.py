@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import warnings
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -58,11 +60,25 @@ def saved(figure: Plot, path: Path) -> None:
     _write(figure, path, path.suffix.removeprefix(".").lower())
 
 
+def saved_as_sheets(figures: Iterable[Plot], path: Path) -> None:
+    """Write the figures as the pages of a PDF. Raises OSError."""
+    with _style(), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
+        for figure in figures:
+            sheets.savefig(figure, bbox_inches="tight")
+
+
 def _write(figure: Plot, target: Any, form: str) -> None:
     """Writes the figure to `target`, a path or a stream; `form` is pdf, svg or png."""
+    with _style():
+        figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Set the style of written figures, and silence the warning about signs that the font lacks."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # signs that the font lacks are boxes
-        figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
+        yield
 
 
 def _figure(width: float, height: float) -> tuple[Plot, Axes]:

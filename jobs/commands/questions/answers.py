@@ -99,15 +99,13 @@ class Answer:
         which the line's label says. Where a conserving method gives nothing but rounding noise, its line is all zero.
         Raises UserError if `by_word` is asked for an image.
         """
-        lines, apart = [], set()
+        lines = []
         for method in self.methods:
             relevance = self.relevance[method.name]
             columns = (relevance.tokens, relevance.decoder_tokens, relevance.pixels)
             tokens, decoder, pixels = map(_values, columns)
             line = Line(method.name, tokens, decoder=decoder, pixels=pixels)
             lines.append(beyond_noise(line, self.logits) if method.conserves else line)
-            if not (method.conserves and relevance.conserves):
-                apart.add(method.name)
         special = self.row["special_mask"]
         if not by_word:
             return self.tokens, special, lines
@@ -115,14 +113,16 @@ class Answer:
             raise UserError("an image has no words: leave out the sum by word")
         groups = words(self.tokens, special)
         texts = ["".join(self.tokens[at] for at in group) for group in groups]
-        summed = []
-        for line in lines:
-            values = [sum(line.values[at] for at in group) for group in groups]
-            if line.label in apart:
-                values = [value / len(group) for value, group in zip(values, groups, strict=True)]
-                line = line._replace(label=f"{line.label} (means)")
-            summed.append(line._replace(values=values))
-        return texts, [special[group[0]] for group in groups], summed
+        joined = []
+        for method, line in zip(self.methods, lines, strict=True):
+            adds_up = self.adds_up(method)
+            label = line.label if adds_up else f"{line.label} (means)"
+            joined.append(line._replace(label=label, values=of_words(line.values, groups, adds_up)))
+        return texts, [special[group[0]] for group in groups], joined
+
+    def adds_up(self, method: Method) -> bool:
+        """True if a word has the sum of its pieces' relevance; False if their mean, as no sum is promised."""
+        return bool(method.conserves and self.relevance[method.name].conserves)
 
     def entry(self, by_word: bool = False) -> dict[str, Any]:
         """The answer as an entry of a heat map; its text goes on with the tokens that were predicted before."""
@@ -150,6 +150,14 @@ class Answer:
             return shown
         maps = [line.pixels for line in lines]
         return with_picture(shown, pixels_of(self.row, self.images), self.images, maps, question.sentence)
+
+
+def of_words(values: Sequence[float], groups: Sequence[Sequence[int]], adds_up: bool) -> list[float]:
+    """The relevance of each word, from the `values` of its tokens: their sum if it `adds_up`, else their mean."""
+    sums = [sum(values[at] for at in group) for group in groups]
+    if adds_up:
+        return sums
+    return [total / len(group) for total, group in zip(sums, groups, strict=True)]
 
 
 def is_matrix(answers: Sequence[Answer]) -> bool:

@@ -43,18 +43,27 @@ def explain(
     if layers:
         show_layers(answered)
     if html is not None:
-        write_file(html, page(answered, by_word))
+        write_file(html, page([answered], by_word))
     if json_file is not None:
         write_file(json_file, as_json(exported(question, opened, answered)))
 
 
-def page(answers: Sequence[Answer], by_word: bool = False) -> str:
-    """The explained predictions as an HTML page; above several of them a matrix, or a table of shares for an answer."""
+def page(texts: Sequence[Sequence[Answer]], by_word: bool = False) -> str:
+    """The explained predictions of one or more texts as an HTML page.
+
+    Above several predictions of a single text stands a matrix, or a table of shares for an answer.
+    """
+    answers = texts[0]
     opened = answers[0].opened
     provenance = Provenance("explain", "", versions(), models=[(opened.id, opened.resolved.identity)])
-    title, entries, above = titled(answers), [answer.entry(by_word) for answer in answers], None
+    entries, above = [answer.entry(by_word) for answers in texts for answer in answers], None
+    if len(texts) > 1:
+        numbers = [at for at, answers in enumerate(texts, start=1) for _ in answers]
+        for at, entry in zip(numbers, entries, strict=True):
+            entry["sample_id"] = f"text {at}, {entry['sample_id']}"
+        return explain_page(entries, f"{opened.id}: {len(texts):,} texts", provenance)
     if is_matrix(answers):
         above = matrices(entries, "what each predicted token owes to each token before it")
     elif answers[0].said is not None:
         above = shares_table(shares_of_all(answers))
-    return explain_page(entries, title, provenance, above)
+    return explain_page(entries, titled(answers), provenance, above)

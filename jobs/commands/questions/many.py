@@ -18,6 +18,8 @@ from lrp_core.records.types import Relevance, UnsupportedMethod, UserError
 Outcome = tuple[Answer, ...] | UserError
 _WINDOW = 1024  # questions that are tokenised and sorted by length before the first is answered
 _TOKENS = 4096  # tokens of a batch, padding included, if its number of questions is not given
+_ENOUGH = 512  # tokens of a batch from which on a larger one saves less time than its padding costs
+_ALIKE = 0.75  # least length of a text in a larger batch, as a share of the longest
 
 
 class _Asked(NamedTuple):
@@ -43,8 +45,8 @@ def each_answered(
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield (index of a question, its answers or the UserError that prevents them), in the order of computation.
 
-    Questions about one prediction are answered in batches of `size`, or of _TOKENS tokens, with others of similar
-    length; questions about several predictions one by one. `finer` are arguments of methods. Call it within
+    Questions about one prediction are answered in batches of `size`, or of up to _TOKENS tokens, with others of
+    similar length; questions about several predictions one by one. `finer` are arguments of methods. Call it within
     `Opened.in_use`. Raises UnsupportedMethod for a method that does not apply to the model.
     """
     window = max(_WINDOW, size or 0)
@@ -70,16 +72,26 @@ def each_answered(
 
 
 def _batches(asked: Sequence[_Asked], size: int | None) -> Iterator[Sequence[_Asked]]:
-    """Batches of questions of one kind, the longest first: of `size` questions, or of up to _TOKENS tokens.
+    """Batches of questions of one kind, the longest first: of `size` questions, or as `_batch_size` says.
 
     `asked` must be sorted by kind and falling length.
     """
     for _, alike in groupby(asked, key=lambda entry: entry.kind):
         some = list(alike)
         while some:
-            count = size or max(1, _TOKENS // some[0].length)
+            count = size or _batch_size([entry.length for entry in some])
             yield some[:count]
             some = some[count:]
+
+
+def _batch_size(lengths: Sequence[int]) -> int:
+    """How many of the texts with these `lengths` in tokens, the longest first, make up the next batch."""
+    longest = lengths[0]
+    most, enough = max(1, _TOKENS // longest), max(1, _ENOUGH // longest)
+    for number in range(enough, min(most, len(lengths))):
+        if lengths[number] < _ALIKE * longest:
+            return number
+    return most
 
 
 def _of_batch(
