@@ -41,7 +41,7 @@ class Answers:
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each sentence of an answer, method and source: the relevance of the source for the sentence.
 
-        Where a method explains only the answer as a whole, the whole answer stands for a sentence.
+        Where a method explains only the answer as a whole, there is one row for each source, with the whole answer.
         """
         for entry in self.entries:
             facts = {name: entry[name] for name in _COLUMNS[:4]}

@@ -31,6 +31,7 @@ class Geometry:
 
     @property
     def model_family(self) -> Family:
+        """The record of the family."""
         return FAMILIES[self.family]
 
     @property

@@ -65,6 +65,7 @@ class Tested:
 
     @property
     def place(self) -> dict[str, str]:
+        """Model, task, precision, way and explained number, as columns of the tables."""
         return {name: getattr(self, name) for name in _PLACE}
 
     def groups(self, metric: str) -> list[tuple[str, ...]]:

@@ -52,13 +52,16 @@ class RayExecutor:
         connect(config)
 
     def uses_gpu(self, config: RunConfig) -> bool:
+        """True if workers get GPUs, see `pools.uses_gpu`."""
         return uses_gpu(config)
 
     def slots(self, config: RunConfig, on_gpu: bool) -> Slots:
+        """The slots of the cluster, see `slots.cluster_slots`."""
         return cluster_slots(config, on_gpu)
 
     @contextmanager
     def streaming(self, works: Sequence[Work], on_gpu: bool) -> Iterator[Stream]:
+        """Yield the function that computes these works: through hosts, in a task, or by a pipeline."""
         with hosts_at_hand() as hosts:
             is_task = any(work.is_task for work in works)
             if not (on_gpu or is_task) and share_hosts(works):

@@ -59,6 +59,7 @@ class Workers:
 
     @property
     def may_grow(self) -> bool:
+        """True if the pool may get more workers."""
         return self.size < self.most
 
     def heed(self, listener: Callable[[int], None]) -> None:
@@ -164,11 +165,13 @@ class Slots:
         """
 
         def does(node: int) -> bool:
+            """True if the node suits the share."""
             labels = self._nodes[node][0]
             is_said = node < self._at_first or all(key in labels for key, _ in share.labels)
             return is_said and matches(labels, share.labels)
 
         def order(node: int) -> tuple[int, int]:
+            """(how many of the share's labels the node lacks, how many precisions it suits), the lower the better."""
             labels = self._nodes[node][0]
             unsaid = sum(key not in labels for key, _ in share.labels)
             return unsaid, sum(matches(labels, needs) for needs in self._precisions)

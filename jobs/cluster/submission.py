@@ -46,10 +46,12 @@ class Deadline:
 
     @property
     def reached(self) -> bool:
+        """True once the time has come, or SIGTERM."""
         return self.terminated or time.monotonic() >= self.at
 
     @property
     def exit_code(self) -> int:
+        """The exit code of a job that the deadline ended: TERMINATED after SIGTERM, else TIMED_OUT."""
         return TERMINATED if self.terminated else TIMED_OUT
 
     @contextmanager

@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 #: Headings of `closelook --help`.
-RUNS, TEXTS, RECORDS = "Runs", "A text of your own", "What there is"
+RUNS, TEXTS, RECORDS = "Runs", "Texts of your own", "Lists and settings"
 
 
 def command(heading: str, **settings: Any) -> Callable[[F], F]:

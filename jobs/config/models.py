@@ -69,6 +69,7 @@ class MethodConfig(Frozen):
 
     @property
     def options(self) -> dict[str, Any]:
+        """The options of the entry by name: all its keys but `name` and `method`."""
         return dict(self.model_extra or {})
 
 

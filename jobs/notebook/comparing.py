@@ -245,7 +245,7 @@ def _written(data: Any, store: Store) -> str:
 
 
 def _rows(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Rows without what is missing in a frame; a text alone is a row."""
+    """Rows as mappings, without values that are missing in a frame; a string becomes a row with this text."""
     for row in rows:
         if isinstance(row, str):
             yield {"text": row}

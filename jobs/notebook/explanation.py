@@ -43,6 +43,7 @@ class Explanation:
 
     @property
     def text(self) -> str:
+        """The explained text, with `___` if the caller marked the target's place; for an image, its path."""
         return self.question.sentence
 
     @property
@@ -52,6 +53,7 @@ class Explanation:
 
     @property
     def foil(self) -> str | None:
+        """The foil of the first answer; None if it has none."""
         return self.answers[0].foil
 
     @property
@@ -272,6 +274,7 @@ class NotExplained:
         raise self.error
 
     def to_dict(self) -> dict[str, Any]:
+        """The text and the message of the error."""
         return {"text": self.text, "error": str(self.error)}
 
     def show(self, by_word: bool = False) -> None:
@@ -343,9 +346,11 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
         return page([entry.answers for entry in every], by_word)
 
     def to_dict(self) -> list[dict[str, Any]]:
+        """The record of each text, see `Explanation.to_dict` and `NotExplained.to_dict`."""
         return [entry.to_dict() for entry in self]
 
     def show(self, by_word: bool = False) -> None:
+        """Print every explanation or error in turn, see `Explanation.show`."""
         for entry in self:
             entry.show(by_word)
 

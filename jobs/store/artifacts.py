@@ -94,6 +94,7 @@ class Artifact:
 
     @property
     def layout(self) -> Layout:
+        """The templates of the paths of its product."""
         return LAYOUTS.get(self.product, STANDARD)
 
     @property
@@ -117,6 +118,7 @@ class Artifact:
 
     @property
     def folder(self) -> str:
+        """The folder of its shards."""
         return self.folders[0]
 
     @property
@@ -157,6 +159,7 @@ class Artifact:
         return f"{self.product} {'/'.join(filter(None, columns))}"
 
     def _filled(self, template: str, **more: str) -> str:
+        """A template with this artifact's columns, its shortened key and `more` filled in."""
         return template.format(**{**vars(self), "key": short(self.key)}, **more)
 
 

@@ -207,12 +207,14 @@ class Ledger(States):
             self._delete(path)
 
     def _delete(self, path: str) -> None:
+        """Delete a file, and drop it from the listings, its note of damage included."""
         self.store.delete(path)
         self._states.clear()
         self._listings.forget(path)
         self._clear_note(path)
 
     def _clear_note(self, path: str) -> None:
+        """Remove the note that the file at `path` is damaged, if there is one."""
         if path in self._notes():
             damage.clear(self.store, path)
             del self._notes()[path]

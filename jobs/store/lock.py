@@ -120,6 +120,7 @@ class _Claim:
             self.release()
 
     def release(self) -> None:
+        """Remove the claim file, so that other runs can own the root."""
         self._store.delete(self._path)
 
     def check(self) -> None:
@@ -132,6 +133,7 @@ class _Claim:
             )
 
     def _beat(self, stop: threading.Event) -> None:
+        """Renew the claim every HEARTBEAT_S seconds until `stop` is set or the claim is lost."""
         while not self._lost and not stop.wait(HEARTBEAT_S):
             with suppress(OSError):  # a full or unreachable store: the next beat tries again
                 self._renew()
@@ -150,6 +152,7 @@ class _Claim:
             self.release()
 
     def _write(self, held: bool) -> None:
+        """Write the claim file; `held`: the claim owns the root, and does not just contend for it."""
         self._renewed = time.monotonic()
         process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
         process["job"] = os.environ.get(JOB)

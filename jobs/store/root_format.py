@@ -42,4 +42,5 @@ def write_format(files: Files) -> None:
 
 
 def _version() -> str:
+    """The installed version of closelook, for messages."""
     return versions().get("closelook", "(not installed)")

@@ -59,6 +59,7 @@ class States(Records):
             listing.result()
 
     def is_done(self, artifact: Artifact) -> bool:
+        """True if the artifact is complete and none of its files is damaged."""
         return self.state(artifact) == "done"
 
     def shards(self, artifact: Artifact, folder: str | None = None) -> list[str]:

@@ -34,6 +34,7 @@ class Change:
 
     @property
     def difference(self) -> float:
+        """The second run's mean minus the first's."""
         return self.second - self.first
 
 

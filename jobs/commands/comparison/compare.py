@@ -83,7 +83,7 @@ def _seconds(run: Run) -> float:
 def _print(changed: Sequence[Change], label: str) -> None:
     """Print the scores of common cells in both runs as a table; `label` is the metric's."""
     if not changed:
-        say(f"no place was scored by {label} in both runs")
+        say(f"no cell has scores by {label} in both runs")
         return
     rows = []
     for change in changed:

@@ -57,6 +57,7 @@ class _Side:
 
     @cached_property
     def config(self) -> RunConfig:
+        """The configuration that the root keeps. Raises UserError if it keeps none."""
         if self.run.config is None:
             raise UserError(f"{self.name} keeps no configuration: run it again to compare its samples")
         return self.run.config
@@ -80,6 +81,7 @@ class _Side:
             yield entry | {"model": self.named(entry["model"])}
 
     def named(self, model: str) -> str:
+        """The name of a model of this run on the page."""
         return f"{model} in {self.name}"
 
 

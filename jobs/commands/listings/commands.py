@@ -13,7 +13,7 @@ from jobs.commands.options import Columns, Model, RunOptions, named_columns
 
 @command(RECORDS)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Describe this one in full.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Describe this method in full.", show_default=False)] = None,
 ) -> None:
     """List the methods: what they need and give, what they cost, their options."""
     from jobs.commands.listings.methods import show

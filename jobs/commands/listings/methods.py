@@ -36,8 +36,8 @@ def show(name: str | None = None) -> None:
         conserves = "yes" if record.conserves else "no"
         rows.append((record.name, record.family, gives, needs, conserves, _cost(record)))
     say_table(("method", "family", "also gives", "needs", "conserves", "cost"), rows, numbers=("cost",))
-    say(f"cost: in forwards, of a sample of {TOKENS} tokens; b: a backward for each explanation")
-    say("`closelook methods NAME` shows one with its options")
+    say(f"cost: forward passes for a sample of {TOKENS} tokens; b: plus one backward pass for each explanation")
+    say("`closelook methods NAME` describes a method and its options")
 
 
 def _cost(record: Method) -> str:

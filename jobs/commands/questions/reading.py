@@ -56,7 +56,7 @@ def read(question: Question, opened: Opened) -> Row:
         _check_text(encoding, "no text to read")
         written = [] if question.prefix is None else _written(question, opened)
         if opened.writer.eos_token_id in written:
-            raise UserError(f"`prefix` ends the sequence: nothing follows {opened.writer.eos_token!r}")
+            raise UserError(f"`prefix` contains {opened.writer.eos_token!r}, which ends the answer: leave that out")
         row |= {"position": len(written), "decoder_input_ids": written}
     else:
         encoding = encoding if kind.slot or question.as_it_is else encoding.open_ended()
@@ -216,7 +216,7 @@ def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
     else:
         ids = [_known_token(token, opened) for token in answer or ()]
     if not ids:
-        raise UserError("the answer has no tokens: give one that is not empty")
+        raise UserError("the answer has no tokens: give at least one word or token id")
     return ids
 
 

@@ -32,6 +32,7 @@ def through_reasoning(
     results: list[Relevance] = []
 
     def weighted(weights: Tensor) -> Tensor:
+        """The relevance of all tokens before the span's end, for the sum of the answer's logits times `weights`."""
         relevance = explain(answer_text.row(replace(span, first=0), weights.tolist()))
         results.append(relevance)
         sides = [relevance.tokens[0]]

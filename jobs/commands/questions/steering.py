@@ -132,7 +132,7 @@ class Predictions:
         digits = ".1%" if self.unit == "probability" else ".2f"
         say(f"{heading}: {', '.join(f'{word} {number:{digits}}' for word, number in self.predictions)}")
         if self.continuation is not None:
-            say(f"  and on: {self.continuation}")
+            say(f"  continued: {self.continuation}")
 
 
 def show_neurons(
@@ -273,7 +273,7 @@ class _SteeredModel:
         if not logits.isfinite().all():
             if steering:
                 raise UserError(f"with {steering} the model's logits are not finite: choose smaller values")
-            raise UserError("the model's logits are not finite")
+            raise UserError(f"the model's logits are {not_finite(self.opened.dtype)}")
         if steering and overflown():
             raise UserError(f"with {steering} the model's states are too large for its norms: choose smaller values")
         return logits

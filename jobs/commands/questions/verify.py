@@ -29,7 +29,7 @@ def show(verification: Verification, json_file: Path | None) -> bool:
     )
     if verification.costs:
         name, cost = max(verification.costs.items(), key=lambda item: item[1].peak_bytes)
-        say(f"most memory beside the model, for one sample: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
+        say(f"most memory for one sample, without the model itself: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
     states = [finding.state for finding in verification.findings]
     counted = f"{states.count('pass')} checks passed, {states.count('not applicable')} do not apply"
     say(counted if verification.passed else f"{states.count('fail')} checks failed, {counted}", "bold")

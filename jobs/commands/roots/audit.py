@@ -115,7 +115,7 @@ def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | Non
             drawn[member] = heapq.nsmallest(n, rows, key=draw)
     if part is not None and part not in counts:
         parts = list(filter(None, counts))
-        advice = nearest(part, parts) if parts else ": it has none"
+        advice = nearest(part, parts) if parts else ": it has no parts, leave --part out"
         raise UserError(f"task {task} has no part {part!r}{advice}")
     for member in sorted(counts) if part is None else [part]:
         if member:

@@ -65,7 +65,7 @@ def export_relevance(run: Run, output: Output) -> tuple[int, list[str]]:
     for artifact, _ in run.current("relevance"):
         artifacts[Place(artifact.model, artifact.task, artifact.dtype)].append(artifact)
     if not artifacts:
-        raise UserError(f"{run.store.root} holds no complete relevance: `closelook status` says what is missing")
+        raise UserError(f"{run.store.root} holds no complete relevance: `closelook status` shows what is missing")
     samples, left_out = 0, []
     unfinished = [path.with_name(f"{path.name}.unfinished") for path in (output.path, output.tokens)]
     with ExitStack() as stack:
@@ -119,7 +119,9 @@ class _Texts:
         self._run, self._place = run, place
         models = models_kept(run.store)
         if place.model not in models:
-            raise UserError(f"{run.store.root} keeps no configuration of {place.model}, which says how texts are read")
+            raise UserError(
+                f"{run.store.root} keeps no configuration of {place.model}, and with it no tokenizer: run it again"
+            )
         config, seed = models[place.model], run.config.seed if run.config is not None else 0
         known = Known.of(run.store).model(config, seed)
         self._model: ResolvedModel = known[0] if known is not None else resolve(config, seed)

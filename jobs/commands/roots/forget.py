@@ -78,7 +78,7 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
         say(f"removed from {holder.artifact}")
     for holder in removed:
         say(f"{holder.artifact} was computed from it and others: `closelook run` computes it again")
-    say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report are to be made again")
+    say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report were removed")
 
 
 def _ids(ledger: Ledger) -> dict[str, set[str]]:

@@ -63,7 +63,7 @@ def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) 
                 store.delete(path)
     say(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
     if kept:
-        say(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
+        say(f"{kept} files are not needed by config {config.name}: if no other config needs them, --yes removes them")
 
 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:

@@ -89,7 +89,7 @@ def show(config: RunConfig, store: Store) -> None:
         say(line)
     say(f"not estimated: the stages {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
-        say(f"not checked: {line}")
+        say(f"not checked, as it cannot be loaded: {line}")
 
 
 def left_open(config: RunConfig) -> list[str]:

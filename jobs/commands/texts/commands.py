@@ -50,10 +50,12 @@ def explain_file(
 
 @command(TEXTS)
 def decisions(
-    file: Annotated[Path, typer.Argument(metavar="ROWS.parquet", help="Of explain-file, or export --relevance.")],
-    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Pages go there, with their data.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="ROWS.parquet", help="Rows by word, from explain-file or export --relevance.")
+    ],
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder for the pages and their data.")],
     case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="ID", help="A sheet about the case with this id.")
+        list[str] | None, typer.Option("--case", metavar="ID", help="Also write a sheet about the case with this id.")
     ] = None,
 ) -> None:
     """Write pages about explained decisions: important words by label, disagreements of methods, single cases."""

@@ -90,7 +90,7 @@ def _text_of(record: Any) -> Text:
         raise record
     if isinstance(record, dict) and "text" not in record:
         known = list(map(str, record))
-        raise Malformed("no column 'text'", f"there are {', '.join(known)}: say which it is by --column text=NAME")
+        raise Malformed("no column 'text'", f"there are {', '.join(known)}: name it with --column text=NAME")
     text = field_of(record, "text")
     if not text.strip():
         raise Malformed("empty text")

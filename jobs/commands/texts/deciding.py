@@ -88,10 +88,12 @@ def _read(file: Path) -> pa.Table:
 
 
 def _key_of_case(case: Case) -> _Key:
+    """The key of a case."""
     return _Key(*case.name, case.model, case.task, case.decision)
 
 
 def _key_of_pair(pair: Disagreement) -> _Key:
+    """The key of the case on which two methods disagree."""
     return _Key(pair.id, pair.row, pair.model, pair.task, pair.decision)
 
 

@@ -77,6 +77,7 @@ class Folder:
         return {int(at): reason for at, reason in json.loads(self._errors(part).read_text()).items()}
 
     def _errors(self, part: Part) -> Path:
+        """The file of `errors`."""
         return self.path / f"{short(part.key)}.errors.json"
 
     def commit(self, part: Part, words: pa.Table, tokens: pa.Table, errors: dict[int, str]) -> None:

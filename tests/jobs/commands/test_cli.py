@@ -144,7 +144,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     assert set(store.files("", "", recursive=True)) == files
     _, out, _ = closelook("gc", *reseeded)
     assert "0 files removed" in out
-    assert "2 files are stale for config small: if it is the run's own, --yes removes them" in out
+    assert "2 files are not needed by config small: if no other config needs them, --yes removes them" in out
     assert set(store.files("", "", recursive=True)) == files
     assert "2 files removed" in closelook("gc", "--yes", *reseeded)[1]
     gone = files - set(store.files("", "", recursive=True))

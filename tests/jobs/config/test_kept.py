@@ -81,7 +81,7 @@ def test_a_root_that_keeps_none_is_taken_for_one_of_demo(computed, closelook):
     Store(root).delete(FILE)
     assert "demo in" in closelook("status", "--root", root)[1]
     code, out, _ = closelook("gc", "--config", path, "--set", "seed=1")
-    assert (code, "2 files are stale" in out) == (0, True)
+    assert (code, "2 files are not needed" in out) == (0, True)
     assert "keeps changes" not in closelook("attribute", "--config", path)[1]
     assert kept(Store(root)) is not None
 

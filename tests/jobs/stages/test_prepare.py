@@ -307,7 +307,7 @@ def test_audit_of_what_is_not_there_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"add --task NAME, and how many \(--n NUMBER\)"):
         audit(config, Store(config.root), task="sva", part="ana")
     _, store = run(config)
-    with pytest.raises(UserError, match="task sva has no part 'ana': it has none"):
+    with pytest.raises(UserError, match="task sva has no part 'ana': it has no parts"):
         audit(config, store, task="sva", part="ana", n=2)
 
 
