@@ -134,6 +134,8 @@ class Image:
         self.run(f"{python} -m venv /usr/local")
 
     def _copy(self, source: str, target: str) -> None:
+        """Copies a file or folder of the repository into the image, without paths that .dockerignore excludes."""
+
         def left_out(folder: str, names: list[str]) -> list[str]:
             return [name for name in names if ignored((Path(folder) / name).relative_to(REPOSITORY).as_posix())]
 

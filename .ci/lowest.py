@@ -67,6 +67,7 @@ def lowest(requirements: list[str]) -> dict[str, str]:
 
 
 def main() -> None:
+    """Installs the lowest versions, and runs the imports and tests with them; exits with the first failure's code."""
     folder, *arguments = sys.argv[1:] or [str(ROOT / "build" / "lowest")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = (requirement for extra in EXTRAS for requirement in project["optional-dependencies"][extra])

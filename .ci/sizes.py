@@ -37,11 +37,13 @@ def required_packages(requirements: Iterable[str], without: str) -> set[str]:
 
 
 def size_bytes(package: str) -> int:
+    """The bytes of a package's installed files."""
     files = (file.locate() for file in distribution(package).files or ())
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def main() -> None:
+    """Prints the table. Exits if a package is not installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print(f"{'without torch':<26}packages      MB")
     for extras in CHOICES:

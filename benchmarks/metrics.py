@@ -119,28 +119,34 @@ def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> di
 
 
 def pg(r: Array, e: Array) -> float:
+    """1.0 if the token of largest relevance is evidence, else 0.0."""
     return float(e[r.argmax()])
 
 
 def pg2(r: Array, e: Array) -> float:
+    """1.0 if one of the two tokens of largest relevance is evidence, else 0.0."""
     return float(e[np.argsort(-r, kind="stable")[:2]].any())
 
 
 def mrr(r: Array, e: Array) -> float:
+    """1 / the rank of the highest evidence token; ranks count from the lowest value, and equal values share one."""
     dense_rank = np.unique(r, return_inverse=True)[1] + 1
     return (1 / (len(r) - dense_rank[e] + 1)).max()
 
 
 def mrr_strict(r: Array, e: Array) -> float:
+    """1 / the rank of the evidence token that ranks highest; of equal values all get the best rank."""
     return 1 / (1 + (r > r[e].max()).sum())
 
 
 def rma(r: Array, e: Array) -> float:
+    """The share of positive relevance that evidence has."""
     positive = np.clip(r, 0, None)
     return positive[e].sum() / positive.sum() if positive.any() else 0.0
 
 
 def pta(r: Array, e: Array) -> float:
+    """The share of tokens whose relevance is positive if and only if they are evidence."""
     return ((r > 0) == e).mean()
 
 
@@ -152,6 +158,7 @@ def _top(r: Array, e: Array) -> Array:
 
 
 def rra(r: Array, e: Array) -> float:
+    """The share of evidence among the tokens of largest relevance, as many as there are evidence tokens."""
     return (_top(r, e) & e).sum() / e.sum()
 
 
@@ -161,20 +168,24 @@ def _overlap(first: Array, second: Array) -> float:
 
 
 def iou(r: Array, e: Array) -> float:
+    """Intersection over union of the evidence and the tokens of largest relevance, positive ones only."""
     return _overlap(_top(r, e) & (r > 0), e)
 
 
 def iou_positive(r: Array, e: Array) -> float:
+    """Intersection over union of the evidence and the tokens of positive relevance."""
     return _overlap(r > 0, e)
 
 
 def iou_soft(r: Array, e: Array) -> float:
+    """Intersection over union of two fuzzy sets: the evidence, and positive relevance divided by the largest."""
     positive = np.clip(r, 0, None)
     share = positive / positive.max() if positive.any() else positive
     return np.minimum(share, e).sum() / np.maximum(share, e).sum()
 
 
 def ap(r: Array, e: Array) -> float:
+    """Average precision; tokens of equal relevance are ranked together."""
     values, rank = np.unique(-r, return_inverse=True)
     hits = np.bincount(rank, e, len(values))
     precision = hits.cumsum() / np.bincount(rank, minlength=len(values)).cumsum()
@@ -182,6 +193,7 @@ def ap(r: Array, e: Array) -> float:
 
 
 def dot_softmax(r: Array, e: Array) -> float:
+    """The share of evidence in the softmax of relevance."""
     share = np.exp(r - r.max())
     return share[e].sum() / share.sum()
 

@@ -54,6 +54,7 @@ def prompts_of(source: random.Random, vocab: int, masks: Sequence[Sequence[bool]
 
 
 def _tokens(source: random.Random, vocab: int, count: int) -> list[int]:
+    """`count` random token ids."""
     return [source.randrange(vocab) for _ in range(count)]
 
 
@@ -65,6 +66,7 @@ def _compare(
     answer: Sequence[int],
     target: float | None = None,
 ) -> None:
+    """Times both ways on these prompts, and adds their rows; with a `target`, also the ratio of their seconds."""
     runs: Runs = {
         "plain forwards": partial(answers_after, view, prompts, answer, cache=False),
         "beginnings read once": partial(answers_after, view, prompts, answer),

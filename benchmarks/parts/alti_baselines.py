@@ -94,6 +94,7 @@ def _causal_products(weights: Tensor, products: Tensor, buffer: Tensor, first: i
 
 
 def _vectors(layer: Layer) -> tuple[Tensor, Tensor]:
+    """The transformed vectors [H, Ti, Tj, D] of a layer, and the bias [D] of its attention output."""
     output, bias = layer.block.output_weights()
     assert bias is not None
     value_output = torch.einsum("hjk,hkd->hjd", layer.values()[0], output)

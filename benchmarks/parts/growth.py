@@ -29,6 +29,7 @@ def power_law(curve: Curve) -> tuple[float, float] | None:
 
 
 def _fit(curve: Curve) -> tuple[float, float]:
+    """The (factor, exponent) of the power law that fits the curve best in the logarithms."""
     line = statistics.linear_regression([math.log(x) for x in curve], [math.log(y) for y in curve.values()])
     return math.exp(line.intercept), line.slope
 

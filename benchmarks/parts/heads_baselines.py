@@ -46,6 +46,7 @@ def products(view: ModelView, length: int) -> None:
 
 
 def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
+    """Multiplies vectors [Ti, Tj, D] by both matrices of the block's feed-forward network."""
     layers = [LinearLayer(module, "linear", view.family.transposed) for module in (block.up, block.down)]
     up, down = (layer.parameters()[0] for layer in layers)
     for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):

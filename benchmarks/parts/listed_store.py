@@ -76,6 +76,10 @@ def listed_store(objects: Objects) -> Iterator[Served]:
 
 
 def _serve(objects: Objects, counts: Any, port: Any, ready: Any) -> None:
+    """Answers requests for the objects on a free port, which it writes to `port`; then it sets `ready`.
+
+    `counts` are requests, listings, bytes of contents and bytes of listings. Runs until its process is ended.
+    """
     keys = sorted(objects)
     entries = [_entry(key, _size(objects[key])) for key in keys]
 
@@ -138,6 +142,7 @@ def _size(content: bytes | int) -> int:
 
 
 def _entry(key: str, size: int) -> str:
+    """An object in a listing, as XML."""
     facts = f"<LastModified>{_TIME:%Y-%m-%dT%H:%M:%S}.000Z</LastModified><ETag>&quot;0&quot;</ETag><Size>{size}</Size>"
     return f"<Contents><Key>{escape(key)}</Key>{facts}<StorageClass>STANDARD</StorageClass></Contents>"
 

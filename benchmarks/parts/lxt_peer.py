@@ -22,6 +22,7 @@ import transformers
 
 
 def main() -> None:
+    """Builds the model that the first line describes, then times both variants on the sample of each further line."""
     order = json.loads(sys.stdin.readline())
     torch.set_num_threads(order["threads"])
     peer = Peer(order)
@@ -33,6 +34,7 @@ def main() -> None:
 
 
 def answer(record: dict[str, Any]) -> None:
+    """Prints an answer as a line of JSON."""
     print(json.dumps(record), flush=True)
 
 
@@ -85,16 +87,19 @@ class Peer:
         return self.relevance(embeds, logits[0] - logits[1])
 
     def relevance(self, embeds: torch.Tensor, explained: torch.Tensor) -> torch.Tensor:
+        """The relevance [T] of tokens: embeddings times their gradients, summed over the embedding dimension."""
         explained.backward()
         assert embeds.grad is not None
         return (embeds * embeds.grad).float().sum(-1)
 
     def synchronise(self) -> None:
+        """Waits until a GPU has computed all that was started."""
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
 
 
 def stand_in_for_torchvision() -> None:
+    """Puts empty modules in the place of torchvision if it is not installed, so that lxt can be imported."""
     if importlib.util.find_spec("torchvision") is not None:
         return
     transformer: Any = types.ModuleType("torchvision.models.vision_transformer")

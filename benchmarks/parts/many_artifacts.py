@@ -53,6 +53,7 @@ class _Recording(Store):
         self.objects: dict[str, bytes | int] = {}
 
     def write_bytes(self, path: str, data: bytes) -> Written:
+        """Keeps the content in memory; samples and their manifests are also written to the disk."""
         self.objects[path] = data
         if path.startswith(("benchmark/", "manifest/views.")):
             super().write_bytes(path, data)
@@ -86,6 +87,10 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
 
 
 def _enter(store: _Recording, ledger: Ledger, node: Node, settings: dict[str, Any]) -> None:
+    """Commits an artifact to the ledger, with files and a record as a run leaves them.
+
+    Contents of shards are only sizes.
+    """
     artifact = node.artifact
     names = ["index.html"] if artifact.product == "report" else [artifact.shard("00000-0123abcd")]
     files = {}

@@ -24,6 +24,7 @@ Explain = Callable[[list[str], list[int]], list[list[float]]]
 
 
 def main() -> None:
+    """Builds the model that the first line describes, then explains the texts of each further line."""
     order = json.loads(sys.stdin.readline())
     torch.set_num_threads(order["threads"])
     explain = PEERS[order["peer"]](order)
@@ -39,10 +40,12 @@ def main() -> None:
 
 
 def answer(record: dict[str, Any]) -> None:
+    """Prints an answer as a line of JSON."""
     print(json.dumps(record), flush=True)
 
 
 def _version(name: str) -> str:
+    """The installed version of a package, or "unknown"."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -78,6 +81,7 @@ class Loop:
         self.labels = order["labels"]
 
     def inputs(self, texts: list[str], targets: list[int]) -> dict[str, Any]:
+        """The inputs of `explained` for texts: embeddings with gradients, mask, last position and target."""
         encoded = self.tokenizer(texts, return_tensors="pt", padding=True)
         mask = encoded["attention_mask"]
         embeds = self.model.get_input_embeddings()(encoded["input_ids"]).detach().requires_grad_()

@@ -85,6 +85,7 @@ def object_store_bytes(root: str) -> int:
 
 
 def _config(root: str) -> RunConfig:
+    """The config of a run with one model and method, in units of UNIT_ROWS samples."""
     model = {"name": "gpt2", "id": "demo/gpt2"}
     return small_run(root, {"sva": None}, [model], ["gradient_x_input"], shard_rows=UNIT_ROWS, token_budget=65_536)
 

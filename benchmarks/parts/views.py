@@ -38,6 +38,7 @@ def enter_views(store: Store, model: ModelConfig, task: str, rows: int, tokens: 
 
 
 def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """Endless rows of the table VIEW, with random tokens; the same for the same arguments."""
     draw, index = random.Random(0), 0
     while True:
         length = draw.randint(*lengths)

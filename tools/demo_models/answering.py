@@ -90,4 +90,5 @@ def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: 
 
 
 def _is_likeliest(view: ModelView, batch: Batch) -> Tensor:
+    """For each sample [B], whether the target is the likeliest token."""
     return predicted(view, batch)[:, 0] == batch.target_ids

@@ -158,6 +158,7 @@ class Training:
                 print(f"{self.name} step {step:5d}  {listed}", flush=True)
 
     def _card_text(self, scores: Mapping[str, float]) -> str:
+        """The model card as Markdown."""
         card, recipe, config = self.card, self.recipe, self.model.config
         command = f"python -m tools.demo_models.train --models {self.name} --steps {recipe.steps} --seed {recipe.seed}"
         tasks = ", ".join(scores)

@@ -55,6 +55,7 @@ def build(
 
 
 def _wordpiece(corpus: list[str]) -> Trained:
+    """BERT's tokenizer: every word of the corpus is an entry, except plurals that are split."""
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = {word for text in corpus for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
     plurals, suffixes = _split_plurals()
@@ -81,6 +82,7 @@ def _split_plurals() -> tuple[set[str], list[str]]:
 
 
 def _byte_level(name: str, corpus: list[str], size: int) -> Trained:
+    """The tokenizer of GPT-2 or Llama: BPE on bytes, with `size` entries."""
     end = "<|endoftext|>" if name == "gpt2" else "</s>"
     begin = end if name == "gpt2" else "<s>"
     tokenizer = Tokenizer(models.BPE())
@@ -99,6 +101,7 @@ def _byte_level(name: str, corpus: list[str], size: int) -> Trained:
 
 
 def _marked(corpus: list[str], size: int) -> Trained:
+    """T5's tokenizer: BPE with `size` entries, on words that begin with a mark."""
     pad, end, unknown = "<pad>", "</s>", "<unk>"
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

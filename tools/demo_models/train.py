@@ -42,6 +42,7 @@ class WordsRecipe(fitting.Recipe):
 
 
 def _family(name: str) -> str:
+    """The family of a demo model: its name without "-seedN"."""
     return name.partition("-seed")[0]
 
 
@@ -93,6 +94,7 @@ def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: 
 
 
 def _beats_foil(view: ModelView, batch: Batch) -> Tensor:
+    """For each sample [B], whether the target has a larger logit than the foil."""
     target, foil = view.logits(view.hidden(batch), batch).unbind(-1)
     return target > foil
 

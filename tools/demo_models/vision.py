@@ -87,6 +87,7 @@ def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, flo
 
 
 def _card_of(n: int, about: str) -> fitting.Card:
+    """The card's texts for a model that is measured on `n` images; `about` describes the images."""
     meaning = f"Share of {n:,} images not seen in training whose label is predicted:"
     return fitting.Card("Accuracy", meaning, about=about, language="")
 
@@ -99,6 +100,7 @@ def drawn(count: int, seed: int, split: Split) -> Images:
 
 
 def _train(name: str, task: str, out: Path, recipe: VisionRecipe, sides: Sides, card: fitting.Card) -> dict[str, float]:
+    """Trains a model on the first of the `sides`, writes it into `out`, and returns its accuracy on the second."""
     seen, unseen = sides
     torch.manual_seed(recipe.seed)
     _, height, width, channels = seen.pixels.shape

@@ -42,6 +42,7 @@ class SteppedClock:
         return getattr(time, name)
 
     def _step_s(self) -> float:
+        """The seconds by which the clock is wrong now; 0 without the file."""
         try:
             return float(self._file.read_text() or 0)
         except FileNotFoundError:
@@ -82,6 +83,7 @@ def hang_once() -> None:
 
 
 def main() -> None:
+    """Runs the command line of closelook with the clock and the worker of this module."""
     from jobs.__main__ import main as command
     from jobs.runner import driver
 

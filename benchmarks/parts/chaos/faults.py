@@ -32,18 +32,22 @@ class Fault:
 
 
 def kill_worker(world: World) -> bool:
+    """Kills a worker that computes units."""
     return _signal_worker(world, signal.SIGKILL)
 
 
 def terminate_worker(world: World) -> bool:
+    """Sends SIGTERM to a worker."""
     return _signal_worker(world, signal.SIGTERM)
 
 
 def pause_worker(world: World) -> bool:
+    """Pauses a worker for up to 20 seconds."""
     return _paused(world, world.workers(), world.draw.uniform(1, 20))
 
 
 def kill_raylet(world: World) -> bool:
+    """Kills the raylet of a node. The node is replaced within 5 seconds."""
     raylet = _drawn(world, world.raylets())
     if raylet is None:
         return False
@@ -61,10 +65,12 @@ def pause_raylet(world: World) -> bool:
 
 
 def kill_driver(world: World) -> bool:
+    """Kills the driver."""
     return _signal_driver(world, signal.SIGKILL)
 
 
 def terminate_driver(world: World) -> bool:
+    """Sends SIGTERM to the driver alone, not to the other processes of its group."""
     if world.driver is None:
         return False
     with suppress(ProcessLookupError):
@@ -98,10 +104,12 @@ def start_second_driver(world: World) -> bool:
 
 
 def ask_to_stop(world: World) -> bool:
+    """Starts `closelook stop` for the root."""
     return world.driver is not None and world.start("stop", world.root) is not None
 
 
 def _signal_worker(world: World, number: int) -> bool:
+    """Sends a signal to a random worker. False if there is none."""
     worker = _drawn(world, world.workers())
     if worker is None:
         return False
@@ -111,6 +119,7 @@ def _signal_worker(world: World, number: int) -> bool:
 
 
 def _signal_driver(world: World, number: int) -> bool:
+    """Sends a signal to all processes of the driver's group. False if no driver runs."""
     if world.driver is None:
         return False
     world.driver.signal(number)
@@ -118,6 +127,7 @@ def _signal_driver(world: World, number: int) -> bool:
 
 
 def _paused(world: World, processes: list[psutil.Process], seconds: float) -> bool:
+    """Pauses a random one of the processes for so many seconds. False if there is none."""
     process = _drawn(world, processes)
     if process is None:
         return False
@@ -133,6 +143,7 @@ def _paused(world: World, processes: list[psutil.Process], seconds: float) -> bo
 
 
 def _drawn(world: World, processes: list[psutil.Process]) -> psutil.Process | None:
+    """A random one of the processes; None if there is none."""
     ordered = sorted(processes, key=lambda process: process.pid)
     return world.draw.choice(ordered) if ordered else None
 
@@ -177,18 +188,21 @@ def fill_disk(world: World) -> bool:
 
 
 def refuse_requests(world: World) -> bool:
+    """Refuses a share of all requests with 503, for some seconds."""
     world.disturbances.failing_share = world.draw.choice([0.1, 0.3, 1.0])
     world.later(world.draw.uniform(3, 15), lambda: setattr(world.disturbances, "failing_share", 0.0))
     return True
 
 
 def slow_listings(world: World) -> bool:
+    """Delays every listing, for some seconds."""
     world.disturbances.delay_s = world.draw.uniform(0.2, 2)
     world.later(world.draw.uniform(3, 15), lambda: setattr(world.disturbances, "delay_s", 0.0))
     return True
 
 
 def old_listings(world: World) -> bool:
+    """Answers listings as they were a while ago, for some seconds."""
     world.disturbances.lists_old = True
     world.later(world.draw.uniform(2, 10), lambda: setattr(world.disturbances, "lists_old", False))
     return True
@@ -198,6 +212,8 @@ def old_listings(world: World) -> bool:
 
 
 def flip_bit(world: World) -> bool:
+    """Changes a random bit of a committed file."""
+
     def flipped(data: bytes) -> bytes:
         at = world.draw.randrange(len(data))
         return data[:at] + bytes([data[at] ^ (1 << world.draw.randrange(8))]) + data[at + 1 :]
@@ -206,10 +222,12 @@ def flip_bit(world: World) -> bool:
 
 
 def truncate(world: World) -> bool:
+    """Cuts off the end of a committed file at a random place."""
     return _changed(world, lambda data: data[: world.draw.randrange(len(data))])
 
 
 def remove(world: World) -> bool:
+    """Deletes a committed file."""
     path = _file(world)
     if path is None:
         return False

@@ -97,6 +97,7 @@ def _columns_of_csv(data: bytes) -> dict[str, pa.Array]:
 
 
 def _number(cell: str) -> float | str:
+    """The cell as a number if it is one, else as text."""
     try:
         return float(cell)
     except ValueError:

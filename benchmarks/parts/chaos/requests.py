@@ -25,6 +25,7 @@ class Disturbances:
     _listings: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
 
     def answer(self, request: dict[str, Any], start: Start, served: Answer) -> Iterable[bytes]:
+        """Answers a request as the present disturbances say; `served` is the server's own function."""
         if random.random() < self.failing_share:
             self.turned_away += 1
             start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))])
