@@ -101,10 +101,10 @@ class _Decomposition:
     view: ModelView
     position: int  # the readout position
     rows: int  # destinations whose MLP activations are held at a time
-    vectors: Tensor | None = None  # [Ti, Tk, D]; behind the last block [1, Tk, D], at the readout position only
+    vectors: Tensor | None = None  # [Ti, Tk, D]; after the last block [1, Tk, D], at the readout position only
 
     def visit(self, layer: Layer) -> None:
-        """Replace the vectors before a block by those behind it."""
+        """Replace the vectors before a block by those after it."""
         last = layer.index == self.view.n_layers - 1
         rows = slice(self.position, self.position + 1) if last else slice(0, layer.residual.shape[1])
         behind_attention, _ = layer.block.sum_norms
@@ -145,7 +145,7 @@ class _Decomposition:
         return _shared(mixed, bias)
 
     def _behind_mlp(self, vectors: Tensor, block: BlockView) -> Tensor:
-        """Vectors [Ti, Tk, D] behind a block's MLP, residual sum and norm."""
+        """Vectors [Ti, Tk, D] after a block's MLP, residual sum and norm."""
         inside = _activated(self._dense(vectors, block.up), self.view.activation_name)
         return _normed(self._dense(inside, block.down).add_(vectors), block.mlp_norm)
 

@@ -35,7 +35,7 @@ def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
 
 
 def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, held: int) -> Tensor:
-    """Norms [B, Ti, Tj] of transformed vectors behind both norms, without standard deviations; 0 where not `allowed`.
+    """Norms [B, Ti, Tj] of transformed vectors after both norms, without standard deviations; 0 where not `allowed`.
 
     `weights` are [B, H, Tj, Ti]; `identity` [B, Ti, Tj] is 1 where destination and source are the same token; `allowed`
     [B | 1, Ti, Tj] is the mask of attention. Value-output vectors u_h of `held` tokens (counted in float32) exist at a
@@ -62,7 +62,7 @@ def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, hel
 
 
 def _through_norms(layer: Layer, x: Tensor) -> Tensor:
-    """Vectors [..., D] behind both norms of a block, without their standard deviations and biases."""
+    """Vectors [..., D] after both norms of a block, without their standard deviations and biases."""
     for norm in layer.block.sum_norms:
         weight, _ = norm.parameters()
         x = (x - x.mean(-1, keepdim=True)) * weight.to(x)

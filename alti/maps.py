@@ -76,7 +76,7 @@ def _parts(layer: Layer, output: Tensor, residual: Tensor, resultant: Tensor, ch
 
 
 def _through_norm(layer: Layer, chunk: Chunk | None = None) -> AttentionParts:
-    """The parts of a post-norm block behind its norm, times the standard deviation of each destination.
+    """The parts of a post-norm block after its norm, times the standard deviation of each destination.
 
     The norm is linearised with the standard deviation of the sum that it normalises (Ferrando et al. 2022, eq. 9; they
     take the biased estimate without epsilon, we the norm's own, so that the resultant is exactly the norm's output).

@@ -60,7 +60,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """
     gain = _gain(parts, chunk)  # [B, Tj, Ti]
     hidden = ~(parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device))
-    # masked sources have vectors of zeros, whose contributions are 0 but for rounding
+    # masked sources have vectors of zeros, whose contributions are 0 up to rounding
     return gain.clamp_min_(0).masked_fill_(hidden.transpose(1, 2).contiguous(), 0).transpose(1, 2)
 
 

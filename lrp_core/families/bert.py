@@ -94,7 +94,7 @@ ALBERT = replace(
         ABSOLUTE_POSITIONS,
     ),
 )
-#: Norms stand before attention and MLP, each adds to the residual stream, and a norm stands behind the blocks. The
+#: Norms stand before attention and MLP, each adds to the residual stream, and a norm stands after the blocks. The
 #: attention modules compute attention in their `forward`.
 MEGATRON_BERT = replace(
     BERT,

@@ -21,7 +21,7 @@ class EmbeddingLayout:
     position_embedding: str | None = None  # learned positions, added to the token embedding
     segment_embedding: str | None = None  # segment 0 is added to the token embedding
     embedding_norm: str | None = None
-    embedding_projection: str | None = None  # a linear layer behind the embeddings, in models with narrower ones
+    embedding_projection: str | None = None  # a linear layer after the embeddings, in models with narrower ones
     max_length_field: str = "max_position_embeddings"
     position_shift: int = 0  # unused rows of the position embedding before position 0, which its module skips
     relative_positions: bool = False  # positions are relative, so texts may have any length

@@ -185,7 +185,7 @@ def _from(start: int, rows: Batch) -> Batch:
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Yield the rows of each forward: samples [R], suppressed tokens [R], and the token at which the rows start.
 
-    The batch is on the CPU. In causal models rows are sorted by suppressed token, tokens behind the readout position
+    The batch is on the CPU. In causal models rows are sorted by suppressed token, tokens after the readout position
     have none, and the rows of a forward start at its earliest suppressed token, unless they must be `whole`. What a row
     computes before its own token is needless: a forward ends where this would exceed IN_VAIN of a row, but not before
     it fills a quarter of the budget.

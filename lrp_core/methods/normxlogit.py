@@ -34,9 +34,9 @@ def explain_many(
 
     For a score, which has no natural zero, relevance is the distance from the score at the readout position, as in the
     paper's formula; the option `reverse` negates it, as in the paper's text. With the option `word` the logit of
-    another word takes the place of the target's. With `layers` the head is also applied to the states behind lower
+    another word takes the place of the target's. With `layers` the head is also applied to the states after lower
     blocks, through the final norm where the model has one (the paper's model, RoBERTa, has none); `embedding_norm`
-    gives the norms of these states. In causal models tokens behind the readout position get 0. With `texts` only that
+    gives the norms of these states. In causal models tokens after the readout position get 0. With `texts` only that
     many rows run, which repeat in the batch (see `gradients.explain_many`). Raises UserError for a contrastive request
     without foils, and for a `word` that the model or batch does not have.
     """

@@ -74,7 +74,7 @@ class CrossRollout:
     `mix` takes the layers in the order of the forward, as maps A that are means over heads. Self-attention adds A R to
     the stack's R. Cross-attention adds norm(R_qq)^T A norm(R_ii) to R_qi (q: decoder, i: encoder), where norm(R) is
     I + (R - I) with the rows of R - I divided by their sum (0 for rows that sum to 0), as in their code. Decoder tokens
-    behind the readout position are masked, since the transpose would let them in.
+    after the readout position are masked, since the transpose would let them in.
     """
 
     def __init__(self, view: EncoderDecoderView, batch: Batch) -> None:

@@ -165,7 +165,7 @@ def _directions(output: Any) -> Tensor:
 
 
 def _seen(view: ModelView, sample: Batch) -> Batch:
-    """The sample without the tokens behind the readout position of a causal model, which do not influence it."""
+    """The sample without the tokens after the readout position of a causal model, which do not influence it."""
     if not view.kind.causal:
         return sample
     length = int(sample.position) + 1

@@ -19,7 +19,7 @@ from lrp_core.views.view import ModelView
 class Peaks:
     """The largest activation of every neuron in each row of the last forward, and its position.
 
-    It is minus infinity for neurons of experts that no token was sent to, and behind the last neuron of a layer that
+    It is minus infinity for neurons of experts that no token was sent to, and after the last neuron of a layer that
     has fewer than others.
     """
 
@@ -44,7 +44,7 @@ class Peaks:
         return self._stacked(1, 0)
 
     def _stacked(self, which: int, fill: float) -> Tensor:
-        """Values (`which` 0) or positions (1) of all layers [B, L, F], with `fill` behind a layer's last neuron."""
+        """Values (`which` 0) or positions (1) of all layers [B, L, F], with `fill` after a layer's last neuron."""
         layers = to_host([self.of(layer)[which] for layer in range(self.view.n_layers)])
         widest = self.view.n_neurons
         padded = [torch.nn.functional.pad(values, (0, widest - values.shape[1]), value=fill) for values in layers]

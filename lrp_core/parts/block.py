@@ -92,7 +92,7 @@ class BlockView(AttentionView):
     up: Any
     down: Any
     experts: ExpertsView | None
-    adds: nn.Module  # the module whose output is added to the residual stream behind attention
+    adds: nn.Module  # the module whose output is added to the residual stream after attention
     family: Family
     n_heads: int
     n_kv_heads: int

@@ -67,7 +67,7 @@ class FinerFields:
     #: Relevance of the tokens by layer; 0 on padding.
     layers: Tensor | None = field(default=None, metadata=axes("B L T"))
     # Of each neuron: its relevance, summed over positions; the position where its absolute relevance is largest, int64;
-    # its activation there. They are 0, -1 and 0 for neurons of experts that no token was sent to, and behind the last
+    # its activation there. They are 0, -1 and 0 for neurons of experts that no token was sent to, and after the last
     # neuron of a layer that has fewer than others.
     neurons: Tensor | None = field(default=None, metadata=axes("B L F"))
     neuron_positions: Tensor | None = field(default=None, metadata=axes("B L F"))

@@ -60,7 +60,7 @@ class NeuronRelevance(Reader):
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
         """Fields `neurons`, `neuron_positions` and `neuron_values`, each [B, L, F].
 
-        They are 0, -1 and 0 behind the last neuron of a layer that has fewer neurons than others.
+        They are 0, -1 and 0 after the last neuron of a layer that has fewer neurons than others.
         """
         parts = self._read[name]
         some = next(iter(parts.values()))
@@ -77,7 +77,7 @@ class NeuronRelevance(Reader):
 def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
     """The factor by which the bilinear rule has already scaled the gradient at which neurons are read.
 
-    The rule scales the gradient of an MLP's product of gate and signal behind the down projection, hence above its
+    The rule scales the gradient of an MLP's product of gate and signal after the down projection, hence above its
     neurons; that of an expert at the expert's input, hence below them.
     """
     return rule.share if family.gate is not None and part.expert is None else 1.0

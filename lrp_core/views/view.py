@@ -49,7 +49,7 @@ class ModelView(ModelParts):
     def visible(self, batch: Batch) -> Tensor:
         """True for the tokens that the prediction may depend on, laid out like `batch.every_id`.
 
-        Padding is False, and so are tokens behind the readout position of a causal model.
+        Padding is False, and so are tokens after the readout position of a causal model.
         """
         real = batch.attention_mask.bool()
         return real & up_to(batch.position, real) if self.kind.causal else real

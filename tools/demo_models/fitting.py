@@ -71,7 +71,7 @@ class Recipe:
     pool: int = 20_000  # training samples of each task; batches are drawn from them
     learning_rate: float = 2e-3
     evaluated: int = 1000  # test samples of each task, for the card
-    threads: int = 2  # of torch: weights depend on how many there are
+    threads: int = 2  # torch threads: trained weights depend on their number
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Training:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """A context in which torch computes with so many threads."""
+    """A context in which torch computes with `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
