@@ -71,6 +71,7 @@ def choice_of(
             f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
             f"{method.name}, and none would be left to score it on: set fewer samples"
         )
+    configured = [method.configured(**chosen).key() for chosen in options]
     key_fields: dict[str, Any] = dict(
         version=[VERSION, CURVES_VERSION],
         schema=titled(TRIALS),
@@ -80,7 +81,7 @@ def choice_of(
         masks=views.masks_digest,
         task=views.task,
         dtype=dtype,
-        methods=[method.configured(**chosen).key() for chosen in options],
+        methods=configured,
         variant=[request.explanation, request.embedding],
         **versions([request.explanation]),
         attention=resolved.config.attn,

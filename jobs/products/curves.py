@@ -113,13 +113,14 @@ def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
 def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn) -> CurvesNode:
     """The node of a cell's curves, for these `variants` (requests)."""
     relevance, inputs = cell.artifact, model.inputs[cell.artifact.task]
+    explained = [[request.explanation, request.embedding] for request in variants]
     return CurvesNode(
         artifact=Artifact("curves", relevance.model, relevance.task, relevance.dtype, relevance.method),
         key_fields={
             "version": choices.CURVES_VERSION,
             "schema": titled(SCHEMA),
             "relevance": relevance.key,
-            "variants": [[request.explanation, request.embedding] for request in variants],
+            "variants": explained,
             "flips": [each.key() for each in drawn.flips],
             "subset": drawn.rows,
             "masks": inputs.masks_digest,

@@ -149,19 +149,21 @@ class ModelWork:
     def work(self) -> Work:
         """The work for the scheduler."""
         resolved, config = self.plan.resolved, self.run.config
+        size = sum(group.size for group in self.groups)
+        missing = sum(len(group.missing) for group in self.groups)
         return Work(
             name=self.name,
             model=resolved.config,
             blocks=(),
             worker=Worker,
             arguments=(self.run.store, resolved, WorkerOptions.of(config, resolved.config)),
-            size=sum(group.size for group in self.groups),
+            size=size,
             dtypes=self.dtypes,
             at_once=2,
             on_report=self.add,
             on_end=self.close,
             reader=self.reader,
-            read=sum(len(group.missing) for group in self.groups),
+            read=missing,
         )
 
     def reader(self) -> Reader:

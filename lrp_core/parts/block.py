@@ -105,7 +105,9 @@ class BlockView(AttentionView):
         if known is not None and known.all not in dict(module.named_modules()):
             known = None  # some blocks of the model have an MLP in place of experts
         of_mlp: list[str | None] = [family.activation, family.gate, family.up, family.down]
+        experts, adds = None, family.down
         if known is not None:
+            experts, adds = ExpertsView.of(module, known), known.mlp
             shared = known.shared
             of_mlp = [path.replace(known.mlp, shared, 1) if path and shared else None for path in of_mlp]
         of_heads = (path for path in (family.query_norm, family.key_norm) if path)
@@ -123,8 +125,8 @@ class BlockView(AttentionView):
             gate=gate,
             up=up,
             down=down,
-            experts=None if known is None else ExpertsView.of(module, known),
-            adds=module.get_submodule(family.down if known is None else known.mlp),
+            experts=experts,
+            adds=module.get_submodule(adds),
             family=family,
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,

@@ -119,10 +119,14 @@ class ModelView(ModelParts):
         options = dict(self.kind.forward_options)
         if batch.token_type_ids is not None:
             options["token_type_ids"] = batch.token_type_ids
+        if token is None:
+            token = self.tokens(batch)
+        if positions is None:
+            positions = self.position_ids(batch)
         return self.model.base_model(
-            inputs_embeds=self.tokens(batch) if token is None else token,
+            inputs_embeds=token,
             attention_mask=batch.attention_mask,
-            position_ids=self.position_ids(batch) if positions is None else positions,
+            position_ids=positions,
             return_dict=True,
             **options,
         ).last_hidden_state

@@ -170,6 +170,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), row["target"], asked.parts)
     spoken, parts = np.unique(parts, return_inverse=True)  # sentences with a token of their own
     shift = int(spoken[0] == NO_UNIT)
+    spoken_spans = [list(asked.parts[part]) for part in spoken[shift:]]
     return view_row(
         row,
         ids,
@@ -184,7 +185,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         prompt=prompt.text,
         turns=None if prompt.turns is None else json.dumps(prompt.turns),
         answer=row["target"],
-        answer_spans=[list(asked.parts[part]) for part in spoken[shift:]],
+        answer_spans=spoken_spans,
         answer_parts=(parts - shift).tolist(),
         **more,
     )

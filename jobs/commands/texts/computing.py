@@ -81,14 +81,15 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
     """Answers about one prediction each as explained texts: with the characters of every token and the probability."""
     rows = [answer.row for answer in answers]
     locations = locate(opened.tokenizer, [_read(answer) for answer in answers], [row["input_ids"] for row in rows])
-    given = [at for at, answer in enumerate(answers) if answer.decision is None]
-    probable = dict(zip(given, decisions(opened.view, [rows[at] for at in given], tokens=1), strict=False))
+    undecided = [at for at, answer in enumerate(answers) if answer.decision is None]
+    probable = dict(zip(undecided, decisions(opened.view, [rows[at] for at in undecided], tokens=1), strict=False))
     explained = []
     is_score = opened.resolved.output == "score"
     for at, answer in enumerate(answers):
         decision = answer.decision or probable.get(at)
         decoder = answer.decoder or ()
         starts = [number == 0 for number in range(len(decoder))]  # a decoder's start token is special
+        by_method = [_relevance_of(method, answer) for method in answer.methods]
         text = ExplainedText(
             sides={TEXT: answer.question.sentence, SECOND: answer.question.second or ""},
             tokens=[*answer.tokens, *decoder],
@@ -97,7 +98,7 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
             decision=None if is_score else answer.target,
             against=answer.foil,
             probability=None if decision is None else math.exp(decision.log_prob),
-            by_method=[_relevance_of(method, answer) for method in answer.methods],
+            by_method=by_method,
         )
         explained.append(text)
     return explained

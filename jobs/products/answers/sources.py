@@ -69,6 +69,7 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
         relevance_key = cell.artifact.key
     shown = inputs.subset(settings.shown, run.config.seed, np.array(first.rows))
     method = configured(run.config)[name].configured(**chosen)
+    variants = [[request.explanation, request.embedding] for request in requests]
     return SourcesNode(
         artifact=Artifact("sources", model.name, inputs.task, first.artifact.dtype, name),
         key_fields={
@@ -77,7 +78,7 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
             "ablations": [node.artifact.key for node in ablated],
             "relevance": relevance_key,
             "method": method.key(),
-            "variants": [[request.explanation, request.embedding] for request in requests],
+            "variants": variants,
             "pool": settings.pool,
             "shown": shown.tolist(),
         },

@@ -46,19 +46,21 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         if states[cell_key] == DONE:
             scores |= dict(_scores(store, cell_key, planned.artifact))
     tuned_on = dict(_tuned_on(plan))
-    tasks = of_tokens(config)
+    tasks = {name: config.task(name) for name in of_tokens(config)}
+    sizes = {model.name: _size(model.resolved.config) for model in plan.models}
+    clusters = {task: clusters_of(Ledger(store), task) for task in tasks}
     results = Results(
         models=tuple(model.name for model in config.models),
-        tasks={name: config.task(name) for name in tasks},
+        tasks=tasks,
         methods=_methods(config, plan),
         dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
         scores=scores,
         published=_published(config),
-        sizes={model.name: _size(model.resolved.config) for model in plan.models},
+        sizes=sizes,
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
-        clusters={task: clusters_of(Ledger(store), task) for task in tasks},
+        clusters=clusters,
         seeds=_seeds(config),
         undefined=frozenset(plan.undefined),
     )
