@@ -160,7 +160,10 @@ class Plot:
     powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
-        """The drawn figure in a list, whose legend has the order of `methods`; an empty list without panels."""
+        """The figure of `panels` in a list, or an empty list without panels; its legend is in the order of `methods`.
+
+        It is drawn in a wide version with several panels in a row, and in one for narrow screens.
+        """
         if not panels:
             return []
         order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
@@ -200,7 +203,7 @@ class Plot:
         return canvas
 
     def _scale(self, axis: Axes) -> None:
-        """Sets the ticks of both axes."""
+        """Sets the ticks of both axes as `whole` and `powers` say, without minor ticks."""
         if self.whole:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if self.powers:

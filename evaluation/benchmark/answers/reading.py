@@ -100,8 +100,9 @@ class _Answer:
 def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
     """The tokens of an answer that follows its prompt.
 
-    `context` are the tokens of the prompt, `joint` those of prompt and answer together. Raises Malformed if the tokens
-    do not decode to the answer.
+    `context` are the tokens of the prompt, `joint` those of prompt and answer together. If `joint` does not begin with
+    `context`, since a token would span both, the answer is tokenised alone. Raises Malformed if the tokens do not
+    decode to the answer.
     """
     target, read = asked.row["target"], len(context)
     if joint.ids[:read] == context.ids:

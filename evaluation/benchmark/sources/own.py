@@ -1,17 +1,17 @@
-"""Users' own samples: JSON Lines, a JSON list, CSV or Parquet with a row a sample.
+"""Users' own samples: JSON Lines, a JSON list, CSV or Parquet, with a row for each sample.
 
-Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` there instead; `target`; `foil` (may be
-empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
-written, one or a list of them. `cluster` (may be empty) names what samples that are alike share, as an article or a
-template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an `id`, are
-kept in `meta.columns`, and those of further rows of the same content in `meta.repeated`.
+Columns: `text`; `slot`, the offset in `text` at which the target goes, or `___` in the text instead; `target`; `foil`
+(may be empty); `evidence`, one or a list of words that occur once in the text, or of [start, end) spans of characters
+of the text as it is written. `cluster` (may be empty) is a name that similar samples share, such as that of an article
+or a template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an
+`id`, are kept in `meta.columns`, and those of further rows with the same content in `meta.repeated`.
 
-For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, texts that
-stand in the prompt once or their spans; perhaps `units`, spans of what may go in place of whole sources, and
-`evidence`, as above. Where neither has white space between them, a space goes between prompt and answer.
+For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, as texts that
+occur once in the prompt or as their spans; optionally `units`, spans of the prompt that are removed in place of whole
+sources, and `evidence`, as above. A space is put between prompt and answer if neither has white space there.
 
-For classifiers and regressors: `text`, for pairs `second`, and where they are known `label` (a name that the model
-knows, or the number of its output) or `score`. The config's `columns` tell which column of the file is which of these.
+For classifiers and regressors: `text`, for pairs `second`, and if known `label` (a name that the model knows, or the
+number of its output) or `score`. The config's `columns` say which column of the file is which of these.
 """
 
 from __future__ import annotations
@@ -189,7 +189,10 @@ def _has(record: dict[str, Any], name: str) -> bool:
 
 
 def _whole(record: dict[str, Any], text: str) -> Row:
-    """The sample of a text, or of a pair, that is judged as a whole. Raises Malformed."""
+    """The sample of a text, or of a pair, that a model reads whole, with its label or score if the row has one.
+
+    Raises Malformed for a row that also has a slot, target or foil, or both a label and a score.
+    """
     for name in ("slot", "target", "foil"):
         if _has(record, name) and record[name] != []:
             raise Malformed(f"{name!r} beside a label or score", f"leave out {name!r}, or the label or score")

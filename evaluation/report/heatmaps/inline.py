@@ -55,7 +55,7 @@ def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
 
 
 def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
-    """A table for each method, of successive predictions of a text: a row for each of `entries`, a column a token."""
+    """A table for each method, of successive predictions of a text: a row for each of `entries`."""
     tables = Markup("")
     for number in range(len(entries[0]["rows"])):
         tables += _matrix([(entry, entry["rows"][number]) for entry in entries])

@@ -120,7 +120,10 @@ def _panel_title(curve_set: CurveSet, curve_sets: Sequence[CurveSet]) -> str:
 
 
 def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> list[Figure]:
-    """Evidence score against faithfulness, a point a method, a panel for each model and task; none without points."""
+    """The figure of evidence scores against faithfulness: a panel for each model and task, a point for each method.
+
+    The list is empty without points.
+    """
     methods = {point.method for setting in of_settings for point in setting.points}
     look = looks(methods, results.methods, results.baseline)
     curve_sets = [setting.curve_set for setting in of_settings]

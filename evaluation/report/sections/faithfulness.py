@@ -174,7 +174,7 @@ def _areas(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry]:
 
 
 def overview_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
-    """ΔA and overlap with evidence, as AttnLRP's table 1: a method a row, two columns for each model and task.
+    """ΔA and overlap with evidence, as AttnLRP's table 1: a row for each method, two columns for each model and task.
 
     The paper's numbers of models that are not among those of `curve_sets` have columns of their own.
     """
@@ -317,7 +317,10 @@ def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
 
 
 def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figure]:
-    """A figure for each task, perturbation and followed number: a row a model, with MoRF, LeRF and their difference."""
+    """A figure for each task, perturbation and followed number.
+
+    It has a row of panels for each model: MoRF, LeRF and their difference.
+    """
     by_figure: dict[tuple[str, str, str], list[CurveSet]] = {}
     for curve_set in curve_sets:
         if curve_set.curves:

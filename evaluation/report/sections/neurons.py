@@ -129,7 +129,7 @@ def ablation_table(
     seed: int,
     value: str = "zero",
 ) -> Table:
-    """The mean drop at each number of ablated neurons, tested against random neurons: a ranking a row.
+    """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
 
     `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`ablation_figure`.
     """
@@ -196,7 +196,7 @@ class Crossing:
 
 
 def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
-    """Relevance at each layer boundary: a panel for each task and model, a line a method."""
+    """Relevance at each layer boundary: a panel for each task and model, a line for each method."""
     look = looks({crossing.method for crossing in crossings}, methods)
     unstable = any(methods[each.method].unstable for each in crossings if each.method in methods)
     lines: dict[str, list[Line]] = defaultdict(list)
@@ -226,7 +226,7 @@ CROSSING = Table(
 
 
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
-    """Relevance that enters a block from above, leaves it below, is kept, and is on its neurons: a layer a row."""
+    """Relevance that enters each block from above, leaves it below, that it keeps, and that its neurons have."""
     reasons = max(crossing.kept.shape[1] for crossing in crossings)
     frame = []
     for crossing in crossings:

@@ -118,7 +118,7 @@ def _pairs(batch: pa.RecordBatch, kept_ids: Collection[int]) -> np.ndarray:
     ids = batch["input_ids"].flatten().to_numpy().astype(np.int64)
     special = batch["special_mask"].flatten().to_numpy(zero_copy_only=False).astype(bool)
     lengths = pc.list_value_length(batch["input_ids"]).to_numpy()
-    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # the first token of each text
     left = np.concatenate([[START], ids[:-1]])[: len(ids)]
     left[starts] = START
     ordinary = ~(special | np.isin(ids, list(kept_ids)))
