@@ -79,8 +79,8 @@ class NeuronAblation:
     def _ranked(self, name: str, batch: Batch) -> Neurons:
         """The neurons to ablate first, as many as the largest count, for a batch of one sample.
 
-        The ranking `name` is RANDOM, or by the largest activation over positions, which is -inf for neurons that a layer
-        does not have and for those of experts that no token was sent to.
+        The ranking `name` is RANDOM, or by the largest activation over positions, which is -inf for neurons that a
+        layer does not have and for those of experts that no token was sent to.
         """
         names, most = self.view.neuron_names, max(self.counts)
         ends = np.cumsum([names.count(layer) for layer in range(self.view.n_layers)])

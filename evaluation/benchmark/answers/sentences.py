@@ -34,5 +34,5 @@ def _sentencizer() -> Language:
         ) from None
     language = spacy.blank("xx")
     language.add_pipe("sentencizer")
-    language.max_length = 10_000_000  # characters; the limit is for parsers, which this has none of
+    language.max_length = 10_000_000  # characters; spaCy's default limit protects parsers, and there is none here
     return language

@@ -58,7 +58,7 @@ class Wanted:
     answers: bool = False  # whole answers are explained: where `evidence` is None, some rows may have evidence
 
     def taken(self, row: Row) -> Row:
-        """The row, if the task accepts it. Raises Malformed otherwise."""
+        """The row with the evidence that the task counts. Raises Malformed for a row that the task does not accept."""
         if self.output == "token" and row["slot"] is None:
             raise Malformed("a text by itself", "give a target, or set the task's `output` to label or score")
         if self.output != "token" and row["slot"] is not None:
@@ -148,7 +148,7 @@ def renamed(record: Any, columns: Mapping[str, str]) -> Any:
 
 
 def parse(record: Any) -> Row:
-    """The sample of a row of the user's file: an answer, a text judged as a whole, or a text with a slot.
+    """The sample of a row of the user's file: an answer, a text that is read whole, or a text with a slot.
 
     Raises Malformed for a row that is none of these.
     """

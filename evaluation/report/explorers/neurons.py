@@ -77,7 +77,8 @@ def entry(
 ) -> dict[str, Any]:
     """The facts of a neuron on the page, as JSON.
 
-    `ranked` are (place, mean relevance, samples). `known` are further facts, each of which may be absent:
+    `ranked` are (place, mean relevance, samples); a place is the index of a task under a method in the explorer's
+    `places`. `known` are further facts, each of which may be absent:
 
     * `name`: if it is not `layer.neuron`
     * `writes`: the logit lens: lists `promoted` and `suppressed` of (word, logit), their `entropy`, and `key`, the

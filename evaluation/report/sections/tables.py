@@ -104,8 +104,8 @@ def beside_random(results: Results) -> Table:
         "table1_random",
         "Table 1, beside random",
         f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
-        "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are "
-        f"not tested). {UNSEEN}",
+        "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
+        f"are not tested). {UNSEEN}",
         ("model", "method"),
     ).filled(_beside_random(results))
 
