@@ -247,7 +247,7 @@ class _Manner:
             or len(reading.scope or ()) != 1
             or any(not start <= s < e <= end for s, e in reading.evidence)
         ):
-            raise Malformed("too long", "no single scope around the evidence that could be cut")
+            raise Malformed("too long", "it cannot be cut, which needs a single scope with all evidence inside")
         scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
         evidence = encoding.covers(reading.evidence).nonzero()[0]
         least = evidence[-1] - evidence[0] + 1
@@ -262,7 +262,9 @@ class _Manner:
             if excess <= 0:
                 return shorter
             room -= excess
-        raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {self.max_length}")
+        raise Malformed(
+            "too long", f"{length} tokens, and more than {self.max_length} even if its scope is cut to the evidence"
+        )
 
 
 def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:

@@ -74,7 +74,7 @@ def written(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Written:
         places = _places(prompt, marked, marks, formatted)
         if places is not None and _filled(marked, marks, formatted) == text:
             return Written(text, places, template=False)
-    raise Malformed("the chat template changes what is said")
+    raise Malformed("the chat template changes the messages", "give `prompt` in place of `messages`")
 
 
 def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], contents: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) 
     units = units_of(prompt.text, meta, kind)
     for start, end in units if prompt.turns is not None else ():
         if not any(low <= start and end <= high for _, low, high in prompt.turns or ()):
-            raise Malformed("a unit that is not within one message", f"[{start}, {end})")
+            raise Malformed("a unit that is not within one message", f"[{start}, {end}): give one for each message")
     answer = row["target"]
     parts = meta.get("answer_parts")
     parts = sentences_in(answer) if parts is None else checked(parts, answer, least=1)

@@ -90,7 +90,7 @@ def _idx(file: Path, magic: int) -> np.ndarray:
     shape = np.frombuffer(raw[4:head], ">u4").tolist()
     size = math.prod(shape)
     if len(raw) - head != size:
-        raise UserError(f"{file} should hold {size} bytes by its head, and holds {len(raw) - head}")
+        raise UserError(f"{file} is broken: its header announces {size} bytes, and {len(raw) - head} follow")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 

@@ -108,6 +108,6 @@ def records(file: Path) -> Iterator[Record]:
     if reader is None:
         compressed = ", ".join(COMPRESSED)
         raise UserError(
-            f"cannot read {file}: its name must end in one of {KINDS} (text also in {compressed} behind it)"
+            f"cannot read {file}: its name must end in one of {KINDS}; all but Parquet may be compressed ({compressed})"
         )
     return reader(file)

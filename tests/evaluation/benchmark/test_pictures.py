@@ -175,7 +175,7 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
         (lambda folder: (folder / "t10k-labels-idx1-ubyte").unlink(), "has no labels: put t10k-labels"),
         (
             lambda folder: (folder / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + b"\0\0\0\x05" * 3),
-            "by its head",
+            "its header announces",
         ),
         (lambda folder: (folder / "t10k-images-idx3-ubyte").write_bytes(b"no"), "is no IDX file of images"),
         (

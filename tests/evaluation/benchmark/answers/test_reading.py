@@ -117,8 +117,8 @@ def test_part_of_a_message_goes_without_its_header():
             "{{ raise_exception('roles must alternate') }}",
             "the chat template refuses the messages: roles must alternate",
         ),
-        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "the chat template changes what is said"),
-        ("{{ messages[0]['content'] }}{{ messages[0]['content'] }}", "the chat template changes what is said"),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "the chat template changes the messages"),
+        ("{{ messages[0]['content'] }}{{ messages[0]['content'] }}", "the chat template changes the messages"),
     ],
 )
 def test_chats_that_a_template_cannot_write_are_rejects(template, told):
