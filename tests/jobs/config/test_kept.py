@@ -19,7 +19,7 @@ def computed(tmp_path, model, inline, closelook):
     path.write_text(config.model_dump_json())
     code, out, err = closelook("attribute", "--config", str(path))
     assert (code, err) == (0, "")
-    assert "keeps changes" not in out
+    assert "configuration kept in" not in out
     return str(path), config.root
 
 
@@ -53,7 +53,7 @@ def test_a_run_that_changes_it_says_which_keys_and_goes_on(computed, closelook):
     assert said[begin + 1 : begin + 4] == ["  seed: 0 -> 1", methods, "attribute: 1 computed, 1 up to date"]
     before = files(root)
     code, out, _ = closelook("attribute", "--root", root)
-    assert (code, "keeps changes" in out, "nothing to do" in out) == (0, False, True)
+    assert (code, "configuration kept in" in out, "nothing to do" in out) == (0, False, True)
     assert files(root) == before
 
 
@@ -82,7 +82,7 @@ def test_a_root_that_keeps_none_is_taken_for_one_of_demo(computed, closelook):
     assert "demo in" in closelook("status", "--root", root)[1]
     code, out, _ = closelook("gc", "--config", path, "--set", "seed=1")
     assert (code, "2 files are not needed" in out) == (0, True)
-    assert "keeps changes" not in closelook("attribute", "--config", path)[1]
+    assert "configuration kept in" not in closelook("attribute", "--config", path)[1]
     assert kept(Store(root)) is not None
 
 
