@@ -17,7 +17,7 @@ from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
 from lrp_core.records.types import UserError
 
-if TYPE_CHECKING:  # commands tell a mistake in a config before they import what a store needs
+if TYPE_CHECKING:  # slow to import: commands report a mistake in a config before
     from jobs.store import Store
 
 FILE = "config.yaml"

@@ -24,7 +24,7 @@ class Key:
 
     path: str  # dotted; NAME stands for a name that the user chooses, `[]` for an entry of a list
     takes: str  # its type, in the words of YAML
-    default: str  # as YAML; "required" where there is none
+    default: str  # as YAML; "required" if there is none
     about: str
 
 

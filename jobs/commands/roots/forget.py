@@ -160,7 +160,7 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, holder: _Held) -> None:
     """Remove the samples from an artifact's files, and write its manifest again under the same key."""
     artifact, record, store = holder.artifact, holder.record, ledger.store
     stage, files = PRODUCTS[artifact.product].stage, _files(ledger, holder)
-    gone: dict[str, str] = {}  # the reason why each had been left out, "" of those that were not, by placeholder
+    gone: dict[str, str] = {}  # by placeholder, why the sample was rejected before; "" if it was not
     for path in holder.paths:
         written, before = _rewrite_file(store, forgotten, path, stage)
         if files is not None:
