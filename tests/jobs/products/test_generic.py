@@ -15,7 +15,7 @@ def test_an_undescribed_model_runs_as_family_generic_with_the_methods_that_apply
     directory = save_model(tmp_path / "bloom", "bloom")
     settings = config_of(tmp_path / "root", directory, methods=["attnlrp", "gradient_x_input", "occlusion"])
     plain = settings.model_dump(mode="json")
-    with pytest.raises(ConfigError, match=r"'models.bloom.id': no family describes 'bloom' models.* with family: gen"):
+    with pytest.raises(ConfigError, match=r"'models.bloom.id': no family describes 'bloom' models.* with `family: gen"):
         validate(RunConfig.load(plain))
     (model,) = plain["models"]
     config = RunConfig.load(plain | {"models": [model | {"family": "generic"}]})

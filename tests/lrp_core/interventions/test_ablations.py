@@ -126,7 +126,7 @@ def test_bad_input_is_refused_in_a_line():
         answers_after(view, [PROMPT], [])
     with pytest.raises(UserError, match="no way 'burn' to ablate; choose remove, cut"):
         answers_without(view, PROMPT, ANSWER, GONE, "burn")
-    with pytest.raises(UserError, match="render the prompts"):
+    with pytest.raises(UserError, match="write the prompts again"):
         answers_without(view, PROMPT, ANSWER, GONE, "remove")
     with pytest.raises(UserError, match="have no perturbation 'mask'"):
         answers_without(view, PROMPT, ANSWER, GONE, "mask", instead=1)

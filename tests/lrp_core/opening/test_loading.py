@@ -184,7 +184,7 @@ BROKEN = {
     "": r"config.json is not JSON \(.*\): download it again",
     "[1]": "config.json holds no JSON object: download it again",
     '{"a": 1}': "has no model_type, which transformers needs: download the model again",
-    '{"model_type": "gpt2", "n_embd": "x"}': r"no config that transformers knows \(Field 'n_embd' .*\): mend it",
+    '{"model_type": "gpt2", "n_embd": "x"}': r"cannot read the config.json .* \(Field 'n_embd' .*\): correct the file",
 }
 
 

@@ -170,7 +170,7 @@ def test_loading_says_the_way_out_and_takes_it(tmp_path):
     view = made("rembert", "float32")
     view.model.save_pretrained(tmp_path)
     with pytest.raises(
-        UnsupportedModel, match=r"no family describes 'rembert' models; .*; with family: generic, methods t"
+        UnsupportedModel, match=r"no family describes 'rembert' models; .*; with `family: generic` the methods t"
     ):
         load_model(tmp_path)
     loaded = load_model(tmp_path, family="generic")
