@@ -70,6 +70,11 @@ def titled(schema: pa.Schema) -> str:
     return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
 
 
+def is_named(schema: pa.Schema) -> bool:
+    """True if the metadata has a name and a version, as those of every file that closelook writes."""
+    return {NAME_KEY, VERSION_KEY} <= (schema.metadata or {}).keys()
+
+
 def check(read: pa.Schema, expected: pa.Schema, where: str) -> None:
     """Raises SchemaMismatch unless `read`, from the file `where`, is `expected` in name, version and columns."""
     if titled(read) != titled(expected):

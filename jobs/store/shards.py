@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.schema import SchemaMismatch, check
+from evaluation.schema import SchemaMismatch, check, is_named
 from jobs.store import damage
 from jobs.store.files import TEMPORARY, Damaged, Files, StoreError, Written, written
 from jobs.store.manifests import FEW, FEW_LOCAL, Manifests
@@ -201,6 +201,8 @@ class Store(Files):
     def _table(self, path: str, source: Any, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The columns of the Parquet file in `source`, with its metadata; `path` names the file in SchemaMismatch."""
         file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+        if not is_named(file.schema_arrow):
+            raise ValueError("its footer names no schema")
         check(file.schema_arrow, schema, self.url(path))
         return file.read(columns=columns)
 

@@ -45,6 +45,10 @@ def audit(
         raise UserError("--part chooses the samples to print: add --task NAME, and how many (--n NUMBER)")
     ledger = Ledger(store)
     tasks = list(config.tasks) if task is None else [task]
+    if deep:  # before anything reads files that may be damaged
+        for line in _verified(store):
+            say(line)
+        ledger = Ledger(store)  # a new one reads the notes of damage that verification left
     if n is not None:
         for name in tasks:
             _print_samples(config, ledger, name, part, n)
@@ -55,10 +59,6 @@ def audit(
             say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
-    if deep:
-        for line in _verified(store):
-            say(line)
-        ledger = Ledger(store)  # a new one reads the notes of damage that verification left
     artifacts = (artifact_in(record) for _, record in ledger.records())
     damage = [ledger.described_damage(artifact) for artifact in artifacts if artifact is not None]
     lines = [*filter(None, damage), *ledger.unreadable().values()]
