@@ -107,9 +107,11 @@ class _Batches:
     def _compute_suspects(self, rows: Sequence[Row]) -> None:
         """Compute rows one by one, each noted in the store before it runs.
 
-        A row that had ended a worker before becomes a reject.
+        A row that had ended a worker before becomes a reject. Raises NodeFailed for a batch without rows.
         """
         attempts = self.opened.attempts
+        if not rows:
+            raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
         self.outcome.batches_by_row += 1
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"

@@ -11,6 +11,14 @@ MUTANTS = (
         "rows = list(rows) or with_predictions(opened.view, rows)",
         "tests/jobs/products/test_randomisation.py::test_samples_without_a_target_keep_the_trained_models_prediction",
     ),
+    Mutant(
+        "batches_without_rows_count_as_computed",
+        "Scores whose computation ended several processes are committed empty.",
+        "jobs/runner/rows.py",
+        '        if not rows:\n            raise NodeFailed(f"several',
+        '        if False:\n            raise NodeFailed(f"several',
+        "tests/jobs/cluster/test_attempts.py::test_a_batch_without_rows_that_ended_processes_fails_its_node",
+    ),
     # What is forgotten.
     Mutant(
         "forgotten_samples_come_back",
