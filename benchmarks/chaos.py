@@ -218,6 +218,7 @@ def told(storage: str, done: Counter[str], completed: int, comparison: Compariso
     print(f"  {comparison.files} files: {comparison.equal} equal, {rounded} but for rounding, {named} named")
     for path, difference in comparison.rounded.items():
         print(f"  equal but for {difference:.1e} of the largest number: {path}")
-    for kind, paths in (("lost", comparison.lost), ("false", comparison.false)):
-        for path in paths:
-            print(f"  {kind}: {path}")
+    for path in comparison.lost:
+        print(f"  lost: {path}")
+    for path, difference in comparison.false.items():
+        print(f"  false by {difference:.1e} of the largest number: {path}")

@@ -39,7 +39,7 @@ class Comparison:
     rounded: dict[str, float] = field(default_factory=dict)  # differ by rounding; relative to the file's largest number
     named: list[str] = field(default_factory=list)  # differ, and the root's manifests say why
     lost: list[str] = field(default_factory=list)  # missing, or their artifact is not complete
-    false: list[str] = field(default_factory=list)  # differ, and the root does not say so
+    false: dict[str, float] = field(default_factory=dict)  # differ so (as `rounded`), and the root does not say why
 
     @property
     def files(self) -> int:
@@ -63,12 +63,14 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
         expected, content = undisturbed.read_bytes(path), store.read_bytes(path)
         if content == expected:
             result.equal += 1
-        elif owner in by_row and (difference := rounding(expected, content, path)) <= ROUNDING:
+            continue
+        difference = rounding(expected, content, path)
+        if owner in by_row and difference <= ROUNDING:
             result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
         else:
-            result.false.append(path)
+            result.false[path] = difference
     return result
 
 
@@ -85,8 +87,10 @@ def rounding(expected: bytes, actual: bytes, path: str) -> float:
     if ours.keys() != theirs.keys():
         return math.inf
     difference = max(_difference(ours[name], theirs[name]) for name in theirs)
+    if difference in (0, math.inf):
+        return difference
     largest = max(_largest(column) for column in theirs.values())
-    return difference / largest if difference else 0.0
+    return difference / largest if largest else math.inf
 
 
 def _columns_of_csv(data: bytes) -> dict[str, pa.Array]:
@@ -105,9 +109,15 @@ def _number(cell: str) -> float | str:
 
 
 def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
-    """The columns of a file. A column of lists becomes two: the joined elements, and the lengths of the lists."""
+    """The columns of a file. A column of lists becomes two: the joined elements, and the lengths of the lists.
+
+    Rows are sorted by the columns of text: batches that were computed row by row leave them in another order.
+    """
     columns: dict[str, pa.Array] = {}
     table = pq.read_table(pa.BufferReader(data))
+    names = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    if names:
+        table = table.sort_by([(name, "ascending") for name in names])
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.combine_chunks()
         while pa.types.is_list(values.type):
