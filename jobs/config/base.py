@@ -29,7 +29,8 @@ class PartOfRun(Frozen):
 
     def names(self, kind: str) -> tuple[str, ...] | None:
         """The section's list `kind` ("tasks", "models" or "methods"); None if it is null or there is no such key."""
-        return dict(self).get(kind)
+        names: tuple[str, ...] | None = vars(self).get(kind)
+        return names
 
     def takes(self, **named: str) -> bool:
         """True if the section applies to the named task, model and method, as in `takes(task="qa", model="bert")`."""

@@ -39,7 +39,8 @@ def defined_options(
     options = left_open(entry) or ({},)
     if capabilities is None:
         return list(options)
-    return [values for values in options if not record.configured(**values).missing(capabilities)]
+    tried = ((values, record.configured(**values) if values else record) for values in options)
+    return [values for values, method in tried if not method.missing(capabilities)]
 
 
 def bound(entry: MethodConfig) -> Method:

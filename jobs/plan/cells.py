@@ -88,6 +88,7 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
     """
     methods, ledger = configured(config), ledger or Ledger(store)
     described: dict[tuple[str, str], Described] = {}
+    asked: dict[Asking, tuple[Request, ...]] = {}
     models, failures, undefined, unprepared = [], {}, [], []
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
@@ -122,7 +123,7 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
             else:
                 resolved.label_ids(views.labels)  # raises for a gold label that the model does not have
                 of_task[task] = views
-        cells_of_model = _Wanted(config, resolved, of_task, defined, described)
+        cells_of_model = _Wanted(config, resolved, of_task, defined, described, asked)
         choices = tuple(cells_of_model.choices(reading, ledger))
         cells = tuple(cells_of_model.cells(choices))
         models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), reading))
@@ -156,6 +157,7 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
 
 Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
 Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
+Asking = tuple[str, frozenset[Capability], str]  # a method's name, a model's capabilities, and a task
 
 
 @dataclass(frozen=True)
@@ -167,22 +169,18 @@ class _Wanted:
     inputs: Mapping[str, Inputs]  # by task
     methods: Sequence[Tried]
     described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as JSON
+    asked: dict[Asking, tuple[Request, ...]]  # of all models, the configured variants, the same for every precision
 
     @cached_property
     def capabilities(self) -> frozenset[Capability]:
         return self.resolved.capabilities
 
-    @cached_property
-    def _asked(self) -> dict[tuple[str, str], tuple[Request, ...]]:
-        """A cache: the configured variants by (method, task), which are the same for every precision."""
-        return {}
-
     def _requests_of(self, method: Method, task: str) -> tuple[Request, ...]:
-        """The requests of a method on a task (see `requests_of`), cached."""
-        asked = method.name, task
-        if asked not in self._asked:
-            self._asked[asked] = requests_of(self.config, method, self.capabilities, task)
-        return self._asked[asked]
+        """The requests of a method on a task (see `requests_of`), cached for all models."""
+        asking = method.name, self.capabilities, task
+        if asking not in self.asked:
+            self.asked[asking] = requests_of(self.config, method, self.capabilities, task)
+        return self.asked[asking]
 
     def _described(self, method: Method, options: Mapping[str, Any]) -> Described:
         """The key of a method with these options, and the name of its pass, cached for all models."""

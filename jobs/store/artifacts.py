@@ -17,11 +17,12 @@ from typing import Any
 
 _DIGITS = 12  # of a key, in names of files and manifests
 _SHARD = "{key}-{unit}.parquet"
+_IN_ORDER = json.JSONEncoder(sort_keys=True)
 
 
 def key_of(**numbers: Any) -> str:
     """The sha256, in hex, of `numbers` as JSON with sorted keys: all that an artifact's numbers depend on."""
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_IN_ORDER.encode(numbers).encode()).hexdigest()
 
 
 def short(key: str | None) -> str:
@@ -138,7 +139,7 @@ class Artifact:
         """The file name of the shard of this unit. Raises ValueError for products whose files have other names."""
         if self.layout.shard is None:
             raise ValueError(f"files of {self.product} are not named by units")
-        return self._filled(self.layout.shard, unit=unit)
+        return self._filled(self.layout.shard, unit)
 
     def is_keyed(self) -> bool:
         """True if the names of its shards contain its key."""
@@ -158,9 +159,9 @@ class Artifact:
         columns = (self.model, self.tokenizer, self.task, self.dtype, self.method)
         return f"{self.product} {'/'.join(filter(None, columns))}"
 
-    def _filled(self, template: str, **more: str) -> str:
-        """A template with this artifact's columns, its shortened key and `more` filled in."""
-        return template.format(**{**vars(self), "key": short(self.key)}, **more)
+    def _filled(self, template: str, unit: str = "") -> str:
+        """A template with this artifact's columns, its shortened key and the name of a unit filled in."""
+        return template.format_map({**vars(self), "key": short(self.key), "unit": unit})
 
 
 @lru_cache(maxsize=4096)

@@ -41,8 +41,8 @@ class States(Records):
     def _state(self, artifact: Artifact) -> State:
         """The state of an artifact by its manifest and the listings of its files."""
         record = self.record(artifact)
-        if is_complete(record):
-            return "damaged" if self.damage(artifact) else "done"
+        if record is not None and is_complete(record):
+            return "damaged" if self._faults(artifact, record) else "done"
         return "partial" if record is not None or self.begun(artifact) else "missing"
 
     @contextmanager
@@ -88,9 +88,13 @@ class States(Records):
 
         A file may be gone, have another size, or be noted as damaged. The first call lists all files of the product.
         """
+        return self._faults(artifact, self.record(artifact) or {})
+
+    def _faults(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:
+        """The faults of the files that this manifest of the artifact lists, by path."""
         faults: dict[str, str] = {}
         noted = self._notes()
-        for path, size in sizes_in(artifact, self.record(artifact) or {}).items():
+        for path, size in sizes_in(artifact, record).items():
             current_size = self._listings.size(path)
             if current_size is None:
                 faults[path] = "is gone"

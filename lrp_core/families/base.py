@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from lrp_core.families.layout import (
@@ -98,7 +99,7 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
         """The marks that corrections add to the identity of a model with this config, as one string."""
         return "".join(correction.mark_of(config) for correction in self.corrections)
 
-    @property
+    @cached_property
     def capabilities(self) -> frozenset[Capability]:
         """The capabilities of these models, which methods may need."""
         of_norms = {"pre": {PRE_NORM}, "post": {POST_NORM}, "added": set()}[self.norm_order]
