@@ -17,7 +17,7 @@ from lrp_core.records.types import Relevance, UserError
 def through_reasoning(
     answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
 ) -> tuple[Relevance, Hops]:
-    """(relevance of the prompt for a span, what each hop discarded). All other tokens have relevance 0.
+    """(relevance for a span, its Hops: shares discarded and left). Tokens outside the prompt have relevance 0.
 
     `explain(row)` returns a method's relevance for the row of a span; `reasoning` are characters (start, end) of the
     answer. Raises UserError unless they end before the span begins.
