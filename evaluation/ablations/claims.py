@@ -156,7 +156,7 @@ def _known(value: float) -> float | None:
 
 
 def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[str, list[float]]:
-    """How much L, F and y fall without the most relevant units: a list for each, in the order of `Sample.sizes`.
+    """The drops of L, F and y without the most relevant units: a list for each, in the order of `Sample.sizes`.
 
     With `by_chance` the units removed are random ones.
     """

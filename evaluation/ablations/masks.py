@@ -23,7 +23,7 @@ _RANDOM_SETS = 32  # most sets of random units of each of these numbers
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many masks are drawn for a sample with more than ENUMERATED masks."""
+    """The numbers of masks that are drawn for a sample with more than ENUMERATED masks."""
 
     fit: int = 128
     judge: int = 64

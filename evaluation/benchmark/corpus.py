@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusSurvey:
-    """What the first pass over a corpus found."""
+    """The findings of the first pass over a corpus."""
 
     texts: int
     characters: int

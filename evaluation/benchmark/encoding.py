@@ -59,7 +59,7 @@ class Encoding:
         return covered
 
     def mask(self, spans: Iterable[Sequence[int]] | None, first: bool = False) -> list[bool] | None:
-        """What `covers` returns, as a list; None if `spans` is None."""
+        """The result of `covers` as a list; None if `spans` is None."""
         return None if spans is None else self.covers(spans, first).tolist()
 
 

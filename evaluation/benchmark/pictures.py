@@ -97,7 +97,7 @@ def picture(
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a model's images are prepared (resized, cropped, rescaled, normalised) and cut into patches."""
+    """The preparation of a model's images (resize, crop, rescale, normalise) and their cut into patches."""
 
     height: int
     width: int

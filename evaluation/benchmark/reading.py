@@ -27,7 +27,7 @@ GENERATED_ROWS = 1000  # where no limit is given
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a task's samples come from: `path` (file, folder, URL), else `hub`, else where the source is published."""
+    """The origin of a task's samples: `path` (file, folder, URL), else `hub`, else where it is published."""
 
     task: str
     source: str
@@ -43,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first pass over a source found."""
+    """The findings of the first pass over a source."""
 
     origin: Origin  # with the revision or checksum that was found
     read: int  # rows of the source

@@ -19,7 +19,7 @@ UnitKind = Literal["word", "sentence", "passage", "turn"]  # the parts of a prom
 
 
 class Beginning(NamedTuple):
-    """How texts without a slot are read: the model reads their first `tokens`, and the next token is explained."""
+    """The reading of texts without a slot: the model reads their first `tokens`, and the next token is explained."""
 
     tokens: int
     explains: Literal["prediction", "true"]  # the token that the model predicts there, or the one that follows
@@ -118,7 +118,7 @@ def is_reject(row: Row) -> bool:
 
 
 def meta_of(row: Row) -> dict[str, Any]:
-    """What the source and the annotator noted about a sample, by name."""
+    """The notes of the source and the annotator about a sample, by name."""
     meta: dict[str, Any] = json.loads(row["meta"])
     return meta
 

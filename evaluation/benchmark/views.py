@@ -146,7 +146,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Manner:
-    """How a kind of model reads samples: the settings of `tokenise`, and the steps from a reading to a view."""
+    """The reading of samples by a kind of model: the settings of `tokenise`, and the steps from a reading to a view."""
 
     tokenizer: PreTrainedTokenizerBase
     decoder_tokenizer: PreTrainedTokenizerBase

@@ -45,7 +45,7 @@ REWRITTEN = versioned("rewritten", 1, Rewritten)
 
 
 class Shapley:
-    """How near a sample's relevance is to exact Shapley values of its tokens.
+    """Agreement of a sample's relevance with exact Shapley values of its tokens.
 
     A row for each sample; partitioned by model, task, dtype and method.
     """

@@ -105,7 +105,7 @@ HEATMAPS = versioned("heatmaps", 1, Heatmaps)
 
 
 class ContextsPart:
-    """What a unit of work of a corpus found for each neuron; units are merged into contexts and activations."""
+    """The findings of a unit of work of a corpus for each neuron; units are merged into contexts and activations."""
 
     layer: int
     neuron: int

@@ -8,7 +8,7 @@ from evaluation.schema.versioned import Long, versioned
 
 
 class Variant:
-    """What a score is of: a method on a task, with its variant of relevance and of the tokens that count."""
+    """The subject of a score: a method on a task, with its variant of relevance and of the tokens that count."""
 
     model: str
     task: str

@@ -114,7 +114,7 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
 
 
 def resample_counts(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each of `n` samples is drawn in each of R resamples with replacement.
+    """The number of times that each of `n` samples is drawn in each of R resamples with replacement.
 
     The counts [R, N] come in parts [r, N], so that few are in memory at once.
     """

@@ -14,7 +14,7 @@ _MAX_MISSES = 10_000  # after so many successive draws without a new one, the la
 
 
 def side(text: str) -> Split:
-    """Whether a text is for training or for test: a hash of it decides, which ignores case."""
+    """The side, "train" or "test", that a text is for, by a hash of it that ignores case."""
     share = int.from_bytes(hashlib.sha256(text.lower().encode()).digest()[:8]) / 2**64
     return "test" if share < _TEST_SHARE else "train"
 

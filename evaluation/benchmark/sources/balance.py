@@ -13,7 +13,7 @@ Side = Literal["drawn", "counted"]  # rows to draw from, and rows that say how m
 
 
 def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> dict[str, int]:
-    """How often each row of the side "drawn" is drawn, by sample id; it depends on the ids and `seed` only.
+    """The number of draws of each row of the side "drawn", by sample id; it depends on the ids and `seed` only.
 
     Rows are drawn with replacement, as many as there are rows of the side "counted".
     """

@@ -47,7 +47,7 @@ KNOWN = tuple(dict.fromkeys((*COLUMNS, *LABELLED, ID)))  # the names that `colum
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a task demands of the rows of users' own samples."""
+    """The demands of a task on the rows of users' own samples."""
 
     output: str = "token"  # label or score: texts that are judged as a whole
     labels: tuple[str, ...] = ()  # that the task's models have; none where they are not known

@@ -31,7 +31,7 @@ SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means ove
 
 @dataclass(frozen=True)
 class Flips:
-    """How tokens are flipped: which tokens, by what perturbation, one after another (areas) or by shares."""
+    """A way to flip tokens: the tokens, the perturbation, and their order, one after another (areas) or by shares."""
 
     way: str  # the perturbation: zero | black | mask | delete | resample
     steps: int  # of areas: states of a curve after the first; texts with at most as many tokens flip every token

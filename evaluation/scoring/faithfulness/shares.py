@@ -104,7 +104,7 @@ def _of_scores(
     seed: int,
     clusters: Mapping[str, str],
 ) -> Shares:
-    """What `shares_of` returns for a task with gold scores: Pearson's r instead of AOPC and accuracy."""
+    """The result of `shares_of` for a task with gold scores: Pearson's r instead of AOPC and accuracy."""
     values: dict[str, dict[str, np.ndarray]] = {}
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
