@@ -47,7 +47,7 @@ def _cost(record: Method) -> str:
 
 def _needs(needs: Sequence[Capability]) -> str:
     """What a method needs of a model, in words."""
-    return " and ".join(need.says for need in needs)
+    return "; ".join(need.says for need in needs)
 
 
 def _show_one(record: Method) -> None:
