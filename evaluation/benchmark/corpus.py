@@ -118,7 +118,7 @@ def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:
     if isinstance(source, Generated):
         assert source.corpus is not None
         if corpus.limit is None:
-            raise UserError(f"the {source.name} source generates texts without end: set `limit` to how many")
+            raise UserError(f"the {source.name} source generates texts without end: set `limit` to the number of texts")
         for number, row in enumerate(source.generate(source.corpus, corpus.limit, corpus.seed)):
             yield f"{source.name}:{number + 1}", row["text"]
         return

@@ -68,14 +68,14 @@ def seen(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
     """The indices of the tokens of each word, in order; `tokens` [T] are texts, `special` [T] marks special tokens.
 
-    A word begins at a token that starts with a space. A special token is a word of its own, and so is the punctuation
-    before or after a word.
+    A word begins at a token that starts with a space or follows a special token. A special token is a word of its own,
+    and so is the punctuation before or after a word.
     """
     groups: list[list[int]] = []
-    for at, (token, alone) in enumerate(zip(tokens, special, strict=True)):
-        begins = token[:1].isspace() or alone or special[at - 1] or not groups
-        groups += [[at]] if begins else []
-        if not begins:
+    for at, (token, is_special) in enumerate(zip(tokens, special, strict=True)):
+        if at == 0 or token[:1].isspace() or is_special or special[at - 1]:
+            groups.append([at])
+        else:
             groups[-1].append(at)
     return [part for group in groups for part in _without_punctuation(group, tokens)]
 

@@ -135,10 +135,11 @@ def difference_intervals(
 ) -> Ends:
     """Intervals (low [C], high [C]) of the means of paired `differences` [N, C] by Student's t.
 
-    Differences of bounded values lie between -`reach` and `reach`. Where all differences are equal, Student's t would
-    claim certainty. The interval then allows for a share of samples that N draws would all miss with a probability of
-    2.5 % (the upper end of Clopper and Pearson's interval of 0 among N), which may lie anywhere within `reach`. Ends
-    are NaN for a single sample, and for fewer than FEWEST_CLUSTERS clusters.
+    `reach` is the largest size that a difference can have, None if there is no bound; ends are cut to it. Where all
+    differences are equal, Student's t gives an interval of no width. With `reach` it is widened: samples that were not
+    drawn may differ by anything up to `reach`, and their share is at most the upper end of Clopper and Pearson's
+    interval of 0 among N (among the effective number of samples where `clusters` [N] group them). Ends are NaN for a
+    single sample, and for fewer than FEWEST_CLUSTERS clusters.
     """
     sums, sizes = cluster_sums(differences, clusters)
     n, columns = sums.shape

@@ -248,7 +248,7 @@ def _check_corpus(settings: CorpusConfig) -> None:
     _check_known("source", settings.source, sources())
     source_for(Corpus(settings.source, settings.path, settings.hub, settings.subset, settings.split))
     if isinstance(sources()[settings.source], Generated) and settings.limit is None:
-        raise UserError(f"the {settings.source} source generates texts without end: set `limit` to how many")
+        raise UserError(f"the {settings.source} source generates texts without end: set `limit` to the number of texts")
 
 
 def _check_curves(config: Settings, settings: PerturbConfig) -> None:

@@ -140,7 +140,7 @@ def _methods(method: MethodLike | Sequence[MethodLike]) -> tuple[Method, ...]:
     names = [info.name for info in methods]
     if len(set(names)) < len(names):
         raise UserError(
-            f"two methods have one name ({', '.join(names)}): give each a `name` of its own, as in a config"
+            f"several methods have the same name ({', '.join(names)}): give each a `name` of its own, as in a config"
         )
     return methods
 

@@ -71,10 +71,10 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
-    """The units of `cut_units`, computed anew.
+    """Cut `rows`, indices of `inputs`, into batches within `token_budget`, and the batches into units.
 
     Samples with a foil come before those without, longer before shorter, then by id. A unit has more than `shard_rows`
-    samples only if a single batch has.
+    samples only if a single batch has. `cut_units` keeps the result.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
     takes_all = np.array_equal(rows, np.arange(len(inputs.ids)))

@@ -196,10 +196,10 @@ def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
-    """Raises UserError if no token of any sample may be removed; a single such sample becomes a reject.
+    """Raises UserError if no sample has a token that may be removed. If only some have none, they are rejects later.
 
-    Of images, every pixel may be removed. Also raises if all texts repeat one token, so that none can be drawn in its
-    place.
+    Also raises for removal by `resample` if all texts consist of one repeated token, since no other can be drawn.
+    Images are not checked: every pixel may be removed.
     """
     if any(curve_set.pixels for curve_set in flips):
         return

@@ -178,8 +178,8 @@ def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str],
         changed = [path for path in sharing if path in adapted]
         if changed and len(sharing) > 1:
             others = " and ".join(path for path in sharing if path != changed[0])
-            says = f"adds to the weights of {changed[0]}, which are those of {others}, too"
-            raise UserError(f"the adapter {folder} {says}: it can stand beside its base only (merge: false)")
+            shared = f"changes the weights of {changed[0]}, which {others} shares, and merging would change both"
+            raise UserError(f"the adapter {folder} {shared}: keep it beside its base with `merge: false`")
 
 
 def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:

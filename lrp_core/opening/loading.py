@@ -114,8 +114,8 @@ def _tokenizer(name: str, revision: str | None) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{name} has no tokenizer that can be read ({reason}): save its tokenizer there") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{name} has no tokenizer that can be read ({reason}): save one beside the model") from error
 
 
 @torch.inference_mode(False)

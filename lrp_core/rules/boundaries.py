@@ -95,9 +95,10 @@ class BoundaryRelevance(Reader):
             self._read[name]["peaks", boundary] = by_token.abs().amax(1)
 
     def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
-        """Add `sign` times the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for `reason`.
+        """Add `sign` times the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for a reason.
 
-        `reason` is an index of REASONS.
+        What a layer keeps is the relevance that comes from above (sign 1) minus what it passes on below (sign -1).
+        `reason` is an index of REASONS. There is a sum for each method of `self.measures`.
         """
         for name, measure in self.measures.items():
             relevance = measure(wide(gradient), wide(value)).reshape(len(self.mask), -1).sum(1)  # [B]

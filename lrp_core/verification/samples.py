@@ -43,11 +43,15 @@ def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0
 
 
 def beginning(view: ModelView, row: Mapping[str, Any], length: int) -> Row:
-    """A row with the first `length` tokens of a longer row, and a readout position among them."""
+    """A row with the first `length` tokens of a longer row. Its readout position is moved among them.
+
+    In encoder-decoders it stays, since it counts the decoder's tokens.
+    """
     shorter = {**row, "input_ids": row["input_ids"][:length]}
     if not view.kind.decoder:
-        at_end = view.kind.reads == "last" or (view.kind.reads == "anywhere" and not view.kind.slot)
-        shorter["position"] = length - 1 if at_end else min(row["position"], length - 1)
+        is_causal = view.kind.reads == "anywhere" and not view.kind.slot
+        reads_last = is_causal or view.kind.reads == "last"
+        shorter["position"] = length - 1 if reads_last else min(row["position"], length - 1)
     return shorter
 
 

@@ -93,7 +93,10 @@ class ImageView(ModelView):
             )
         if batch.input_ids.shape[1] != self.max_length:
             count = batch.input_ids.shape[1]
-            raise UserError(f"{self.family.title} read {self.max_length} tokens of an image, not {count}")
+            raise UserError(
+                f"an image has {self.max_length} tokens for {self.family.title}, `input_ids` have {count}: "
+                f"give {self.max_length} zeros"
+            )
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.token_embedding(self.source(batch))

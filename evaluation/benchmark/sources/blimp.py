@@ -49,7 +49,7 @@ def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
     at = differ[0]
     right, wrong = _WORD.fullmatch(good[at]), _WORD.fullmatch(bad[at])
     if right is None or wrong is None or right[2] != wrong[2]:
-        raise Malformed("the differing word is no word", f"{good[at]} / {bad[at]}")
+        raise Malformed("the sentences differ in more than the letters of a word", f"{good[at]} / {bad[at]}")
     after = " ".join(["", *good[at + 1 :]])
     return SentencePair(" ".join(good[:at]), right[1], wrong[1], right[2] + after)
 

@@ -45,7 +45,7 @@ def label_of(written: Any, names: Sequence[str]) -> str:
     """The name of a label that is written as its name or number. Raises Malformed."""
     text = str(written).strip()
     if text in map(str, NO_LABEL):
-        raise Malformed("no gold label", repr(written))
+        raise Malformed("no gold label", f"{written!r} stands for none: take a split whose labels are published")
     if text.isdecimal() and int(text) < len(names):
         return names[int(text)]
     label = next((name for name in names if name.casefold() == text.casefold()), None)

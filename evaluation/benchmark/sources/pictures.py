@@ -43,7 +43,12 @@ def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
     for number, row in enumerate(rows.cast_column("image", Image(decode=False))):  # type: ignore[attr-defined]
         where = f"row {number}"
         if not 0 <= row["label"] < len(names):
-            yield where, Malformed("no gold label", repr(row["label"]))
+            yield (
+                where,
+                Malformed(
+                    "no gold label", f"{row['label']!r} stands for none: take a split whose labels are published"
+                ),
+            )
             continue
         yield where, {"name": where, "data": row["image"]["bytes"], "label": names[row["label"]]}
 

@@ -212,7 +212,7 @@ def _pruning_figure(
 
 
 def span(numbers: Iterable[int]) -> str:
-    """A number in words, or the range of several.
+    """The range of one or more numbers, or the number if they are equal, for prose.
 
     >>> span([1200]), span([3, 1, 2])
     ('1,200', '1 to 3')

@@ -39,7 +39,11 @@ def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def shares(answer: Answer, method: str) -> list[Share]:
-    """The share of each part by a method, in the order of the text; last the residual, if the method has one."""
+    """The share of each part of the input in a method's relevance, in the order of the text; last what no token has.
+
+    The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is called
+    "biases" for a method with rules, else "rest", and is left out for methods that promise no sum.
+    """
     relevance = answer.relevance[method]
     values = relevance.tokens[0].tolist()
     names = list(answer.row["part_names"])
@@ -54,14 +58,15 @@ def shares(answer: Answer, method: str) -> list[Share]:
         magnitudes[name] += abs(value)
     if relevance.residual is not None:
         ruled = any(RULES in record.needs for record in answer.methods if record.name == method)
+        # The residual is the sum of relevance minus the explained number.
         name, rest = BIASES if ruled else REST, -float(relevance.residual[0])
         sums[name], magnitudes[name] = rest, abs(rest)
     total = math.fsum(magnitudes.values())
     others = total - magnitudes.get(FIRST, 0.0)
     rows = []
-    for name, part in magnitudes.items():
-        without_first = None if name == FIRST else _ratio(part, others)
-        rows.append(Share(name, sums[name], _ratio(part, total), without_first))
+    for name, magnitude in magnitudes.items():
+        without_first = None if name == FIRST else _ratio(magnitude, others)
+        rows.append(Share(name, sums[name], _ratio(magnitude, total), without_first))
     return rows
 
 

@@ -233,9 +233,9 @@ class _SteeredModel:
         return [token for token in ids if token is not None]
 
     def named(self, token: int) -> str:
-        """The text of a token, or the name of a label."""
+        """The text of a token; of a classifier the name of a label, of a regressor "the score"."""
         resolved = self.opened.resolved
-        if resolved.kind.labels:
+        if resolved.kind.labels:  # a classifier, or a regressor, whose only output has no name
             return resolved.labels[token] if resolved.labels else "the score"
         (piece,) = pieces(self.opened.tokenizer, [token])
         return piece.strip() or repr(piece)

@@ -141,12 +141,17 @@ def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The sources of a batch of answers by every method, all judged by the same ablations."""
+    """How relevant each source of a batch of answers is by every method, and how well that fits the ablations, by part.
+
+    The inputs of a part are the shards of its relevance, and those of ablations by way of removal, which are the same
+    for all parts. A sample without ablations is a reject of all methods, one without relevance of that method alone.
+    """
     from jobs.products.answers.judged import entries_of
 
     names = [row["sample_id"] for row in rows]
     nodes = {part: part.node for part in parts if isinstance(part.node, SourcesNode)}
-    ablated = {way: _ablations(opened, shards, names) for way, shards in parts[0].inputs[1].items()}
+    _, ablation_shards = parts[0].inputs
+    ablated = {way: _ablations(opened, shards, names) for way, shards in ablation_shards.items()}
     maps = {part: _maps(opened, part, node, names) for part, node in nodes.items()}
     entries: dict[Part, list[dict[str, Any]]] = {part: [] for part in nodes}
     rejects: dict[Part, list[Reject]] = {part: [] for part in nodes}
@@ -160,7 +165,9 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
                 rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} has no relevance of it"))
             else:
                 computable[part] = node
-        for way, records in ablated.items() if computable else ():
+        if not computable:
+            continue
+        for way, records in ablated.items():
             sample_maps = {part: maps[part].get(sample, {}) for part in computable}
             for part, of_part in entries_of(opened, computable, row, way, records[sample], sample_maps).items():
                 entries[part] += of_part

@@ -55,17 +55,25 @@ class _Randomising:
     nodes: Sequence[ControlNode]
 
     def of(self, rows: Sequence[Row]) -> dict[str, Made]:
-        """The rows and rejects of every method."""
+        """By method, how its relevance of `rows` agrees between the trained and the random models, and its rejects.
+
+        The last depth, where all weights are random, is also compared with a second wholly random model. A sample that
+        a method cannot explain under the trained model is a reject of the method.
+        """
         opened = self.explaining.opened
         trained = self.explaining.maps(opened.view, rows, opened.options.seed)
         other = self._wholly_random(rows)
         requests = [node.requests[0] for node in self.nodes]
         rejects = {request.method: unexplained(rows, trained[request.method], request) for request in requests}
         entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+        explained = {
+            name: {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
+            for name in rejects
+        }
         for depth, maps in self._randomised(rows):
             for name, method_entries in entries.items():
-                kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
-                method_entries += _entries(depth, kept, maps[name], other[name] if depth["last"] else None)
+                second = other[name] if depth["last"] else None
+                method_entries += _entries(depth, explained[name], maps[name], second)
         return {
             (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "step", rejects[name])
             for node in self.nodes

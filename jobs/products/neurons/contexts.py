@@ -131,7 +131,7 @@ def source(run: Run, node: Node) -> CorpusReader:
 
 
 def _missing(run: Run, node: Node, units: int) -> bool:
-    """True if a part of a unit of texts is missing, or its footer has another key or unit."""
+    """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
     parts = [Part(node, part_name(unit)) for unit in range(units)]
     origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
     return origins != [part.origin for part in parts]

@@ -186,22 +186,26 @@ class PartWorker:
         return pa.table({"report": reports})
 
     def commit(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Write the missing shards of the part. The report counts rows and rejects, of samples and by tokenizer."""
+        """Write the shards of a part that are missing: its samples, then its views for every tokenizer.
+
+        Returns the report that `Tally.add` reads: the task, the files by path, and the counts of rows and rejects,
+        those of samples as "generic", those of views under the key of their tokenizer.
+        """
         work, number = self._work[part["task"]], part["part"]
-        samples, refused = _paths(work.artifact, number)
+        samples, rejects = _paths(work.artifact, number)
         files: dict[str, Written] = {}
         if not work.has_generic:
             files |= self._committed(work.artifact, number, GENERIC, lambda: self._annotated(work, _rows(part["rows"])))
-        counts = {"generic": self._count(samples, GENERIC, refused)}
+        counts = {"generic": self._count(samples, GENERIC, rejects)}
         for view in work.views:
-            path, refused = _paths(view.artifact, number)
+            path, rejects = _paths(view.artifact, number)
             schema = ANSWER_VIEW if self._config.task(work.task).explains_answers else VIEW
 
-            def look(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
+            def read_view(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
                 return self._read(work.task, view.reader, self._store.read(samples, GENERIC).to_pylist())
 
-            files |= self._committed(view.artifact, number, schema, look)
-            counts[view.reader.key] = self._count(path, VIEW, refused)
+            files |= self._committed(view.artifact, number, schema, read_view)
+            counts[view.reader.key] = self._count(path, VIEW, rejects)
         return {"task": work.task, "counts": counts, "files": {path: asdict(file) for path, file in files.items()}}
 
     def _committed(

@@ -161,12 +161,16 @@ def listed(required: Wanted | None) -> dict[str, Any] | None:
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
-    """The annotator of a task; None if the data have the evidence. Raises UserError if it is not installed."""
+    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it.
+
+    Raises UserError if the spaCy pipeline that the task names is not installed.
+    """
     settings, kind = config.tasks[task], config.task(task).evidence
     if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 
     parser = annotate.pipeline(settings.spacy)
+    # Coreference finds antecedents; under "sample" each sample names its kind of evidence, which may be an antecedent.
     coref = settings.coref if kind in ("antecedent", "sample") else None
     return Evidence(kind, parser, coref, annotate.identity(parser, coref))

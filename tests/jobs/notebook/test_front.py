@@ -187,7 +187,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
             {"method": "contextcite"},
             "contextcite gives no relevance of tokens: it is computed from the `ablations` of a run",
         ),
-        ({"method": ["lrp", "lrp"]}, "two methods have one name (lrp, lrp)"),
+        ({"method": ["lrp", "lrp"]}, "several methods have the same name (lrp, lrp)"),
         ({"words": "all"}, "`words` must be one of single, first_difference, each, not 'all'"),
         ({"target": 10**6, "foil": None, "text": TEXT}, "there is no token 1000000"),
         ({"target": "are", "foil": 7}, "both words or both token ids"),

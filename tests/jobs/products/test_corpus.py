@@ -330,7 +330,7 @@ def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
         ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
         ("{source: text}", "give a `path`"),
         ("{source: mnli, path: x}", "holds no texts for a corpus: take one of "),
-        ("{source: demo}", "set `limit` to how many"),
+        ("{source: demo}", "set `limit` to the number of texts"),
         ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
         ("{source: demo, limit: 5, models: [vit]}", "model vit reads images: leave it out"),
     ):
