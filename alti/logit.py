@@ -102,7 +102,11 @@ class _Parts:
         self.layers: list[dict[str, Tensor]] = [{} for _ in range(n_layers)]
 
     def attention_block(self, layer: Layer) -> None:
-        """Add the contributions of a block's attention, and multiply its map into the rollout, but for the last one."""
+        """Add what a block's attention contributes to the explained numbers, moved to the input tokens.
+
+        Before the first block, the residual stream contributes, too. The rollout takes the block's map for the blocks
+        after it, so the map of the last block is not made.
+        """
         device = layer.residual.device
         direction, position = self.direction.to(device), self.position.to(device)
         if layer.index == 0:

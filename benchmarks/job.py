@@ -171,9 +171,10 @@ def bare_loop(config: RunConfig, store: Store) -> None:
 
 
 def cost_table(bench: Bench, runs: Runs) -> Relative:
-    """Measure the seconds of one core for 1,000 samples by the paper's methods, by task and pass.
+    """Measure what each pass of the paper's methods costs on one core: for each task a row of seconds by pass.
 
-    Returns the cost of all passes relative to that of the gradients' pass, by kind of model and task.
+    The seconds are for 1,000 samples. Returns the seconds of all passes divided by those of the pass in which all
+    methods with rules are computed, by kind of model and task.
     """
     geometry = GEOMETRIES[bench.title]
     family = geometry.model_family

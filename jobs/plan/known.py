@@ -61,14 +61,15 @@ class Known:
             self._store.write_bytes(FILE, text)
             self._text = text
 
-    def views(self, name: str, of: Sequence[Any]) -> Facts:
-        """The facts of the views whose manifest has this name, a mapping to which new ones can be added.
+    def views(self, name: str, made_of: Sequence[Any]) -> Facts:
+        """The facts about the views (samples as a tokenizer reads them) whose manifest has this name.
 
-        They hold for `of`, the schemas, key, hashes and rows of the views: with another `of` they are dropped.
+        The caller may add facts to the mapping. Facts that an earlier run kept are dropped if `made_of`, which has the
+        schemas, key, hashes and rows of the views, is not what it was then.
         """
         entry = self._facts["views"].get(name)
-        if entry is None or entry["of"] != list(of):
-            entry = self._facts["views"][name] = {"of": list(of), "facts": {}}
+        if entry is None or entry["of"] != list(made_of):
+            entry = self._facts["views"][name] = {"of": list(made_of), "facts": {}}
         return entry["facts"]
 
     def model(self, config: ModelConfig, seed: int) -> tuple[ResolvedModel, Reading] | None:

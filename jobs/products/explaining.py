@@ -121,9 +121,9 @@ class Explainer:
         return self.view.device.type == "cuda"
 
     def _metering(self, length: int) -> bool:
-        """True for the first batch of about this length (up to a power of two), whose peak memory is to be measured.
+        """True if peak memory is to be measured for a batch of this length, which is then noted as measured.
 
-        On a CPU this takes a second run, which is slow.
+        It is measured once for each power of two of lengths, since on a CPU it takes a second, slow run.
         """
         bucket = (length - 1).bit_length()
         new = bucket not in self.metered

@@ -89,7 +89,10 @@ class _Claim:
             self.release()
 
     def _contend_once(self) -> dict[str, Any] | None:
-        """Make one attempt. Returns None if this is the only held claim, else the record of one with precedence."""
+        """Write the claim, then mark it as held, and look for other claims after each step.
+
+        Returns None if no other claim is held, else the record of the claim to which this one gives way.
+        """
         self._write(held=False)
         time.sleep(SETTLE_S)
         for earlier, record in self._live():
@@ -98,13 +101,14 @@ class _Claim:
         self._write(held=True)
         for _ in range(_LOOKS):
             time.sleep(SETTLE_S)
-            rivals = [(earlier, record) for earlier, record in self._live() if record["held"]]
-            if not rivals:
+            held = [(earlier, record) for earlier, record in self._live() if record["held"]]
+            if not held:
                 return None
-            before = [record for earlier, record in rivals if earlier]
-            if before:
-                return before[0]
-        return rivals[0][1]  # a later claim that does not give way
+            for earlier, record in held:
+                if earlier:
+                    return record
+        _, later = held[0]  # it should have given way by now, but may not have seen this claim
+        return later
 
     @contextmanager
     def beating(self) -> Iterator[None]:

@@ -199,7 +199,7 @@ def _hiding(
         seen = seen.masked_fill(hidden.mT, 0)  # hidden queries do not matter: no other token sees their output
     if seen.amax() > _SEEN_THROUGH:
         raise UserError(
-            f"the attention of {type(module).__name__} ignores masks of tokens: choose another way than {CUT!r}"
+            f"the attention of {type(module).__name__} ignores masks of tokens: ablate in another way than {CUT!r}"
         )
     return context, weights
 

@@ -82,14 +82,15 @@ def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, boun
     """Words for a failure of one method: the shortest failing input, and the first module in which padding shows."""
     longest = max(trial.rows, key=lambda other: len(other["input_ids"]))
 
-    def padded(part: Row) -> tuple[Tensor, Tensor]:
+    def padded_and_alone(part: Row) -> tuple[Tensor, Tensor]:
+        """The relevance of `part` beside the longest row, so padded, and by itself."""
         batch = trial.batch([part, longest], side)
         together = real_tokens(trial.explained(method, batch), batch, 0)
-        alone = trial.batch([part])
-        return together, real_tokens(trial.explained(method, alone), alone, 0)
+        batch_alone = trial.batch([part])
+        return together, real_tokens(trial.explained(method, batch_alone), batch_alone, 0)
 
     def fails(part: Row) -> bool:
-        together, alone = padded(part)
+        together, alone = padded_and_alone(part)
         return distance(together, alone) > bound * largest(alone)
 
     smallest = trial.smallest(row, fails)

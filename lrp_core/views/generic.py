@@ -46,7 +46,7 @@ class GenericView(ModelView):
             ids = self._probe()
             whole = self._logits(input_ids=ids)
             again = self._logits(inputs_embeds=embedding(ids))
-            self._same(whole, again, "gives other logits for embeddings than for their tokens")
+            self._same(whole, again, "gives other logits for the embeddings of tokens than for the tokens")
             if self.kind.causal and not self.kind.labels:
                 ids[0, -1] = ids[0, 0]
                 ahead = "lets later tokens change earlier predictions, as no causal model does"

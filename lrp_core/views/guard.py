@@ -224,7 +224,9 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
         return
     if not view.n_segments:
         raise UserError(f"{view.family.title} have no segments: leave token_type_ids out")
-    _check_range(batch.token_type_ids, view.n_segments, "token type out of range, the segments number")
+    _check_range(
+        batch.token_type_ids, view.n_segments, "token type out of range, the number of the model's segments is"
+    )
 
 
 def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) -> None:

@@ -217,8 +217,9 @@ def _label(written: Any) -> str:
 def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
     """The generic sample of an answer to a prompt: the prompt is its text, the answer its target at the text's end.
 
-    With `spaced`, a space goes between prompt and answer where neither has white space there; not behind a chat's
-    messages. Raises Malformed for a row that lacks a column, and for sources, units or evidence not in the prompt.
+    With `spaced`, the space between a prompt and its answer belongs to the answer: a last space of the prompt moves
+    there, and a space is added where there is no white space. The answer to a chat stays as it is. Raises Malformed for
+    a row that lacks a column, and for sources, units or evidence not in the prompt.
     """
     meta: dict[str, Any] = {}
     if _has(record, "messages"):
@@ -229,8 +230,10 @@ def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
         text = field(record, "prompt")
     answer = field(record, "answer")
     if spaced and "turns" not in meta:
-        behind = "" if text[-1:].isspace() or answer[:1].isspace() else " "
-        text, answer = (text[:-1], f" {answer}") if text.endswith(" ") else (text, behind + answer)
+        if text.endswith(" "):
+            text, answer = text[:-1], f" {answer}"
+        elif not text[-1:].isspace() and not answer[:1].isspace():
+            answer = f" {answer}"
     for name in ("sources", "units"):
         if _has(record, name) and record[name] != []:
             meta[name] = [list(span) for span in _evidence(text, record[name], name.removesuffix("s"))]

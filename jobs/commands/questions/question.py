@@ -147,8 +147,11 @@ class Question:
         prompt = Prompt.of(self.before, has_spaces(opened.tokenizer))
         if not self.as_it_is:
             return prompt
-        follows_word = self.ids is not None and prompt.text == self.before
-        return Prompt(self.before, prompt.space if follows_word else "")
+        # A chat or token ids are read unchanged. The target of a chat gets no space; that of token ids gets one unless
+        # their text ends in white space, which `Prompt.of` would have cut.
+        ends_in_space = prompt.text != self.before
+        gets_space = self.ids is not None and not ends_in_space
+        return Prompt(self.before, prompt.space if gets_space else "")
 
     def answer_so_far(self, opened: Opened) -> Prompt:
         """The text that the decoder has written already, with the space that belongs to the target."""
@@ -175,14 +178,14 @@ def space_note(question: Question, opened: Opened) -> str:
     if kind.labels or question.has_answer:
         return ""
     prompt, note = question.prompt(opened), ""
-    taken = prompt.text != before
+    moved = prompt.text != before  # the last space of the text went to the target
     if kind.slot:
-        return ", with a space before it" if prompt.space and not taken else ""
-    if kind.decoder:
-        note = ", the text without its last space" if taken else ""
+        return ", with a space before it" if prompt.space and not moved else ""
+    if kind.decoder:  # the target follows what the decoder has written, not the text
+        note = ", the text without its last space" if moved else ""
         prompt = question.answer_so_far(opened)
-        taken = prompt.text != (question.prefix or "")
-    if taken or (prompt.space and isinstance(question.target, str)):
+        moved = prompt.text != (question.prefix or "")
+    if moved or (prompt.space and isinstance(question.target, str)):
         return f", with the space before it{note}"
     return note
 

@@ -86,7 +86,10 @@ def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]
 def _write(
     path: Path, schema: pa.Schema, key: str, content: Content, parts: Sequence[Part], file_of: Callable[[Part], Path]
 ) -> None:
-    """Join the parts' files `file_of(part)` into the Parquet file `path`, with the names of the user's rows."""
+    """Join the parts' files `file_of(part)` into the Parquet file `path`, in one step, with `key` in its metadata.
+
+    The rows of a text are repeated for each of the user's rows that has it, with the id and number of that row.
+    """
     schema = schema.with_metadata({**schema.metadata, _KEY: key.encode()})
     unfinished = path.with_name(f"{path.name}.unfinished")
     with pq.ParquetWriter(unfinished, schema) as writer:

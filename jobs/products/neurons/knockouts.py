@@ -192,9 +192,10 @@ def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The explained numbers after ablation, by part.
+    """The explained numbers after ablation of the neurons that each part ranks first, by part.
 
-    A sample without a ranking by the part's method becomes a reject.
+    If memory runs out, all are computed again with half the token budget. A sample without relevance by which a part
+    ranks its neurons becomes a reject of that part.
     """
     from evaluation.scoring.neuron_ablation import NeuronAblation
     from jobs.runner.rows import that_fits
@@ -212,7 +213,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
             sample = row["sample_id"]
             of_row: dict[Part, Neurons | None] = {}
             for part, ranked in rankings.items():
-                if ranked is None:
+                if ranked is None:  # NeuronAblation makes the ranking itself
                     of_row[part] = None
                 elif sample in ranked:
                     of_row[part] = ranked[sample]

@@ -175,18 +175,20 @@ def default_samples(store: Store, results: Results, cell_key: CellKey) -> pa.Tab
 
 
 def samples_of_variant(store: Store, results: Results, cell_key: CellKey, variant: Variant) -> pa.Table:
-    """The columns of `default_samples` for one variant, without samples that were used to choose options.
+    """A table of sample_id, correct and every metric of the task, for one variant of a cell.
 
-    Random relevance has its scores by chance instead of those of one draw.
+    Samples that were used to choose options are left out. Random relevance has the expected scores of chance instead of
+    those of one draw.
     """
-    metrics, floor = applicable(results.tasks[cell_key.task]), results.floors.get((cell_key.model, cell_key.task))
+    metrics = applicable(results.tasks[cell_key.task])
+    chance = results.floors.get((cell_key.model, cell_key.task))
     table = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
     table = results.without_tuning(cell_key, table)
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
     table = table.drop_columns(VARIANT)
-    if floor is not None and cell_key.method == results.baseline:
-        return floor.replace_scores(table, variant.tokens, variant.scope, metrics)
+    if chance is not None and cell_key.method == results.baseline:
+        return chance.replace_scores(table, variant.tokens, variant.scope, metrics)
     return table
 
 

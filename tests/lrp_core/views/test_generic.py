@@ -185,7 +185,7 @@ def test_loading_says_the_way_out_and_takes_it(tmp_path):
 
 REFUSED = {
     "t5 models are encoder-decoders, which the family 'generic' does not support": ("t5", {}),
-    "EsmForMaskedLM gives other logits for embeddings than for their tokens": (
+    "EsmForMaskedLM gives other logits for the embeddings of tokens than for the tokens": (
         "esm",
         {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},
     ),
