@@ -1,4 +1,4 @@
-"""Keeps keys, tokens and passwords of the environment out of stored and printed texts."""
+"""Keys, tokens and passwords of the environment, which nothing that is kept may hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The work of a backward pass: the number of its operations, and the bytes that they read and write.
+"""Work of a backward pass on any machine: its operations, and the bytes that they read and write.
 
-Work is the same on every machine. If two methods do the same work in different times, the machine makes the difference,
-or the cost of starting an operation.
+Two methods that do the same work and differ in time tell of the machine, or of what calling an operation costs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 @dataclass
 class Counted:
-    """Counts of work. `product_bytes` are the bytes of matrix products, which every rule needs."""
+    """`product_bytes` are those of matrix products, which no rule can spare."""
 
     operations: float = 0.0
     moved_bytes: int = 0
@@ -25,7 +24,7 @@ class Counted:
 
 
 class Counting(TorchDispatchMode):
-    """Counts what is computed inside the `with`. Views of a tensor, such as transposes, count as no work."""
+    """Counts what is computed inside the `with`; operations that only look at their input differently are free."""
 
     def __init__(self) -> None:
         super().__init__()

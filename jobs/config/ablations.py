@@ -1,4 +1,4 @@
-"""The block `ablations:`: answers after prompts without some of their sources, by which methods are judged."""
+"""The block `ablations:`, answers after prompts without some of their sources, and methods judged by them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ AblationWay = Literal["remove", "cut", "mask", "zero", "delete"]
 
 
 class AblationsConfig(PartOfRun):
-    """Ablation of sources, at the first precision of each model and task that explains whole answers."""
+    """Answers without some of their sources, at the first precision of each model and task that explains answers."""
 
     tasks: Names | None = None
-    """tasks whose sources are ablated; null: all that explain whole answers"""
+    """null: all that explain whole answers"""
     models: Names | None = None
-    """models that are run on ablated prompts, by name; null: all"""
+    """by name; null: all"""
     methods: Names | None = None
-    """methods that are judged; null: all that explain answers"""
+    """null: all that say something of an answer"""
     ways: tuple[AblationWay, ...] = Field(default=("remove",), min_length=1)
-    """How a unit is ablated: the prompt is written again without it (remove), its keys are hidden from every query in
-    every layer while positions stay (cut), each of its tokens is replaced by a mask token (mask; masked encoders), the
-    embeddings of its tokens are set to 0 (zero), or its tokens are deleted (delete)."""
+    """How a unit goes: the prompt is written again without it (remove), its keys are hidden from every query in every
+    layer and positions stay (cut), a mask token takes the place of each of its tokens (mask, masked encoders), their
+    embeddings are zero (zero), or their ids are deleted (delete)."""
     samples: AtLeast1 | None = 100
-    """samples of a task, drawn at random, the same for all methods; null: all"""
+    """of a task, drawn at random, the same for all methods; null: all"""
     fit: AtLeast1 = 128
-    """most ablated prompts of a sample that methods are fitted to; smaller budgets take the first of them"""
+    """masks that methods may be fitted to, of prompts with many units; smaller budgets are the first of them"""
     judge: AtLeast1 = 64
-    """ablated prompts of a sample by which methods are judged"""
+    """masks that methods are judged by"""
     shapley: AtLeast0 = 128
-    """sets of units that are ablated for Shapley values, if a method computes them"""
+    """sets of units for Shapley values, which are run where a method asks for them"""
     shown: AtLeast0 = 12
-    """samples of a task whose answers the report shows, explained sentence by sentence"""
+    """samples of a task whose answer is explained sentence by sentence, which the report shows"""
     pool: Literal["sum", "mean", "max"] = "sum"
-    """how the relevance of a unit's tokens is pooled into that of the unit"""
+    """how the relevance of a unit is made of that of its tokens"""

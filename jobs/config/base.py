@@ -1,4 +1,4 @@
-"""The base classes of the records of a configuration, and types of values that several of them share."""
+"""The base classes of every record of a configuration, and the types of values that several records share."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from lrp_core.records.types import nearest
 
 
 class Frozen(BaseModel):
-    """A section of the configuration: immutable, an unknown key is an error, the string below a field documents it."""
+    """A record that never changes; an unknown key is an error. The text below a field documents it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PartOfRun(Frozen):
-    """A section that may apply to only some of the run's tasks, models or methods: those of its lists; null: all."""
+    """A record about a part of the run: its lists `tasks`, `models` and `methods` name that part; null means all."""
 
     @model_validator(mode="after")
     def _names_some(self) -> Self:
-        """Raise ValueError for an empty list, which would apply to nothing."""
         for kind in ("tasks", "models", "methods"):
             if self.names(kind) == ():
                 raise ValueError(f"`{kind}` is empty: leave it out to take all, or leave out the block that it is in")
         return self
 
     def names(self, kind: str) -> tuple[str, ...] | None:
-        """The section's list `kind` ("tasks", "models" or "methods"); None if it is null or there is no such key."""
-        names: tuple[str, ...] | None = vars(self).get(kind)
-        return names
+        """The list `kind`: "tasks", "models" or "methods". None where it is null or the record has no such key."""
+        return dict(self).get(kind)
 
     def takes(self, **named: str) -> bool:
-        """True if the section applies to the named task, model and method, as in `takes(task="qa", model="bert")`."""
+        """True where the record concerns the task, model and method named, as in `takes(task="qa", model="bert")`."""
         for kind, name in named.items():
             names = self.names(f"{kind}s")
             if names is not None and name not in names:
@@ -42,9 +40,9 @@ class PartOfRun(Frozen):
 
 
 def section_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """(section class within the type of a field, path from the field's key to it: "", "[]" or ".NAME").
+    """The record within the type of a field, and the path from the key to it: "", "[]" (list) or ".NAME" (mapping).
 
-    "[]" stands for a list of sections, ".NAME" for a mapping to them. (None, "") for types without a section.
+    None and "" for types without a record, as `tuple[str, ...]`.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
@@ -57,7 +55,6 @@ def section_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
 
 
 def _explanation(value: str) -> str:
-    """`value` unchanged. Raises ValueError, with the nearest name, if it is no explanation."""
     if value not in EXPLAINED:
         raise ValueError(f"no explanation {value!r}{nearest(value, EXPLAINED)}")
     return value

@@ -1,4 +1,4 @@
-"""The block `controls:`, tests of whether relevance depends on the model at all."""
+"""The block `controls:`, tests that explanations are about the model at all."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from jobs.config.base import AtLeast1, Explanation, Names, PartOfRun
 
 
 class ControlsConfig(PartOfRun):
-    """Controls of methods, at the first precision of each model and task. Planted methods are controlled too."""
+    """Controls of methods, at the first precision of each model and task. Planted methods are always among them."""
 
     tasks: Names | None = None
-    """tasks with controls; null: all"""
+    """null: all"""
     models: Names | None = None
-    """models with controls, by name; null: all"""
+    """by name; null: all"""
     methods: Names | None = None
-    """methods that are controlled; null: all"""
+    """null: all"""
     explanation: Explanation | None = None
-    """explanation that is controlled; null: the first of the run's that every sample has"""
+    """null: the first of the run's that every sample has"""
     samples: AtLeast1 = 30
-    """samples of a task, drawn at random, the same for all methods"""
+    """of a task, drawn at random, the same for all methods"""
     depths: AtLeast1 | None = None
-    """number of depths to which weights are randomised, spread evenly from the head alone to all; null: every depth"""
+    """at how many depths of randomised weights, evenly from the head to the embeddings, which always are; null: all"""

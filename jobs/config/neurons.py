@@ -1,4 +1,4 @@
-"""The block `neurons:`: relevance of neurons, their ablation, and their max-activating examples in a corpus."""
+"""The `neurons:` block: relevance of neurons, their ablation, and the texts in which they are most active."""
 
 from __future__ import annotations
 
@@ -10,75 +10,74 @@ from evaluation.benchmark.contexts import LENGTH
 from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun
 from jobs.config.models import Name
 
-MOST = 50  # neurons that are stored for each sample, the most relevant ones
+MOST = 50  # neurons of a sample that are kept
 NeuronCount = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class KnockoutConfig(PartOfRun):
-    """Ablation of neurons: the explained number without the n most relevant neurons of each method."""
+    """Knock-outs: the explained number without the first n neurons of each ranking."""
 
     tasks: Names | None = None
-    """tasks with ablations, of those in `neurons.tasks`; null: all"""
+    """of those whose neurons are kept; null: all"""
     models: Names | None = None
-    """models whose neurons are ablated, by name; null: all"""
+    """by name; null: all"""
     methods: Names | None = None
-    """methods by whose relevance neurons are ranked; null: all with relevance of neurons"""
+    """whose rankings; null: all that are kept"""
     explanation: Explanation | None = None
-    """explanation by which neurons are ranked; null: the first that is computed"""
+    """null: the first that is computed"""
     value: Literal["zero", "mean"] = "zero"
-    """activation that an ablated neuron gets: 0, or its mean over the tokens of the corpus"""
+    """What stands in place of a neuron that goes; mean: its own over the tokens of the corpus."""
     counts: tuple[NeuronCount, ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
-    """How many of the most relevant neurons are ablated; each number is a point of the curve."""
+    """How many of the first neurons go, a point of the curve each."""
 
 
 class CorpusConfig(PartOfRun):
-    """The corpus in which each neuron's max-activating examples are searched (AttnLRP 4.3)."""
+    """Texts in which the contexts are looked for in which each neuron is most active (AttnLRP 4.3)."""
 
     name: Name = "corpus"
-    """name of the corpus in folders and tables"""
+    """what folders and tables call it"""
     source: str
-    """source of the texts: text (one text a line), samples (a column of a table), wikitext, squad, ..."""
+    """of the texts: text (a text a line), samples (a column of a table), wikitext, squad, ..."""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout, or its URL, as for tasks"""
+    """a file, a folder or a pattern of files in the published layout; or its URL, as of tasks"""
     hub: str | None = None
-    """data set on the hub, which is read if `path` is not given"""
+    """a data set on the hub, when `path` is not given"""
     subset: str | None = None
-    """subset of the data set on the hub; null: the published one"""
+    """of the data set on the hub; null: the published one"""
     split: str | None = None
-    """split of the data set on the hub; null: the published one"""
+    """likewise"""
     revision: str | None = None
-    """revision of the data set on the hub"""
+    """of the data set on the hub"""
     sha256: str | None = None
-    """sha256 that the files at `path` must have"""
+    """of the files at `path`"""
     column: str = "text"
-    """column with the texts, in tables and data sets"""
+    """of tables and data sets, where the texts are"""
     limit: AtLeast1 | None = None
-    """number of texts, the first ones; for the demo source, how many to generate"""
+    """texts, the first; for the demo source, how many to generate"""
     tokens: int = Field(default=LENGTH, ge=8)
-    """tokens of a passage; longer texts are cut into several passages"""
+    """of a context; longer texts are several"""
     top: int = Field(default=10, ge=1, le=1000)
-    """max-activating examples that are stored for each neuron"""
+    """contexts of a neuron that are kept"""
     models: Names | None = None
-    """models that read the corpus, by name; null: all that read texts and whose family describes its neurons"""
+    """by name; null: all that read texts and whose neurons are described"""
     explain: str | None = "attnlrp"
-    """Gradient method that explains the max-activating examples of neurons; null: none."""
+    """The gradient method by which the first contexts of neurons are explained; null: none."""
     ranks: NeuronCount = 10
-    """How many neurons of a sample, the most relevant by each method, have their examples explained."""
+    """How many of a sample's neurons, the first of each method that keeps them, have their contexts explained."""
 
 
 class NeuronsConfig(Frozen):
     """Neurons of feed-forward layers, at the first precision of each model and task (AttnLRP 3.4 and 4.3)."""
 
     tasks: dict[str, int | None] = Field(default_factory=dict)
-    """task -> number of samples with relevance of neurons, drawn at random, the same for all methods; null: all"""
+    """task -> samples, drawn at random, the same for all methods; null: every sample"""
     knockout: KnockoutConfig | None = KnockoutConfig()
-    """ablation of neurons; null: none"""
+    """null: none"""
     corpus: CorpusConfig | None = None
-    """corpus of max-activating examples; null: none are searched"""
+    """null: it is not looked for what neurons answer to"""
 
     @model_validator(mode="after")
     def _means(self) -> NeuronsConfig:
-        """Raise ValueError if ablation by mean activations is asked for without a corpus to take them from."""
         if self.knockout is not None and self.knockout.value == "mean" and self.corpus is None:
-            raise ValueError("knockout.value: mean activations are taken over a corpus: set `neurons.corpus`, or zero")
+            raise ValueError("knockout.value: the mean of a neuron is that over a corpus: set `neurons.corpus`")
         return self

@@ -1,4 +1,4 @@
-"""The settings of a run as pydantic records, which YAML files and ``--set`` fill in and the root keeps.
+"""The settings of a run: what the YAML files, ``--set`` and the run record share.
 
 A configuration is data only: no field can name code to run, a folder outside ``root`` to write to, or a credential.
 """
@@ -29,15 +29,14 @@ from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.records.explained import LINEAR
 
-Sizes = dict[str, int | None]  # task -> number of samples; None: all of them
-#: Keys that ask for relevance finer than that of tokens, each for a number of samples by task.
+Sizes = dict[str, int | None]
+#: Keys under which relevance beside that of tokens is kept, for so many samples of a task.
 FINER_KEYS = ("heads", "layers", "labels", "neurons")
 
 
 def _root(value: str) -> str:
-    """`value` unchanged. Raises ValueError for a URL of an unsupported scheme, or with a user or password in it."""
     if re.match(r"[a-z0-9]+://[^/]*@", value):
-        raise ValueError("the URL of the root contains credentials: set them in the environment instead")
+        raise ValueError("credentials belong in the environment, not in the root")
     scheme, separator, _ = value.partition("://")
     if separator and scheme not in ("file", "s3", "gs"):
         raise ValueError(f"{scheme}:// is not supported; use a path, file://, s3:// or gs://")
@@ -45,204 +44,201 @@ def _root(value: str) -> str:
 
 
 class TaskConfig(Frozen):
-    """A task of the run: the source of its samples, and how their evidence is found."""
+    """The source of the samples of a task, and how their evidence is found."""
 
     source: str
-    """source of the samples: published data, "demo", or "samples" for a file of your own; see `closelook tasks`"""
+    """of the tasks' records: published data, "demo", or "samples", a file of the user's own"""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout, or its URL: s3://, gs://, hf://, see `hosts`"""
+    """a file, a folder or a pattern of files in the published layout; or its URL: s3://, gs://, hf://, see `hosts`"""
     hub: str | None = None
-    """data set on the hub, which is read if `path` is not given"""
+    """a data set on the hub, when `path` is not given"""
     revision: str | None = None
-    """revision of the data set on the hub"""
+    """of the data set on the hub"""
     sha256: str | None = None
-    """sha256 that the file at `path` must have"""
+    """of the file at `path`"""
     optional: bool = False
-    """true: leave the task out if `path` does not exist, instead of failing"""
+    """a missing `path` drops the task instead of failing"""
     columns: dict[str, str] = Field(default_factory=dict)
-    """For a file of your own: the file's name for each known column, as {text: review, id: case}."""
+    """Of the user's own file, its name of each known column, as {text: review, id: case}."""
     output: Literal["label", "score"] | None = None
-    """For a file of your own: models give each whole text a label or a score. Rows may lack the true one. null: models
-    predict a word."""
+    """Of the user's own file, where whole texts are judged: what models say of them. Rows may lack a label or score."""
     evidence: bool | None = None
-    """For a file of your own: true if every row has evidence, false to ignore evidence. null: true where a word is
-    predicted, false where `output` is set."""
+    """Of the user's own file: whether all rows have evidence, or (false) none that counts. null: all where a word is
+    predicted, none where `output` is."""
     limit: AtLeast1 | None = None
-    """largest number of samples that are read; for the demo source, how many to generate"""
+    """samples; for the demo source, how many to generate"""
     spacy: Candidates = ()
-    """spaCy models, or paths of them, that find evidence by parsing; the first that loads is used"""
+    """spaCy models that find evidence by parse, or a path; the first that loads is used"""
     coref: str | None = None
-    """fastcoref model that finds evidence by coreference"""
+    """a fastcoref model"""
     truncate: bool = False
-    """true: cut a text that is too long around its evidence, instead of rejecting it"""
+    """cut the context of a text that is too long around its evidence, rather than reject it"""
     balance: bool = False
-    """draw samples in the singular with replacement until there are as many as in the plural, as NormXLogit does"""
+    """draw singulars with replacement until there are as many as plurals, as NormXLogit does"""
     first_piece: bool = False
-    """true: if an evidence word is several tokens, only the first is evidence, as in NormXLogit"""
+    """of an evidence word that is several tokens only the first counts, as in NormXLogit"""
     tokens: AtLeast1 | None = None
-    """for texts without a slot: how many tokens of a text are read; null: as the task says"""
+    """how much of a text is read that has no slot; null: the task's own"""
     explains: Literal["prediction", "true"] | None = None
-    """for texts without a slot, the target: the token that the model predicts next, or the true one of the text"""
+    """there: the model's own next token, or the one that follows"""
     words: Words | None = None
-    """first_difference: targets of causal models may be several tokens; all: the task explains whole answers"""
+    """first_difference: a causal model may be asked for words of several tokens; all: for whole answers"""
     units: UnitKind | None = None
-    """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
-    sources that the samples name, or else sentences."""
+    """Of whole answers, the parts of a prompt that may go: word, sentence, passage or turn; null: what the samples
+    name, their sources, or else sentences."""
 
 
 class PruneConfig(PartOfRun):
-    """Head pruning: curves of accuracy as heads are removed, at the first precision of each model and task."""
+    """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: Names | None = None
-    """tasks with pruning curves; null: all that `heads` names"""
+    """null: all that `heads` names"""
     models: Names | None = None
-    """models with pruning curves, by name; null: all"""
+    """by name; null: all"""
     methods: Names | None = None
-    """methods by whose relevance heads are ordered; null: all that give relevance of heads"""
+    """null: all that give relevance of heads"""
     poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
-    """How a head's relevance is pooled into one number (Close Look, figure 3)."""
+    """How a head's relevance becomes one number (Close Look, figure 3)."""
     orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
-    """which heads are removed first: the least or the most relevant"""
+    """which heads go first"""
     random_runs: AtLeast0 = 10
-    """number of curves that remove heads in random order, to compare with"""
+    """curves of heads in random order, to compare with"""
     step: AtLeast1 = 1
-    """heads removed from one point of a curve to the next"""
+    """heads removed at a time"""
 
 
 class BenchConfig(Frozen):
-    """The benchmark of table 8 on the models of the run: the cost of a sample's backward pass (Close Look 5.4)."""
+    """Table 8 for the models of the run: the cost of the backward pass of a sample (Close Look 5.4)."""
 
     task: Name
-    """task whose samples are timed; if left out, the first task of the run"""
+    """where none is given: the first of the run"""
     samples: AtLeast1 = 1000
-    """how many samples, the first of the task, are timed"""
+    """the first of the task"""
 
 
 class ReportConfig(Frozen):
     """The contents of the report beyond its tables."""
 
     samples: AtLeast0 = 12
-    """how many samples of each task the report shows with heatmaps"""
+    """heatmaps per task"""
     resamples: AtLeast0 = 1000
-    """how many resamples the bootstrap draws"""
+    """of the bootstrap"""
     close_look: bool = False
-    """true: Markdown and LaTeX show the paper's numbers too; pages and CSV always do"""
+    """the paper's numbers in Markdown and LaTeX too; pages and CSV always have them"""
 
 
 class NodesConfig(Frozen):
     """`count` nodes of a kind that an autoscaling cluster can start."""
 
     count: AtLeast1 = 1
-    """number of such nodes"""
+    """how many such nodes"""
     gpus: float = Field(default=0, ge=0)
-    """GPUs of one node"""
+    """of one node"""
     cpus: float = Field(default=1, ge=0)
-    """CPUs of one node"""
+    """of one node"""
     labels: dict[str, str] = Field(default_factory=dict)
-    """labels of the node, which models and precisions may ask for"""
+    """of the node, which models and precisions may ask for"""
     tflops: dict[Dtype, PositiveFloat] = Field(default_factory=dict)
-    """TFLOP/s of one GPU by precision, for `closelook plan`; a missing one is assumed"""
+    """one GPU's, where plans should not assume them"""
 
 
 class RayConfig(Frozen):
-    """The use of Ray. No setting of this block changes a number."""
+    """The use of Ray; nothing here changes a number."""
 
     address: str | None = None
-    """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
+    """null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
     nodes: tuple[NodesConfig, ...] | None = None
-    """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
+    """what an autoscaling cluster may grow to; null: what it shows"""
     precisions: dict[Dtype, dict[str, str]] = Field(default_factory=dict)
-    """precision -> labels that its nodes need in addition to the model's, as float64: {float64: fast}"""
+    """precision -> labels of the nodes that it needs beside the model's, as float64: {float64: fast}"""
     max_models: AtLeast1 | None = None
-    """how many models are computed at once; null: as many as fit"""
+    """at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
-    """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
+    """seconds that a batch may take: then its process ends, and its rows run one by one"""
 
     def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Sorted (label, value) pairs that nodes must have to run workers in these precisions."""
+        """Labels, with values, of nodes where workers run in these precisions."""
         labels = [labels.items() for dtype, labels in self.precisions.items() if dtype in set(dtypes)]
         return tuple(sorted(set(chain.from_iterable(labels))))
 
 
 class Settings(Frozen):
-    """All settings of a run."""
+    """A whole run. Order matters in `models`: they start in this order."""
 
     name: Name
-    """name of the run in reports and plans"""
+    """what reports and plans call the run"""
     root: Annotated[str, AfterValidator(_root)]
-    """where everything is stored: a folder, s3:// or gs://"""
+    """where everything is kept: a folder, s3:// or gs://"""
     data: str | None = None
-    """folder of published data, which replaces {data} in the file's paths"""
+    """fills in {data} in paths of the file"""
     assets: str | None = None
-    """folder of tokenizers and parsers, which replaces {assets} in the file's paths"""
+    """fills in {assets} there, the place of tokenizers and parsers"""
     left_out: tuple[str, ...] = ()
-    """settings of the file that were dropped because their data is missing; filled in when the file is read"""
+    """what of the file needs data that is not there; filled in when it is read"""
     seed: AtLeast0 = 0
-    """seed of random weights, draws of samples and random relevance"""
+    """of random weights, draws of samples and random relevance"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: GPUs if the cluster has any"""
+    """auto: a GPU where there is one"""
     hosts: Names = ()
-    """web servers from which http:// and https:// paths may be downloaded"""
+    """web servers from which files may be downloaded that paths name by http:// or https://"""
     tasks: dict[Name, TaskConfig]
-    """Tasks by name: a name of `closelook tasks` or, with `source: samples`, a name of your own."""
+    """What is predicted, by names of `closelook tasks` or, with source samples, of your own."""
     models: tuple[ModelConfig, ...] = Field(min_length=1)
-    """models to explain; they are started in this order"""
+    """they start in this order"""
     methods: tuple[MethodConfig, ...] = Field(min_length=1)
-    """Methods, each as NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}."""
+    """NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}."""
     explanations: tuple[Explanation, ...] = LINEAR
-    """numbers to explain: contrastive (target minus foil), target or log_prob"""
+    """contrastive (target minus foil), target or log_prob"""
     embeddings: tuple[Embedding, ...] = ("full", "partial")
-    """Relevance of the whole input of the first layer (full), or of word embeddings without positions (partial)."""
+    """Whose relevance: with positions and segments, or words alone."""
     heads: Sizes | None = None
-    """task -> number of samples with relevance of heads, by which heads are pruned; null: all"""
+    """task -> size of the pruning subset; null: every sample"""
     layers: Sizes | None = None
-    """task -> number of samples with relevance by layer; null: all"""
+    """task -> samples of which relevance by layer is kept; null: every one"""
     labels: Sizes | None = None
-    """task of classifiers -> number of samples with relevance for every label; null: all"""
+    """Task -> samples of which relevance for every label of classifiers is kept; null: every one."""
     neurons: NeuronsConfig | None = None
-    """relevance of neurons; null: none"""
+    """null: no relevance of neurons"""
     prune: PruneConfig | None = None
-    """head pruning; null: none"""
+    """null: no pruning"""
     composites: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """composites of your own by name, each with a rule, or a list of rules to choose from, for each group of layers"""
+    """a rule for each group of layers, or a list of them"""
     select: SelectConfig | None = None
-    """choice among the values that `methods` lists for an option; null: no option may have a list"""
+    """chooses among the options that `methods` lists; without lists, nothing"""
     perturb: PerturbConfig | None = None
-    """deletion and insertion curves; null: none"""
+    """null: no curves of perturbed inputs"""
     ablations: AblationsConfig | None = None
-    """answers after prompts without some of their sources; null: none"""
+    """null: no prompts without some of their sources"""
     controls: ControlsConfig | None = None
-    """controls of methods; null: none"""
+    """null: methods are held against no controls"""
     bench: BenchConfig | None = None
-    """benchmark of the backward pass; null: none"""
+    """null: nothing is benchmarked"""
     report: ReportConfig = ReportConfig()
-    """contents of the report beyond its tables"""
+    """what the report shows beyond its tables"""
     ray: RayConfig = RayConfig()
-    """use of Ray; changes no number"""
+    """how to use Ray; nothing there changes a number"""
     token_budget: AtLeast1 = 4096
-    """largest number of tokens in a batch, padding included"""
+    """tokens of a batch, padding included"""
     shard_rows: AtLeast1 = 512
-    """rows of a shard; a worker that is killed loses no more than one shard"""
+    """rows of one file, which is what a killed worker loses at most"""
     max_attempts: AtLeast1 = 3
-    """how many workers may die in a batch before its rows are computed one by one"""
+    """deaths of a worker in one batch before its rows run one by one"""
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
-    """A cell is complete if at most this share of its rows, or at most three rows, could not be explained."""
+    """A cell is complete while no more than this share of its rows, or no more than three, failed while being
+    explained."""
     byte_budget: AtLeast1 | None = None
-    """bytes of working memory for ALTI; null: what the device has free"""
+    """working memory of ALTI; null: what the device has free"""
     _lacking: Names = ()
 
     @property
     def lacking(self) -> Names:
-        """Names of methods, tasks and families of the kept configuration that no installed package defines.
-
-        Their settings were removed from this configuration. Empty unless `without` made it.
-        """
+        """Records that the configuration of a root names and no installed package brings; its keys are without them."""
         return self._lacking
 
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, raw: Any) -> Any:
-        """The raw keys with named composites written out, and the first task for a `bench` that names none."""
+        """Raw keys with composites in place of their names, and with a task for the benchmark where none is named."""
         if not isinstance(raw, dict):
             return raw
         raw = composed(raw)
@@ -253,18 +249,17 @@ class Settings(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise ValueError for duplicate names, and for names of tasks or paths that are missing."""
         _check_unique("models", [model.name for model in self.models])
         for listed in (self.methods, *(model.methods or () for model in self.models)):
             _check_unique("methods", [method.name for method in listed])
         methods: dict[str, MethodConfig] = {}
         for method in self._all_methods():
             if methods.setdefault(method.name, method) != method:
-                raise ValueError(f"two different methods are named {method.name!r}: give each a name of its own")
+                raise ValueError(f"two methods are named {method.name!r} and differ; names are unique")
         for name, settings in self.tasks.items():
             source = known_sources().get(settings.source)
             if isinstance(source, Source) and source.is_users and settings.path is None:
-                raise ValueError(f"config key 'tasks.{name}.path': set it to the file of {source.title}")
+                raise ValueError(f"config key 'tasks.{name}.path': {source.title} need the path of their file")
         for key, tasks in self._tasks_named():
             for task in tasks or ():
                 if task not in self.tasks and task not in known_tasks():
@@ -272,19 +267,19 @@ class Settings(Frozen):
         return self
 
     def _tasks_named(self) -> Iterator[tuple[str, Iterable[str] | None]]:
-        """(config key, names of tasks) for every config key that names tasks of the run."""
+        """(config key, tasks) for every key that names tasks of the run."""
         for model in self.models:
             yield f"models.{model.name}.tasks", model.tasks
-            yield f"models.{model.name}.dtypes", model.dtypes  # a mapping by task
+            yield f"models.{model.name}.dtypes", model.dtypes
         for key in FINER_KEYS:
-            yield key, self.finer(key)  # a mapping by task
+            yield key, self.finer(key)
         for key, part in self.parts():
             yield f"{key}.tasks", part.names("tasks")
         if self.bench is not None:
             yield "bench.task", (self.bench.task,)
 
     def parts(self) -> Iterator[tuple[str, PartOfRun]]:
-        """(config key, section) for every section that may be limited to some tasks, models or methods, and is set."""
+        """(config key, record) for every record that names some of the run's tasks, models or methods."""
         names = ("prune", "perturb", "ablations", "controls")
         parts: dict[str, PartOfRun | None] = {name: getattr(self, name) for name in names}
         if self.neurons is not None:
@@ -294,27 +289,27 @@ class Settings(Frozen):
                 yield key, part
 
     def methods_of(self, model: ModelConfig) -> tuple[MethodConfig, ...]:
-        """The methods for a model: its own list, with bare names looked up among the run's methods, else the run's."""
+        """The methods of one of the run's models."""
         if model.methods is None:
             return self.methods
         of_run = {method.name: method for method in self.methods}
         return tuple(of_run.get(method.name, method) if method.is_bare else method for method in model.methods)
 
     def _all_methods(self) -> Iterator[MethodConfig]:
-        """The methods of the run, then those of each model, repeated where models share them."""
+        """The methods of the run, then those of each model."""
         return chain(self.methods, *map(self.methods_of, self.models))
 
     def every_method(self) -> tuple[MethodConfig, ...]:
-        """Every method of the run once, by name: the run's own, then those that only some models have."""
+        """The methods of the run, then those that only some of its models have."""
         return tuple({method.name: method for method in self._all_methods()}.values())
 
     def finer(self, product: str) -> Sizes:
-        """The number of samples by task (None: all) with the finer relevance `product`, one of FINER_KEYS."""
+        """The number of samples, by task, that keep relevance of `product` beside that of tokens; None is all."""
         asked = getattr(self, product)
         return (asked.tasks if isinstance(asked, NeuronsConfig) else asked) or {}
 
     def task(self, name: str) -> Task:
-        """The record of one of the run's tasks, changed as its settings say. Raises UserError for an unknown source."""
+        """The record of one of the run's tasks, with its options."""
         settings = self.tasks[name]
         record = configured(name, settings.source)
         if record.beginning is not None:
@@ -328,15 +323,15 @@ class Settings(Frozen):
         return record if settings.words is None else replace(record, words=settings.words)
 
     def tasks_for(self, model: ModelConfig) -> list[str]:
-        """The tasks that the configuration gives the model: those that it names, else all of the run."""
+        """The tasks that the configuration gives the model: those it names, else all."""
         return [task for task in self.tasks if model.tasks is None or task in model.tasks]
 
     def benchmark(self) -> BenchConfig:
-        """The settings of the benchmark: those of the run, or the defaults with its first task."""
+        """The settings of `closelook bench`, whether the run benchmarks or not."""
         return self.bench or BenchConfig(task=next(iter(self.tasks)))
 
     def together(self, dtypes: Iterable[str]) -> list[tuple[str, ...]]:
-        """The precisions grouped by the node labels that they need: a group shares workers. On CPUs, one group."""
+        """Groups of precisions that need the same nodes, and so share workers; on CPUs, all of them."""
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for dtype in sorted(set(dtypes)):
             needs = () if self.device == "cpu" else self.ray.needs((dtype,))
@@ -344,15 +339,12 @@ class Settings(Frozen):
         return list(map(tuple, groups.values()))
 
     def pool_name(self, model: ModelConfig, dtypes: Sequence[str]) -> str:
-        """The name, in progress and failures, of the model's workers for these precisions.
-
-        It is the model's name, with the precisions only if the model has other workers for other precisions.
-        """
+        """The name, in progress and failures, of the workers of a model in these precisions: all of them, or some."""
         every = chain.from_iterable(model.dtypes_for(task) for task in self.tasks_for(model))
         return f"{model.name} {'+'.join(dtypes)}" if len(self.together(every)) > 1 else model.name
 
     def model(self, name: str) -> ModelConfig:
-        """The settings of the model with this name. Raises ConfigError, with the nearest name, if there is none."""
+        """The model of this name. Raises ConfigError with the nearest name for an unknown one."""
         models = {model.name: model for model in self.models}
         if name not in models:
             raise ConfigError(f"no model {name!r} in config {self.name!r}{nearest(name, models)}")
@@ -360,7 +352,7 @@ class Settings(Frozen):
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
-    """Raise ValueError if a name occurs twice; `kind` ("models" or "methods") is for the message."""
+    """Raises ValueError for a name that stands twice among the names of models or methods."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two {kind} are named {name!r}: give each a name of its own")
+            raise ValueError(f"two {kind} are named {name!r}; names are unique")

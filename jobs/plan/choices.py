@@ -1,8 +1,7 @@
-"""Choices among the options that a config leaves open by listing several values.
+"""Choices among the options that a config's lists leave open: what is tried, on which samples, under which key.
 
-A choice is made for each model, precision, task and method, by trials on some samples (artifact `trials`, stage
-`select`). The chosen options are part of the keys of cells, so these cells have no key, and are not planned, before the
-choice.
+A choice is made for a model, precision, task and method by the trials' artifact (stage `select`). Cells of later stages
+have what was chosen in their keys; before it is chosen there are none.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ from lrp_core.records.option import plain
 from lrp_core.records.types import Request, UserError
 
 VERSION = 2  # raised when choices change
-CURVES_VERSION = 3  # raised when faithfulness curves change; trials are compared by them
+CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
 
 
 def undecided(choice: Choice) -> str:
-    """A line that says which options are to be chosen, and by which command."""
+    """A line about a method whose cells wait for the choice of its options."""
     return f"{choice}: one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
 
 
 def in_words(options: Mapping[str, Any]) -> str:
-    """Options as text: `name=value`, joined by commas."""
     return ", ".join(f"{name}={plain(value)}" for name, value in options.items())
 
 
 def curve_settings(config: RunConfig) -> PerturbConfig:
-    """The settings of the curves by which trials are compared: `perturb` of the run, or its defaults."""
+    """The settings of the curves by which trials are compared: the run's own."""
     return config.perturb or PerturbConfig()
 
 
@@ -54,10 +52,9 @@ def choice_of(
     reading: Reading,
     ledger: Ledger,
 ) -> Choice:
-    """The choice of `method` among `options`; `requests` are the variants of the method in the run.
+    """The choice of `method` among `options`. `requests` are its variants in the run.
 
-    Raises UserError if the model allows none of the ways to remove tokens, or if all samples would be used to choose
-    and none were left to score.
+    Raises UserError for a model that knows none of the ways to take a token away.
     """
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
@@ -69,9 +66,8 @@ def choice_of(
     if len(rows) == views.rows:
         raise UserError(
             f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
-            f"{method.name}, and none would be left to score it on: set fewer samples"
+            f"{method.name}, and none would be left to score it on: choose by fewer"
         )
-    configured = [method.configured(**chosen).key() for chosen in options]
     key_fields: dict[str, Any] = dict(
         version=[VERSION, CURVES_VERSION],
         schema=titled(TRIALS),
@@ -81,7 +77,7 @@ def choice_of(
         masks=views.masks_digest,
         task=views.task,
         dtype=dtype,
-        methods=configured,
+        methods=[method.configured(**chosen).key() for chosen in options],
         variant=[request.explanation, request.embedding],
         **versions([request.explanation]),
         attention=resolved.config.attn,
@@ -106,7 +102,7 @@ def choice_of(
 
 
 def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
-    """The first of the perturbations `ways` that the model allows. Raises UserError if it allows none."""
+    """The first of these perturbations that the model allows. Raises UserError if it allows none."""
     kind = resolved.kind
     known = [way for way in ways if way in kind.perturbations]
     if not known:
@@ -118,6 +114,5 @@ def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
 
 
 def _compared(requests: Sequence[Request]) -> Request:
-    """The request by whose curves trials are compared: that of the preferred variant (`preferred`)."""
     variant = preferred([(request.explanation, request.embedding) for request in requests])
     return next(request for request in requests if (request.explanation, request.embedding) == variant)

@@ -1,1 +1,1 @@
-"""Memory, precision, copies, clocks and progress of the computations of models."""
+"""Memory, precision, copies and clocks of the devices that models run on."""

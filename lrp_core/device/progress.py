@@ -1,4 +1,4 @@
-"""Reports the progress of methods with many forward passes to a callback of the caller."""
+"""Progress of methods with many forward passes, reported to a caller that watches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Watch = Callable[[int, int], None]  # called with the number of rows that have run, and of all rows
+Watch = Callable[[int, int], None]  # of the forwards' rows that are done, and of all
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
 def watched_by(watch: Watch) -> Iterator[None]:
-    """Inside, a method that runs calls `watch(done, total)` with its numbers of rows.
+    """Inside, `watch` is told how many of how many rows the method in hand has run.
 
     >>> with watched_by(lambda done, total: print(f"{done} of {total}")):
     ...     tell(3, 12)
@@ -28,9 +28,7 @@ def watched_by(watch: Watch) -> Iterator[None]:
 
 @contextmanager
 def part_of_work(number: int, count: int) -> Iterator[None]:
-    """Inside, part `number` of `count` equal parts of the work is done; the watcher gets the numbers of the whole.
-
-    A part that reports nothing counts as one step.
+    """Inside, part `number` of `count` alike parts is worked on: who watches is told of all of them.
 
     >>> with watched_by(lambda done, total: print(f"{done} of {total}")):
     ...     with part_of_work(1, 3):
@@ -44,20 +42,20 @@ def part_of_work(number: int, count: int) -> Iterator[None]:
     if watch is None:
         yield
         return
-    totals: list[int] = []
+    told: list[int] = []
 
     def of_all(done: int, total: int) -> None:
-        totals.append(total)
+        told.append(total)
         watch(number * total + done, count * total)
 
     with watched_by(of_all):
         yield
-    if not totals:
+    if not told:
         watch(number + 1, count)
 
 
 def tell(done: int, total: int) -> None:
-    """Report to the watcher, if there is one, that `done` rows of `total` have run."""
+    """Report that `done` rows of `total` have run; without a watcher nothing happens."""
     watch = _watch.get()
     if watch is not None:
         watch(done, total)

@@ -20,11 +20,11 @@ from lrp_core.views.view import ModelView
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float = 1.0, lowest: float = 0.0
 ) -> Results:
-    """Attention rollout: the readout position's row of the product of all layers' attention maps.
+    """The row of the predicted position, whatever is explained.
 
-    It is the same for all requests. Maps are means over heads, and eager attention computes them. With `lowest` above 0
-    rows are normalised to a sum of 1, as Gildenblat's code does; otherwise they are not (AttnLRP equation 23).
-    Encoder-decoders use `CrossRollout`.
+    Runs the model's eager attention, for its weights. Where the lowest entries are set to 0, rows are brought back to a
+    sum of 1, as Gildenblat's code does; otherwise they are as they come (AttnLRP equation 23). Encoder-decoders have
+    `CrossRollout`, of maps without the identity.
     """
     batch = batch.to(view.device)
     rollout = CrossRollout(view, batch) if isinstance(view, EncoderDecoderView) else Rollout(batch)
@@ -43,56 +43,48 @@ def explain_many(
 
 
 class Rollout:
-    """The product of (A + I) / 2 over the layers so far, [B, T, T]; A is a layer's mean attention map over heads."""
+    """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
 
     def __init__(self, batch: Batch) -> None:
         self.total = torch.eye(batch.input_ids.shape[1])
         self._batch = batch
 
     def mix(self, _: int, step: Tensor, rows_to_one: bool) -> None:
-        """Multiply the product by (A + I) / 2 of the next layer, whose map A is `step` [B, T, T], changed in place.
-
-        With `rows_to_one` each row of A + I is divided by its sum instead of by 2. The layer's number is not needed.
-        """
+        """Multiply by the map `step` [B, T, T] of the next layer, which is changed in place."""
         step.diagonal(dim1=-2, dim2=-1).add_(1)
         step = step.div_(step.sum(-1, keepdim=True)) if rows_to_one else step.mul_(0.5)
         self.total = step @ self.total.to(step)
 
     def parts(self) -> dict[str, Tensor]:
-        """How much of each token is mixed into the readout position [B, T], 0 on padding, as field `tokens`.
-
-        For a span it is the mean over its positions, weighted as its tokens are.
-        """
+        """The rows of the predicted positions, the mean of a span's, as fields of a Relevance."""
         reading = self._batch.reading(self.total.dtype).to(self.total.device)
         row = torch.einsum("bq,bqk->bk", reading, self.total)
         return {"tokens": row.masked_fill(self._batch.attention_mask.to(row.device) == 0, 0)}
 
 
 class CrossRollout:
-    """Rollout of an encoder-decoder: how much of each token is mixed into each decoder token (Chefer et al. 2021, 3).
+    """The mixture of encoder and decoder tokens in each decoder token (Chefer et al. 2021, section 3, and their code).
 
-    `mix` takes the layers in the order of the forward, as maps A that are means over heads. Self-attention adds A R to
-    the stack's R. Cross-attention adds norm(R_qq)^T A norm(R_ii) to R_qi (q: decoder, i: encoder), where norm(R) is
-    I + (R - I) with the rows of R - I divided by their sum (0 for rows that sum to 0), as in their code. Decoder tokens
-    after the readout position are masked, since the transpose would let them in.
+    Layers come in the order of the forward; maps are means over heads, whatever they were weighted with. In a
+    stack's own attention R += A R; where the decoder reads the encoder R_qi += norm(R_qq)^T A norm(R_ii), with
+    norm(R) = I + the rest of R, its rows brought to a sum of 1 (0 where they have none). Decoder tokens behind the
+    prediction, which it cannot see, have no part: the transpose would let them in.
     """
 
     def __init__(self, view: EncoderDecoderView, batch: Batch) -> None:
         rows, width = batch.input_ids.shape
         mixed = torch.zeros(rows, batch.every_id.shape[1] - width, width, dtype=wide_dtype(view.dtype))
         self.mixed = mixed.to(batch.input_ids.device)  # [B, U, T]
-        self.of_encoder = torch.eye(width).to(self.mixed).repeat(rows, 1, 1)
-        self.of_decoder = torch.eye(mixed.shape[1]).to(self.mixed).repeat(rows, 1, 1)
-        self.attended = torch.zeros_like(self.of_decoder)  # of_decoder - I, without the rounding of that subtraction
+        self.of_encoder, self.of_decoder = (
+            torch.eye(size).to(self.mixed).repeat(rows, 1, 1) for size in (width, mixed.shape[1])
+        )
+        self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
         self._batch, self._encoder = batch, view.n_encoder_layers
         self._asking = view.asking(batch, view.n_encoder_layers)[..., None]  # [B, U, 1]
         self._cross = len(view.attentions) - len(view.cross_attentions)
 
     def mix(self, layer: int, step: Tensor, rows_to_one: bool = False) -> None:
-        """Add the next attention layer: its map `step` [B, queries, keys], and its index in `view.attentions`.
-
-        With `rows_to_one` the rows of the map are divided by their sum first.
-        """
+        """`step` [B, queries, keys] is the map of attention `layer`, on the axis of `view.attentions`."""
         if rows_to_one:
             step = step / step.sum(-1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny)
         step = step.to(self.mixed)
@@ -109,7 +101,7 @@ class CrossRollout:
             self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
 
     def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
-        """As `Rollout.parts`, for the fields `tokens` and `decoder_tokens`; `itself` as in :func:`of_itself`."""
+        """As `Rollout.parts`; `itself` as for `of_itself`."""
         batch = self._batch
         reading = batch.reading(self.mixed.dtype)  # [B, U]
         maps = (self.mixed, self.of_decoder, self.attended)
@@ -119,10 +111,9 @@ class CrossRollout:
 
 
 def of_itself(whole: Tensor, attended: Tensor, reading: Tensor, itself: str) -> Tensor:
-    """Choose what the readout positions (`reading` [B, T] > 0) themselves have in the rows [B, T] of a rollout.
+    """Rows [B, T] of a rollout, with the treatment `itself` of readout positions (`reading` [B, T] > 0).
 
-    LEFT_OUT gives them 0, ATTENDED only what attention adds (the rows `attended`), IDENTITY the identity that is added
-    to maps as well (the rows `whole`). Other positions have the same in all three.
+    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in these.
     """
     if itself == LEFT_OUT:
         return whole.masked_fill(reading.to(whole.device) > 0, 0)
@@ -130,7 +121,7 @@ def of_itself(whole: Tensor, attended: Tensor, reading: Tensor, itself: str) -> 
 
 
 def _rows_to_one(maps: Tensor) -> Tensor:
-    """Maps R [B, N, N] as I + (R - I), with each row of R - I divided by its sum (0 for rows that sum to 0)."""
+    """I + what else is in each row of [B, N, N], divided by its sum."""
     identity = torch.eye(maps.shape[1], dtype=maps.dtype, device=maps.device)
     rest = maps - identity
     total = rest.sum(-1, keepdim=True)
@@ -138,10 +129,8 @@ def _rows_to_one(maps: Tensor) -> Tensor:
 
 
 def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
-    """True at the entries of attention maps [B, queries, keys] that are unmasked and belong to a query in `asks`.
-
-    `mask` [B, 1, queries, keys] is the additive mask of the eager kernel (None: nothing is masked), `asks`
-    [B, queries] the queries that count, `weights` [B, H, queries, keys] give the shape and device.
+    """Entries of attention maps [B, queries, keys] that a query, by the mask `asks` [B, queries], may look at, by the
+    additive `mask` of an eager kernel.
     """
     queries = asks.bool().to(weights.device)[:, :, None]
     if mask is None:
@@ -150,10 +139,11 @@ def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
 
 
 def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
-    """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the lowest share `lowest`.
+    """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the share `lowest` from below.
 
-    Both are taken over a sample's `shown` entries; other entries stay. AttnLRP A.1.4 prints the first; Gildenblat's
-    code, which it cites, does the second. Of equal entries the earlier in the map counts as lower.
+    Quantiles and shares are those of a sample's `shown` entries, in causal models those of queries up to the
+    prediction. AttnLRP A.1.4 prints the former; Gildenblat's code, which it cites, does the latter, and ties are then
+    broken by position.
     """
     values = maps.masked_fill(~shown, torch.inf).flatten(1)  # [B, T * T]
     order = values.argsort(dim=1, stable=True)
@@ -167,9 +157,8 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
 
 
 def _quantile(ordered: Tensor, count: Tensor, share: float) -> Tensor:
-    """The quantile `share` of the first `count` [B, 1] values of each sorted row [B, N], interpolated linearly: [B, 1].
-
-    `torch.quantile` takes at most 2^24 values and no half precision.
+    """Of the first `count` [B, 1] of each row [B, N], [B, 1], between neighbours by linear interpolation; torch's own
+    takes no more than 2^24 values and no half precision.
     """
     last = (count - 1).clamp_min(0)
     position = share * last.double()

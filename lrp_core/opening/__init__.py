@@ -1,1 +1,1 @@
-"""Opens models: reads their files and adapters, and makes views of them."""
+"""Opening a model: its files, its adapter, and the view of its kind."""

@@ -1,4 +1,4 @@
-"""The last steps to logits as modules, so that rules can put hooks on them."""
+"""The last steps to logits, as modules, so that rules find them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from torch import Tensor, nn
 
 
 class Readout(nn.Module):
-    """The product of hidden states and rows of the unembedding, as a module, so that rules can put hooks on it."""
+    """The product of the unembedding, as a module, so that rules find it."""
 
     def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Logits [B, C] from states [B, D] and `weight` [C, D]; or [B, C, ...] from [B, ..., D] and weights [B, C, D].
-
-        `bias` is [C] or [B, C].
-        """
+        """[B, C] of states [B, D] by `weight` [C, D]; or [B, C, ...] of [B, ..., D], each by a weight of [B, C, D]."""
         if weight.dim() == 2:
             logits = state @ weight.T
             return logits if bias is None else logits + bias
@@ -22,7 +19,7 @@ class Readout(nn.Module):
 
 
 class SoftCap(nn.Module):
-    """The soft cap of Gemma 2: cap * tanh(z / cap), about z for small z and never beyond the cap."""
+    """cap * tanh(z / cap), elementwise: z where it is small, never beyond the cap (Gemma 2)."""
 
     def __init__(self, cap: float) -> None:
         super().__init__()

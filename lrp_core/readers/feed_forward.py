@@ -1,9 +1,9 @@
 """Access to the neurons of feed-forward layers: the input of the down projection of an MLP, or of each expert.
 
-For an MLP a hook on the down projection sees them. The experts of a mixture are one module that calls no module for its
-down projections. So another kernel is registered for experts: it computes the same as transformers' eager code, in the
-same order, and calls visitors with the input of each down projection. On a GPU all experts run at once: one after the
-other, the CPU would have to wait for the GPU in every layer.
+MLPs are modules, whose inputs a hook can see. The experts of a mixture are one module, and transformers' kernels pass
+from their activation to their output without a module between. So for experts that are looked at a kernel is registered
+that computes what transformers' eager code does, in its order, and shows what enters each down projection. On
+other devices than the CPU all experts run at once: one after the other, the host would wait in every layer.
 """
 
 from __future__ import annotations
@@ -26,32 +26,29 @@ from lrp_core.parts.block import BlockView, FeedForward
 
 @dataclass(frozen=True)
 class Passing:
-    """Describes the layout of activations x that a visitor gets, for neurons that every token has.
+    """Neurons that every token has: [B, T, F], or [B * T, F] in families that flatten batches."""
 
-    x is [B, T, F], or [B * T, F] in families that flatten batches. Subclasses describe experts.
-    """
-
-    part: FeedForward  # the part that has the neurons
-    count: int  # the number of tokens B * T, padding included
+    part: FeedForward
+    count: int  # of tokens of the flattened batch, padding included
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """x as [B, T, F], with `shape` [B, T]; 0 for tokens that were not sent to this part."""
+        """The passing values as [B, T, F], of a batch of the `shape` [B, T]; 0 for tokens that were not sent here."""
         return x.view(*shape, -1)
 
     def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        """The inverse of `spread`: from [B, T, F] to the layout of `like`, the x that the visitor got."""
+        """Spread values [B, T, F] as they pass, in the form of `like`."""
         return x.view_as(like)
 
     def there(self, mask: Tensor) -> Tensor:
-        """True for the tokens of `mask` [B, T] that were sent to this part."""
+        """Those tokens of a `mask` [B, T] that were sent here, bool."""
         return mask.bool()
 
 
 @dataclass(frozen=True)
 class PassingTokens(Passing):
-    """Activations [n, F] of an expert, for the n tokens that were sent to it."""
+    """Neurons of an expert for the n tokens that were sent to it, [n, F]."""
 
-    tokens: Tensor  # [n], their indices in the flattened batch
+    tokens: Tensor  # [n], of the flattened batch
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         x = x.new_zeros(self.count, x.shape[-1]).index_add(0, self.tokens, x)
@@ -68,17 +65,17 @@ class PassingTokens(Passing):
 
 @dataclass(frozen=True)
 class PassingRows(Passing):
-    """Activations [S, F] of all experts together; the visitor is called for the rows of one of them."""
+    """Neurons of an expert, numbered `expert`, among the rows of all experts, [S, F]."""
 
-    expert: int  # the number of this expert
-    rows: ExpertRows  # which expert and token each row belongs to
+    expert: int
+    rows: ExpertRows
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         sent, row = self.rows.of_expert(self.expert)
         return x[row].masked_fill(~sent[:, None], 0).view(*shape, -1)
 
     def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        """`like` with the rows of this expert replaced by those of x [B, T, F]."""
+        """`like` with the rows of this expert replaced."""
         of_expert = self.rows.chosen[self.rows.tokens, self.rows.ranks] == self.expert
         return torch.where(of_expert[:, None], x.flatten(0, 1)[self.rows.tokens], like)
 
@@ -88,9 +85,9 @@ class PassingRows(Passing):
 
 
 def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
-    """For each expert, the row and column indices at which `chosen` [M, N] has its number, in row-major order.
+    """The positions of each expert's number in `chosen` [M, N], as indices of both axes, in order.
 
-    For tensors on the CPU: the sizes depend on values, so a GPU would have to be waited for.
+    How often each is chosen decides shapes, so this is for the CPU: a device would be waited for.
     """
     flat = chosen.flatten()
     counts = (flat == torch.arange(experts, device=flat.device)[:, None]).sum(1).tolist()
@@ -98,7 +95,7 @@ def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
     return [(entries // chosen.shape[1], entries % chosen.shape[1]) for entries in by_expert]
 
 
-#: A visitor: called with the input x of a down projection and its layout; may return another input, or None to keep x.
+#: Sees the inputs of a down projection, in one of the forms of `Passing`, and may give others in their place.
 Visit = Callable[[Tensor, Passing], Tensor | None]
 
 _OPEN = "closelook_open"
@@ -106,9 +103,9 @@ _visits: WeakKeyDictionary[nn.Module, list[Visit]] = WeakKeyDictionary()
 
 
 def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """The output [N, D] of experts for states [N, D], from the `chosen` experts [N, k] and their `weights` [N, k].
+    """The joint output [N, D] of experts for states [N, D], those `chosen` [N, k] with their `weights` [N, k].
 
-    Calls the visitors of the module for every expert, also for those that no token was sent to.
+    Experts that no token was sent to are visited, too.
     """
     if states.device.type != "cpu":
         return _open_experts_at_once(module, states, chosen, weights)
@@ -127,7 +124,7 @@ def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) 
 
 
 def _open_experts_at_once(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """As `_open_experts`, up to rounding, for a GPU: nothing waits to learn how many tokens an expert has."""
+    """As `_open_experts`, up to rounding, for a device: the host does not wait for how many tokens an expert has."""
     rows = ExpertRows.of(chosen, len(module.down_proj))
     gate, up = rows.product(states[rows.tokens], module.gate_up_proj).chunk(2, dim=-1)
     x = module.act_fn(gate) * up  # [S, F]
@@ -146,10 +143,7 @@ ExpertsInterface.register(_OPEN, _open_experts)
 
 @contextmanager
 def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
-    """Inside, every forward calls `visit(x, passing)` once for each part of the block that has neurons.
-
-    x is the input of its down projection, `passing` the layout of x; a tensor that `visit` returns replaces x.
-    """
+    """Inside, `visit` sees what enters each down projection of the block, once a forward."""
     with ExitStack() as undo:
         for part in block.feed_forwards:
             if part.expert is None:
@@ -162,10 +156,7 @@ def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
 
 @contextmanager
 def _opened(experts: Any, visit: Visit) -> Iterator[None]:
-    """Inside, experts run the kernel that calls visitors, and `visit` is one of them.
-
-    They read the choice of kernel from a copy of their config, since they share the original with the model.
-    """
+    """Experts read the choice of their kernel in a config of their own, since they share theirs with the model."""
     outer, config = _visits.get(experts, []), experts.config
     _visits[experts] = [*outer, visit]
     experts.config = copy.copy(config)
@@ -181,7 +172,6 @@ def _opened(experts: Any, visit: Visit) -> Iterator[None]:
 
 
 def _seen(_: nn.Module, args: tuple[Any, ...], *, part: FeedForward, visit: Visit) -> tuple[Any, ...] | None:
-    """Forward pre-hook of a down projection: calls `visit` with its input, and replaces it by what that returns."""
     x, *rest = args
     changed = visit(x, Passing(part, x.shape[:-1].numel()))
     return None if changed is None else (changed, *rest)

@@ -1,4 +1,4 @@
-"""Random samples for a model, as view rows."""
+"""Random samples of a model, as view rows: tokens, pictures, labels, and what a decoder has seen."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import torch
 from lrp_core.views.images import ImageView
 from lrp_core.views.view import ModelView
 
-LENGTHS = (7, 4, 10)  # the numbers of tokens of the samples
-_FIRST = 3  # lower ids are special tokens in most vocabularies
+LENGTHS = (7, 4, 10)  # tokens of the samples
+_FIRST = 3  # ids below are special in most vocabularies
 _SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start")
 
 Row = dict[str, Any]
 
 
 def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Row]:
-    """A view row for each of `lengths`, of random ordinary tokens; for a model of images, of random pixels.
+    """A row for each length, of ordinary tokens; of a model of images as many rows, of random pixels.
 
-    The readout position is the last token of causal models, a token inside for masked models, and the token that the
-    head reads for classifiers. In encoder-decoders it is the last token of the decoder's text: the start token and, in
-    the n-th row, n - 1 more.
+    Causal models predict after the last token, masked ones inside, encoder-decoders after what the decoder has seen
+    (the start token, and as many others as there are rows before), classifiers where their head reads.
     """
     if isinstance(view, ImageView):
         return _pictures(view, len(lengths), seed)
@@ -43,20 +42,16 @@ def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0
 
 
 def beginning(view: ModelView, row: Mapping[str, Any], length: int) -> Row:
-    """A row with the first `length` tokens of a longer row. Its readout position is moved among them.
-
-    In encoder-decoders it stays, since it counts the decoder's tokens.
-    """
+    """The first `length` tokens of a row that is longer, read at a position that they have."""
     shorter = {**row, "input_ids": row["input_ids"][:length]}
     if not view.kind.decoder:
-        is_causal = view.kind.reads == "anywhere" and not view.kind.slot
-        reads_last = is_causal or view.kind.reads == "last"
-        shorter["position"] = length - 1 if reads_last else min(row["position"], length - 1)
+        at_end = view.kind.reads == "last" or (view.kind.reads == "anywhere" and not view.kind.slot)
+        shorter["position"] = length - 1 if at_end else min(row["position"], length - 1)
     return shorter
 
 
 def _tokens(view: ModelView, count: int, generator: torch.Generator) -> list[int]:
-    """`count` random token ids, none of which the config names as a special token."""
+    """Random tokens without those that the config names as special ones."""
     special: set[int | None] = set()
     for name in _SPECIAL:
         ids = getattr(view.config, f"{name}_token_id", None)
@@ -67,14 +62,12 @@ def _tokens(view: ModelView, count: int, generator: torch.Generator) -> list[int
 
 
 def _labelled(view: ModelView, ids: list[int], at: int) -> Row:
-    """The view row number `at` of a classifier or regressor, with another target label from row to row."""
     position = 0 if view.kind.reads == "first" else len(ids) - 1
     row = {"input_ids": ids, "position": position, "target_id": at % view.n_targets}
     return row if view.predicts_score else {**row, "foil_id": (at + 1) % view.n_targets}
 
 
 def _pictures(view: ImageView, count: int, seed: int) -> list[Row]:
-    """`count` view rows of random pixels."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for at in range(count):

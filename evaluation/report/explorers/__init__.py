@@ -1,1 +1,1 @@
-"""Explorers: pages with a list and filters over more records than one page holds."""
+"""Explorers: records too many for one page, with a list and filters."""

@@ -10,9 +10,8 @@ TERMS: dict[str, str] = {
     "readout position": "The position in the model's input at whose output the prediction is read.",
     "full and partial embeddings": "Relevance of the whole input of the first layer, or of its word embedding alone, "
     "without the embedding of the position.",
-    "residual": "The sum of relevance minus the explained number, or minus its change from the method's baseline: what "
-    "biases take, for example, with its sign reversed.",
-    "conservation": "The property that relevance sums to the explained number, but for a residual of known origin.",
+    "residual": "The part of the explained number that a method attributes to no token, such as that of biases.",
+    "conservation": "The property that relevance and residual sum to the explained number.",
     "composite": "An assignment of rules to the layers of a model.",
     "eager attention": "The implementation of attention that materialises the attention weights.",
     "pointing game": "The share of samples in which the most relevant token is evidence.",
@@ -30,11 +29,6 @@ TERMS: dict[str, str] = {
     "sample": "A text, pair or image with its target, and the foil and evidence where it has them.",
     "source": "A passage, sentence or turn of a prompt from which an answer is made.",
     "cluster": "Samples that resemble each other, such as those of an article; intervals and tests count clusters.",
-    "variant": "The explanation, embeddings, tokens (all, or without special ones) and part of the text of a score.",
-    "pass": "A forward pass of a model over a batch, with its backward passes; methods may share one, and so its cost.",
-    "root": "The folder or URL under which a run stores all its files.",
-    "driver": "The process that directs a run: it plans, and gives units of work to workers.",
-    "view": "A sample as one tokenizer reads it; in `lrp_core`, a model with the family that describes its modules.",
     "cell": "A method's relevance for all samples of a model and task, with its explanation, embeddings and precision.",
     "unit of work": "Samples that a worker computes and commits at once.",
     "shard": "The file that a unit of work writes for an artifact.",

@@ -1,1 +1,1 @@
-"""The comparison of two runs."""
+"""Two runs compared."""

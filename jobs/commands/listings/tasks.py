@@ -1,4 +1,4 @@
-"""`closelook tasks`: lists all tasks from their records."""
+"""`closelook tasks`: the tasks there are, from their records."""
 
 from __future__ import annotations
 

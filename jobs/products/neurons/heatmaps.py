@@ -1,7 +1,6 @@
-"""Heat maps of max-activating examples: which of their tokens make a neuron active.
+"""Heat maps of contexts: the tokens that make neurons active where they are most active in a corpus.
 
-They explain the neurons that rank first in samples. Keys cover the examples (`contexts`) and the relevance that ranks
-the neurons.
+They explain neurons that rank first in samples, and are keyed by the contexts and by the relevance that names neurons.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from evaluation.schema import CONTEXTS, titled
 from evaluation.schema import HEATMAPS as SCHEMA
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.neurons.contexts import contexts_of, layer_name
-from jobs.products.neurons.writings import kept_neurons
+from jobs.products.neurons.writings import named_by
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
@@ -31,19 +30,18 @@ if TYPE_CHECKING:
     from lrp_core import ModelView
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
-FIRST = 5  # examples of a neuron that are explained; the report shows as many
+FIRST = 5  # contexts of a neuron that are explained, those that the report shows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeatmapsNode(Node):
-    """The heat maps of one model's max-activating examples, for the neurons that rank first in samples."""
+    """The first contexts of the neurons that rank first in some cells, of one model."""
 
-    neurons: tuple[Artifact, ...]  # cells of relevance of neurons
-    ranks: int  # how many neurons of each sample are explained
+    neurons: tuple[Artifact, ...]
+    ranks: int  # of a sample's neurons
 
     @property
     def contexts(self) -> Artifact:
-        """The max-activating examples."""
         return self.made_of[0]
 
 
@@ -56,10 +54,7 @@ def nodes(run: Run) -> Iterator[HeatmapsNode]:
 
 
 def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> HeatmapsNode | None:
-    """The node of a model's heat maps. Raises as `contexts_of`.
-
-    None if the model does not read the corpus, the run keeps none of its neurons, or the method does not apply to it.
-    """
+    """The heat maps of a model that reads the corpus, of which neurons are kept and to which the method applies."""
     contexts = contexts_of(config, model, ledger)
     settings = config.neurons.corpus if config.neurons else None
     if contexts is None or settings is None or settings.explain is None:
@@ -89,11 +84,11 @@ def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Heatmaps
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """A unit for each layer, lowest first: the examples of the layer's neurons."""
+    """The contexts of a layer's neurons, the lowest layer first."""
     (node,) = nodes
     assert isinstance(node, HeatmapsNode)
     by_layer: dict[int, list[int]] = {}
-    for layer, neuron in kept_neurons(run.ledger, node.neurons, node.ranks):
+    for layer, neuron in named_by(run.ledger, node.neurons, node.ranks):
         by_layer.setdefault(layer, []).append(neuron)
     budget = node.plan.resolved.config.token_budget or run.config.token_budget
     for layer, neurons in by_layer.items():
@@ -104,7 +99,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
-    """The first examples of these neurons, as rows named LAYER.NEURON#RANK."""
+    """The contexts of these neurons that are explained."""
     of_neurons = pc.is_in(table["neuron"], pa.array(neurons, pa.int32()))
     first = table.filter(pc.and_(pc.less_equal(table["rank"], FIRST), of_neurons))
     return [{**row, "sample_id": f"{row['layer']}.{row['neuron']}#{row['rank']}"} for row in first.to_pylist()]
@@ -112,20 +107,20 @@ def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Explained:
-    """The relevance of max-activating examples, in the order of `rows`."""
+    """The relevance of contexts."""
 
     rows: tuple[Row, ...]
     relevance: tuple[Sequence[float] | None, ...]  # None where it is not finite
     splits: int = 0
 
     def only(self, samples: set[str]) -> Explained:
-        """The relevance of the examples with these ids."""
+        """Of these contexts."""
         kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
         return Explained(tuple(self.rows[i] for i in kept), tuple(self.relevance[i] for i in kept), self.splits)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Explained]:
-    """The relevance of the tokens of examples to the activations of their neurons."""
+    """The relevance of the tokens of contexts to the activations of their neurons."""
     from jobs.runner.rows import that_fits
 
     (part,) = parts
@@ -134,10 +129,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: int) -> list[Sequence[float] | None]:
-    """The relevance of the tokens of each row (schema CONTEXTS) by `method`; None where it is not finite.
-
-    Batches depend only on the rows and the budget.
-    """
+    """The relevance of each row, of schema CONTEXTS. Batches depend on the rows and the budget alone."""
     from lrp_core.neurons.contexts import Context, explain_contexts
 
     relevance: list[Sequence[float] | None] = [None] * len(rows)
@@ -152,7 +144,7 @@ def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: i
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
-    """A row of schema HEATMAPS for each example, in order."""
+    """A row for each context, in order."""
     rows = [row for value in values for row in value.rows]
     relevance = [of_row for value in values for of_row in value.relevance]
     columns = {name: [row[name] for row in rows] for name in ("layer", "neuron", "rank")}
@@ -161,7 +153,6 @@ def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
 
 
 def _entries(run: Run, node: Node) -> dict[str, Any]:
-    """The names of the examples and of the cells that rank the neurons, as entries of the manifest."""
     assert isinstance(node, HeatmapsNode)
     return {"contexts": node.contexts.name, "neurons": [cell.name for cell in node.neurons]}
 

@@ -1,4 +1,4 @@
-"""Deletion and insertion curves as the report reads them: areas, mean curves, and the same relevance's evidence."""
+"""Faithfulness curves of a run as its report reads them: areas, mean curves, and the overlap of the same relevance."""
 
 from __future__ import annotations
 
@@ -33,15 +33,11 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
 @dataclass(frozen=True)
 class Perturbed:
-    """The complete curves of a model on a task, for one score, by method.
-
-    Methods whose relevance is nothing but rounding are listed in `noise` and have no table; `lacking` are methods whose
-    curves are not complete.
-    """
+    """The complete curves of a model on a task, by method; those that follow nothing but rounding apart."""
 
     model: ModelPlan
-    cell_key: CellKey  # with an empty method
-    cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
+    cell_key: CellKey  # without a method
+    cells: Sequence[CurvesNode]  # that are wanted
     tables: Mapping[str, pa.Table]
     noise: Sequence[str]
     lacking: Sequence[str]
@@ -49,10 +45,7 @@ class Perturbed:
 
 
 def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Perturbed]:
-    """Yield the curves of every task, model and score, in the order of tasks, with these `columns`.
-
-    `columns` must have `score`.
-    """
+    """Curves of every model by task and score, in the order of tasks, with these columns, `score` among them."""
     config, ledger = run.config, run.ledger
     for task in results.tasks:
         for model in run.plan.models:
@@ -76,7 +69,7 @@ def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Pe
 def _without_noise(
     results: Results, cell_key: CellKey, every: Mapping[str, pa.Table]
 ) -> tuple[dict[str, pa.Table], list[str]]:
-    """(tables by method, methods whose relevance is nothing but rounding and which are left out)."""
+    """The tables by method, and the methods whose relevance is nothing but rounding, which are left out."""
     tables, noise = {}, []
     for method, table in every.items():
         variant = shown_variant(table)
@@ -89,7 +82,7 @@ def _without_noise(
 
 
 def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
-    """Yield areas and mean curves by task, model, score and way of removal."""
+    """Areas and mean curves by task, model and perturbation."""
     config = run.config
     drawn_with = config.report.resamples, config.seed
     for curves_of_task in perturbed(run, results, _COLUMNS):
@@ -126,7 +119,7 @@ def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
 
 
 def _beside(run: Run, results: Results, perturbed_cells: Perturbed, way: str) -> JointScores | None:
-    """Evidence and areas of the variants that the curves follow; None if the task has no evidence."""
+    """Evidence and areas of the variants that the curves follow; None where the task has no evidence."""
     record = METRICS[lead()]
     if record.name not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return None
@@ -144,7 +137,7 @@ def _beside(run: Run, results: Results, perturbed_cells: Perturbed, way: str) ->
 
 
 def _followed(run: Run, results: Results, perturbed_cells: Perturbed) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (method, scores) of the variant that the curves follow, for samples that are predicted rightly."""
+    """Methods with the scores, of correctly predicted samples, of the variant that their curves follow."""
     for method, table in perturbed_cells.tables.items():
         cell_key, followed = perturbed_cells.cell_key._replace(method=method), shown_variant(table)
         if cell_key in results.defaults and followed is not None:
@@ -154,7 +147,7 @@ def _followed(run: Run, results: Results, perturbed_cells: Perturbed) -> Iterato
 
 
 def _overlaps(run: Run, results: Results, perturbed_cells: Perturbed) -> dict[str, Summary]:
-    """The overlap with evidence by method, of the variant that the curves follow; empty where it does not apply."""
+    """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
     metric, overlaps, drawing = overlap(), {}, (run.config.report.resamples, run.config.seed)
     if metric not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return {}
