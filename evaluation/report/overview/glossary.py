@@ -10,8 +10,9 @@ TERMS: dict[str, str] = {
     "readout position": "The position in the model's input at whose output the prediction is read.",
     "full and partial embeddings": "Relevance of the whole input of the first layer, or of its word embedding alone, "
     "without the embedding of the position.",
-    "residual": "The part of the explained number that a method attributes to no token, such as that of biases.",
-    "conservation": "The property that relevance and residual sum to the explained number.",
+    "residual": "The sum of relevance minus the explained number, or minus its change from the method's baseline: what "
+    "biases take, for example, with its sign reversed.",
+    "conservation": "The property that relevance sums to the explained number, but for a residual of known origin.",
     "composite": "An assignment of rules to the layers of a model.",
     "eager attention": "The implementation of attention that materialises the attention weights.",
     "pointing game": "The share of samples in which the most relevant token is evidence.",
