@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""A test without Docker that jobs/deploy/Dockerfile makes an image that works: by root, debootstrap and iproute2.
+"""Tests without Docker that jobs/deploy/Dockerfile gives an image that works. Needs root, debootstrap and iproute2.
 
     .ci/image.py FOLDER [--share PATH ...] [--build-arg NAME=VALUE ...]
 
-A minimal Debian with Python is unpacked in FOLDER, which stands for the image's base; the Dockerfile's instructions are
-carried out in it one by one; then `closelook run --config smoke` runs there as the image's user, with no network but
-loopback and nothing of this machine but the kernel. `--share` is for a machine that gets its packages from folders of
-its own: each is seen, read-only, where pip.conf says. The status is 0 where every step and the run are right.
+A minimal Debian with Python is installed into FOLDER, in place of the image's base, and the Dockerfile's instructions
+are carried out in it one by one. Then `closelook run --config smoke` runs there as the image's user, without a network
+except loopback, and without anything of this machine except its kernel. If pip installs packages from folders of this
+machine, name them by `--share`: they can be read at the same paths inside. The exit code is 0 if every step and the run
+succeed.
 """
 
 import argparse
@@ -27,13 +28,13 @@ REPOSITORY = Path(__file__).parents[1]
 DOCKERFILE = REPOSITORY / "jobs" / "deploy" / "Dockerfile"
 BASE = re.compile(r"python:(?P<version>3\.\d+)(\.\d+)?-slim-(?P<debian>\w+)")
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: What any container sees of its machine: how names and packages are found.
+#: Files of the machine that are visible inside: by them, hosts and packages are found.
 SEEN = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs")
 RUN = 'cd "$(mktemp -d)" && closelook run --config smoke && test -s runs/smoke/report/index.html'
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The keyword and the argument of each instruction, comments left out and continued lines joined."""
+    """The keyword and the argument of each instruction, without comments and with continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
         keyword, _, argument = line.strip().partition(" ")
@@ -42,12 +43,12 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def pairs(argument: str) -> dict[str, str]:
-    """`NAME=VALUE NAME="VALUE"` as ARG and ENV have it."""
+    """The names and values of an argument of ARG or ENV, such as `NAME=VALUE NAME="VALUE"`."""
     return dict(pair.partition("=")[::2] for pair in shlex.split(argument))
 
 
 def ignored(path: str) -> bool:
-    """True where .dockerignore leaves a path of the repository out."""
+    """True if .dockerignore excludes this path of the repository."""
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     anywhere = [pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")]
@@ -59,17 +60,17 @@ def ignored(path: str) -> bool:
 
 @dataclass
 class Image:
-    """A folder that instructions make into an image's root."""
+    """The image as it is built: the folder of its root, and what the instructions have set so far."""
 
     root: Path
-    arguments: dict[str, str]  # those given for the build
+    arguments: dict[str, str]  # build arguments
     shared: Sequence[str] = ()
     folder: str = "/"
     user: str = "0"
     variables: dict[str, str] = field(default_factory=dict)
 
     def follow(self, keyword: str, argument: str) -> None:
-        """Carries one instruction out. Exits where it fails, and for one that is not known here."""
+        """Carries out one instruction. Exits if it fails, or if this script does not know its keyword."""
         match keyword:
             case "FROM":
                 self._unpack(argument)
@@ -89,10 +90,13 @@ class Image:
             case "CMD":
                 self.run(shlex.join(json.loads(argument)))
             case _:
-                sys.exit(f"{DOCKERFILE.name}: {keyword} is not known here")
+                sys.exit(f"{DOCKERFILE.name}: .ci/image.py does not know the instruction {keyword}: add it to `follow`")
 
     def run(self, command: str, network: bool = True) -> None:
-        """By the image's shell, as its user and in its folder, in namespaces of its own. Exits where it fails."""
+        """Runs a command in the image's shell, as its user, in its folder and in separate namespaces.
+
+        Exits if the command fails.
+        """
         mounts = [f"mount --rbind /dev {self._inside('/dev')}", f"mount -t tmpfs tmpfs {self._inside('/dev/shm')}"]
         mounts.append(f"mount -t proc proc {self._inside('/proc')}")
         for path in [*filter(os.path.exists, SEEN), *self.shared] if network else ():
@@ -118,10 +122,10 @@ class Image:
             sys.exit(f"failed: {command}")
 
     def _unpack(self, base: str) -> None:
-        """The base image's likeness: its Debian, and its Python's series as /usr/local's own."""
+        """Installs the Debian of the base image, and its version of Python as an environment in /usr/local."""
         of_base = BASE.fullmatch(base)
         if of_base is None:
-            sys.exit(f"{DOCKERFILE.name}: no likeness is known here of {base}")
+            sys.exit(f"{DOCKERFILE.name}: the base {base} is none of the form python:3.N-slim-DEBIAN")
         python = f"python{of_base['version']}"
         command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", of_base["debian"], str(self.root)]
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
@@ -130,6 +134,8 @@ class Image:
         self.run(f"{python} -m venv /usr/local")
 
     def _copy(self, source: str, target: str) -> None:
+        """Copies a file or folder of the repository into the image, without paths that .dockerignore excludes."""
+
         def left_out(folder: str, names: list[str]) -> list[str]:
             return [name for name in names if ignored((Path(folder) / name).relative_to(REPOSITORY).as_posix())]
 
@@ -139,22 +145,26 @@ class Image:
             shutil.copytree(REPOSITORY / source, self._inside(target), ignore=left_out, dirs_exist_ok=True)
 
     def _inside(self, path: str) -> Path:
-        """The path on this machine of a path of the image, absolute or in its folder."""
+        """The path on this machine of a path inside the image, which is absolute or relative to its folder."""
         return self.root / os.path.normpath(os.path.join(self.folder, path)).lstrip("/")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the image's root and runs in it; exits with 1 where a step fails."""
+    """Builds the image's root and makes a run in it; exits with 1 if a step fails."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folder", type=Path, help="where the root is made; must not exist")
-    options.add_argument("--share", action="append", default=[], metavar="PATH", help="a folder of packages; repeat")
-    options.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="as docker's; repeat")
+    options.add_argument("folder", type=Path, help="a new folder, for the image's root")
+    options.add_argument(
+        "--share", action="append", default=[], metavar="PATH", help="a folder of packages; can be repeated"
+    )
+    options.add_argument(
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="as docker's; can be repeated"
+    )
     chosen = options.parse_args(arguments)
     missing = [tool for tool in ("debootstrap", "unshare", "chroot", "ip") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
-        options.error(f"needs root and {', '.join(missing) or 'nothing else'}")
+        options.error(f"run this as root; missing tools: {', '.join(missing) or 'none'}")
     if chosen.folder.exists():
-        options.error(f"{chosen.folder} exists: name a folder that does not")
+        options.error(f"{chosen.folder} exists: name a folder that does not exist")
     build_arguments = dict(pair.partition("=")[::2] for pair in chosen.build_arg)
     image = Image(chosen.folder.resolve(), build_arguments, chosen.share)
     for keyword, argument in instructions(DOCKERFILE.read_text(encoding="utf-8")):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A test of the lower bounds of pyproject.toml.
+"""Tests the lower bounds of the requirements in pyproject.toml.
 
     .ci/lowest.py [FOLDER [PYTEST_ARGUMENTS]]
 
-The lowest version of every requirement is installed into an environment of its own (FOLDER, build/lowest unless told),
-every module is imported there, and tests run that need no Ray. torch and what only tests need are those of
-constraints.txt. What is installed is printed; the status is 0 where all bounds hold.
+The lowest allowed version of every requirement is installed into a new environment in FOLDER (default: build/lowest).
+Every module is imported there, and tests that need no Ray run. torch and packages that only tests need have the
+versions of constraints.txt. Prints the installed versions; the exit code is 0 if everything works with them.
 """
 
 import re
@@ -56,17 +56,18 @@ for name in sys.argv[1:]:
 
 
 def lowest(requirements: list[str]) -> dict[str, str]:
-    """By name, what pins it to its lowest version. Exits for a requirement without one."""
+    """For each package, the requirement that pins it to its lowest version. Exits if there is no lower bound."""
     pins = {}
     for requirement in requirements:
         bound = BOUND.fullmatch(requirement)
         if bound is None:
-            sys.exit(f"pyproject.toml: {requirement} has no lower bound of the form NAME>=VERSION")
+            sys.exit(f"pyproject.toml: {requirement} has no lower bound: write it as NAME>=VERSION")
         pins[bound["name"]] = f"{bound['name']}{bound['extras'] or ''}=={bound['version']}"
     return pins
 
 
 def main() -> None:
+    """Installs the lowest versions, and runs the imports and tests with them; exits with the first failure's code."""
     folder, *arguments = sys.argv[1:] or [str(ROOT / "build" / "lowest")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = (requirement for extra in EXTRAS for requirement in project["optional-dependencies"][extra])
@@ -82,7 +83,7 @@ def main() -> None:
             sys.exit(status)
 
     install = ("-m", "pip", "install", "--quiet", "--prefer-binary")
-    run(*install, pins.pop("torch"))  # alone, as the Makefile says
+    run(*install, pins.pop("torch"))  # by itself, for the reason that the Makefile gives
     run(*install, *pins.values())
     run(*install, "--no-deps", "--editable", ".")
     run("-c", INSTALLED, *names)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The size of an installation without torch and its requirements: `.venv/bin/python .ci/sizes.py`.
+"""Prints the size of an installation without torch and its requirements: `.venv/bin/python .ci/sizes.py`.
 
-A line for each choice of extras: packages, and the bytes of their files as they are installed here. Everything must be
-installed, as by `make venv`. The last line is what every installation brought before there were extras.
+For each choice of extras, a line gives the number of packages and the bytes of their installed files. Everything must
+be installed, as by `make venv`. The last line is what every installation contained before there were extras.
 """
 
 import tomllib
@@ -16,8 +16,11 @@ ROOT = Path(__file__).parents[1]
 CHOICES = ("", "lora", "annotate", "run", "run,annotate")
 
 
-def brought(requirements: Iterable[str], without: str) -> set[str]:
-    """The packages that are required, with all that they need in turn, but for `without` and what it alone needs."""
+def required_packages(requirements: Iterable[str], without: str) -> set[str]:
+    """The names of the packages that `requirements` need, directly or in turn.
+
+    The package `without`, and packages that only it needs, are left out.
+    """
     extras_of: dict[str, set[str]] = {}  # extras by package
     waiting = list(map(Requirement, requirements))
     while waiting:
@@ -34,11 +37,13 @@ def brought(requirements: Iterable[str], without: str) -> set[str]:
 
 
 def size_bytes(package: str) -> int:
+    """The bytes of a package's installed files."""
     files = (file.locate() for file in distribution(package).files or ())
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def main() -> None:
+    """Prints the table. Exits if a package is not installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print(f"{'without torch':<26}packages      MB")
     for extras in CHOICES:
@@ -49,7 +54,7 @@ def main() -> None:
             for requirement in project["optional-dependencies"][extra]
         )
         try:
-            packages = brought([*project["dependencies"], *more], without="torch")
+            packages = required_packages([*project["dependencies"], *more], without="torch")
         except PackageNotFoundError as error:
             raise SystemExit(f"{error.name} is not installed: run `make venv`") from None
         print(f"{name:<26}{len(packages):8}{sum(map(size_bytes, packages)) / 1e6:8.0f}")

@@ -1,6 +1,6 @@
-"""Vector-based methods, ALTI, ALTI-Logit, GlobEnc and DecompX, at lengths at which not every vector fits at once.
+"""Vector-based methods (ALTI, ALTI-Logit, GlobEnc, DecompX), also for texts whose vectors do not all fit into memory.
 
-Their records come without torch; the other names are imported when first used.
+Their records import no torch; other names are imported when they are first used.
 """
 
 from __future__ import annotations

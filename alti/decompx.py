@@ -1,8 +1,9 @@
-"""DecompX (Modarressi et al. 2023): every state as a sum of vectors, one for each input token, up to the logits.
+"""DecompX (Modarressi et al. 2023): every hidden state as a sum of vectors, one for each input token, up to the logits.
 
-A token's vectors pass attention with its weights as they are, norms with the deviation of their sum, and activations
-with the factor that their sum gets. A bias is shared by the sizes of its inner products with the vectors (AbsDot), so
-that vectors always sum to the model's own state, and in the end to the logit.
+Vectors pass attention with the model's weights, norms with the standard deviation of their sum, and activations with
+the factor g(z)/z of their sum. A bias is shared among the vectors in proportion to the absolute inner products with it
+(AbsDot). So vectors always sum to the model's own state, and in the end to the logit. Shapes: Ti destinations, Tk input
+tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from lrp_core.records.variants import unpadded
 from lrp_core.rules.activation import activation
 from lrp_core.views.view import ModelView
 
-_HIDDEN = 2**24  # numbers of decomposed hidden layers of MLPs at a time
-_TINY = 1e-12  # of a bias that no vector has a part in, as published
+_HIDDEN = 2**24  # numbers of decomposed MLP activations that are held at a time
+_TINY = 1e-12  # keeps the shares of a bias finite if all its inner products are 0, as published
 
 
 @torch.no_grad()
@@ -42,10 +43,11 @@ def explain_many(
     score: str,
     byte_budget: int | None = None,
 ) -> Results:
-    """The part of the explained number that each token's vector adds; of scores, by `score`, its last norm.
+    """DecompX: relevance of a token is what its vector adds to the explained number.
 
-    Samples are taken apart one by one, without padding. Raises UserError for a contrastive request without foils, and
-    for a budget of bytes, beyond the weights, that does not hold the vectors of a sample.
+    For a regressor with `score` "norm" it is the norm of the token's last vector. Samples run one by one, without
+    padding. Raises UserError for a contrastive request without foils, and if `byte_budget`, the bytes besides the
+    weights, does not hold the vectors of one sample.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     logits = view.logits(view.hidden(batch), batch)
@@ -67,13 +69,17 @@ def explain_many(
 
 
 def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
-    """The vectors [Tk, D] that sum to the last state where a sample on the CPU, without padding, is read."""
+    """The vectors [Tk, D] that sum to the last hidden state at the readout position of a sample.
+
+    The sample is a batch of one on the CPU, without padding. Raises UserError if the budget is too small for it.
+    """
     length, width = sample.input_ids.shape[1], view.d_model
     hidden = LinearLayer(view.blocks[0].up, "linear", view.family.transposed).parameters()[0].shape[0]
     rows = max(1, _HIDDEN // (length * hidden))
     number = wide_dtype(view.dtype).itemsize
-    of_head = 2 * length * length * view.head_dim  # values and their mixture
-    least = (2 * length * length * width + max(of_head, 2 * length * hidden)) * number  # states before and after
+    of_head = 2 * length * length * view.head_dim  # numbers of a head's values and of their mixture
+    # the vectors before and after a block, and the larger of what attention and the MLP hold
+    least = (2 * length * length * width + max(of_head, 2 * length * hidden)) * number
     while rows > 1 and (2 * length * length * width + 2 * rows * length * hidden) * number > byte_budget:
         rows //= 2
     if least > byte_budget:
@@ -90,14 +96,15 @@ def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
 
 @dataclass
 class _Decomposition:
-    """The states of one sample taken apart, layer by layer, while the model runs."""
+    """Decomposes the hidden states of one sample into vectors, block by block, while the model runs."""
 
     view: ModelView
-    position: int
-    rows: int  # destinations whose hidden layer is held
-    vectors: Tensor | None = None  # [Ti, Tk, D]; behind the last block [1, Tk, D], where the sample is read
+    position: int  # the readout position
+    rows: int  # destinations whose MLP activations are held at a time
+    vectors: Tensor | None = None  # [Ti, Tk, D]; after the last block [1, Tk, D], at the readout position only
 
     def visit(self, layer: Layer) -> None:
+        """Replace the vectors before a block by those after it."""
         last = layer.index == self.view.n_layers - 1
         rows = slice(self.position, self.position + 1) if last else slice(0, layer.residual.shape[1])
         behind_attention, _ = layer.block.sum_norms
@@ -108,10 +115,11 @@ class _Decomposition:
         self.vectors = vectors
 
     def _attended(self, layer: Layer, rows: slice) -> Tensor:
-        """Residual and attention of the destinations `rows`, [Ti, Tk, D].
+        """Vectors [Ti, Tk, D] of the sum of residual and attention, for the destinations `rows`.
 
-        What enters the first block is one vector a token: there the bias of the values goes with its token. Later it
-        reaches a destination from all tokens together, whose weights sum to one, and is shared as the output's is.
+        Before the first block a state is a single vector, that of its token, and the bias of its values goes with it.
+        In later blocks the bias of values reaches a destination once in all, since attention weights sum to 1, and is
+        shared among the vectors as the bias of the output projection is.
         """
         weights, output = layer.weights()[0, :, :, rows].transpose(1, 2), output_weights(layer)  # [H, i, j], [H, K, D]
         bias = layer.block.output_weights()[1]
@@ -137,16 +145,17 @@ class _Decomposition:
         return _shared(mixed, bias)
 
     def _behind_mlp(self, vectors: Tensor, block: BlockView) -> Tensor:
-        """[i, Tk, D] behind a block's MLP, its residual and its norm."""
+        """Vectors [Ti, Tk, D] after a block's MLP, residual sum and norm."""
         inside = _activated(self._dense(vectors, block.up), self.view.activation_name)
         return _normed(self._dense(inside, block.down).add_(vectors), block.mlp_norm)
 
     def _dense(self, vectors: Tensor, module: nn.Module) -> Tensor:
+        """Vectors [..., Tk, I] through a linear layer of the MLP, [..., Tk, O]."""
         return _linear(vectors, LinearLayer(module, "linear", self.view.family.transposed))
 
 
 def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
-    """The additions of vectors [Tk, D] to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
+    """What vectors [Tk, D] add to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
     if view.head_layer is not None:
         vectors = _activated(_linear(vectors, view.head_layer), view.head_activation_name)
         vectors = vectors if view.head_norm is None else _normed(vectors, view.head_norm)
@@ -154,36 +163,36 @@ def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
     read = rows.to(vectors) @ vectors.T
     if biases is None:
         return read
-    with weights_of(view.unembedding) as module:  # all labels, or tokens, have a say in how their biases are shared
+    with weights_of(view.unembedding) as module:  # AbsDot with the whole bias vector, over all labels or tokens
         direction = module.bias.detach().to(vectors) @ module.weight.detach().to(vectors)
     return read + biases.to(vectors)[:, None] * _shares(vectors, direction)
 
 
 def _linear(vectors: Tensor, layer: LinearLayer) -> Tensor:
-    """[..., Tk, I] to [..., Tk, O]."""
+    """Vectors [..., Tk, I] through a linear layer, [..., Tk, O]; its bias is shared among them."""
     weight, bias = layer.parameters()
     through = vectors @ weight.to(vectors).T
     return through if bias is None else _shared(through, bias.to(vectors))
 
 
 def _shared(vectors: Tensor, bias: Tensor) -> Tensor:
-    """Vectors [..., Tk, D] with a bias [D] shared among them, in place."""
+    """Vectors [..., Tk, D] after their shares of a bias [D] were added, in place."""
     return vectors.addcmul_(_shares(vectors, bias)[..., None], bias)
 
 
 def _shares(vectors: Tensor, bias: Tensor) -> Tensor:
-    """AbsDot: what each of the vectors [..., Tk, D] gets of a bias [D], [..., Tk]."""
+    """The share of a bias [D] that each of the vectors [..., Tk, D] gets by AbsDot, [..., Tk]."""
     sizes = (vectors @ bias).abs()
     return sizes / (sizes.sum(-1, keepdim=True) + _TINY)
 
 
 def _activated(vectors: Tensor, name: str) -> Tensor:
-    """Vectors [..., Tk, D] times the factor by which the activation multiplies their sum, in place."""
+    """Vectors [..., Tk, D] times g(z)/z of their sum z, in place; g is the activation of that name."""
     return vectors.mul_(activation(name).ratio(vectors.sum(-2, keepdim=True)))
 
 
 def _normed(vectors: Tensor, norm: NormView) -> Tensor:
-    """Vectors [..., Tk, D] through a LayerNorm with the deviation of their sum, in place."""
+    """Vectors [..., Tk, D] through a LayerNorm with the standard deviation of their sum, in place."""
     weight, bias = norm.parameters()
     total = vectors.sum(-2, keepdim=True)
     deviation = (total.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()

@@ -1,4 +1,4 @@
-"""The GPU kernel: transformed vectors exist in registers only, their contributions are written. Needs Triton."""
+"""The GPU kernel of ALTI's contributions: transformed vectors exist in registers only. Needs Triton."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from alti.transformed import AttentionParts, Chunk, slices, value_output
 
-_DESTINATIONS = 64  # of one program
-_WIDTH = 64  # entries of D in registers at a time
+_DESTINATIONS = 64  # destinations of one program
+_WIDTH = 64  # entries of a vector that are in registers at a time
 
 
 def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
-    """As `alti.transformed.contributions`, in float32, for tensors on a GPU; `chunk.vectors` plays no part.
+    """As `alti.transformed.contributions`, in float32, for tensors on a GPU; `chunk.vectors` is not used.
 
-    The difference |y| - |y - T| is taken entry by entry before it is summed, so nothing cancels.
+    The difference |y| - |y - T| is computed for each entry before it is summed, so no digits are lost.
     """
     n, heads, length, _ = parts.weights.shape
     width = parts.output.shape[-1]
@@ -66,7 +66,7 @@ def _gain(
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """One program: contributions of one source to BLOCK destinations of one sample."""
+    """A program of the kernel: writes the contributions of one source to BLOCK destinations of one sample."""
     sample = tl.program_id(2).to(tl.int64)
     at = tl.program_id(1)
     source = first + at

@@ -1,11 +1,8 @@
-"""GlobEnc (Modarressi et al.
+"""GlobEnc (Modarressi et al. 2022): maps of the norms of what each source token contributes to a block's output.
 
-2022): the norm of each source token's contribution to a block's output, both norms included.
-
-Transformed vectors pass the attention's norm and the MLP's, linearised with the deviations of the states that these
-norms see; the MLP itself is left out, and so are the norms' biases and that of the output projection. Deviations scale
-all of a row and are gone once it sums to one; maps that are not `normalised` are left without them, too, for whoever
-sees these states to divide by them.
+Transformed vectors pass both norms of the block, with constant standard deviations. The MLP is left out, and so are the
+biases of norms and output projection. A standard deviation scales a whole row of the map, so it cancels when rows are
+normalised to a sum of 1. Maps that are not normalised leave it out, too: the caller divides by it (`post_norm.mixing`).
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from alti.layers import Layer
 from alti.maps import normalised, output_weights
 from alti.transformed import Chunk, slices
 
-_SOURCES = 64  # tokens whose value-output vectors are held for a single row
+_SOURCES = 64  # tokens whose value-output vectors are held at a time, for a single row of the map
 
 
 def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
-    """Map [B, Ti, Tj] of a block. Normalised, rows sum to one; rows without contributions are those of the identity."""
+    """The map [B, Ti, Tj] of a block. With `normalise` rows sum to 1; rows of zeros become those of the identity."""
     weights, identity = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
     identity = identity.expand(len(weights), -1, -1)
     norms = _norms(layer, weights, identity, layer.allowed, chunk.sources)
@@ -29,7 +26,7 @@ def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
 
 
 def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
-    """Row [B, 1, Tj] of `norm_map` for one destination for each sample [B]."""
+    """The row [B, 1, Tj] of `norm_map` for one destination of each sample, at `position` [B]."""
     row = layer.at(position)
     weights = row.weights()  # [B, H, Tj, 1]
     identity = torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1)
@@ -38,15 +35,15 @@ def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
 
 
 def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, held: int) -> Tensor:
-    """Norms [B, Ti, Tj] without deviations, 0 of what is hidden.
+    """Norms [B, Ti, Tj] of transformed vectors after both norms, without standard deviations; 0 where not `allowed`.
 
-    `weights` [B, H, Tj, Ti]; `identity` [B, Ti, Tj] is 1 where destination and source are the same token.
+    `weights` are [B, H, Tj, Ti]; `identity` [B, Ti, Tj] is 1 where destination and source are the same token; `allowed`
+    [B | 1, Ti, Tj] is the mask of attention. Value-output vectors u_h of `held` tokens (counted in float32) exist at a
+    time.
 
-    `allowed` [B | 1, Ti, Tj] is bool; value-output vectors of `held` tokens exist at a time, in float32's bytes.
-
-    The square of the norm of sum_h w_h u_h is w G w with the inner products G of the u_h, which source j has once for
-    all destinations: nothing as wide as a vector is made for a pair of tokens. They are taken in float64, where what
-    heads take from each other leaves digits enough.
+    The squared norm of sum_h w_h u_h is w G w, where G are the inner products of the u_h. A source has one G for all
+    destinations, so no vector is computed for a pair of tokens. It is computed in float64, since terms of different
+    heads cancel.
     """
     residual = _through_norms(layer, layer.residual.double())
     output = _through_norms(layer, output_weights(layer).double())  # [H, K, D]
@@ -65,7 +62,7 @@ def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, hel
 
 
 def _through_norms(layer: Layer, x: Tensor) -> Tensor:
-    """[..., D] behind both norms, but for their deviations and biases."""
+    """Vectors [..., D] after both norms of a block, without their standard deviations and biases."""
     for norm in layer.block.sum_norms:
         weight, _ = norm.parameters()
         x = (x - x.mean(-1, keepdim=True)) * weight.to(x)

@@ -1,4 +1,4 @@
-"""Samples taken out of a batch, without the padding that others need, and their numbers put back."""
+"""Groups of samples from a batch, without the padding that other samples need; results are put back into the batch."""
 
 from __future__ import annotations
 
@@ -17,36 +17,41 @@ class Group:
     """Some samples of a batch [B, T] without masked tokens, padded on the right to the longest of them [b, t]."""
 
     batch: Batch
-    rows: Tensor  # [b], of the whole batch
-    columns: Tensor  # [b, t], where each token stood
-    real: Tensor  # [b, t], 0 where a number is of no token
+    rows: Tensor  # [b], the samples' rows in the whole batch
+    columns: Tensor  # [b, t], the column of each token in the whole batch
+    real: Tensor  # [b, t], 1 for tokens, 0 for padding
 
     @classmethod
     def of(cls, whole: Batch, rows: list[int]) -> Group:
-        """From a batch on the CPU: on a device lengths would be waited for."""
+        """The group of these rows of a batch, which is on the CPU, since a GPU would have to be waited for."""
         picked = torch.tensor(rows)
         mask = whole.attention_mask[picked]
         length = lengths(whole)[picked]
         offset = torch.arange(int(length.max()))
-        columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
-        slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
+        # sorted stably by the mask, tokens come first, in their order
+        columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]
+        slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], the new column of each token
         chosen = rows_of(whole, picked)
         batch = chosen.over_tokens(lambda of_tokens: of_tokens.gather(1, columns), lambda at: slots.gather(1, at))
         batch = replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype))
         return cls(batch, picked, columns, mask.gather(1, columns))
 
     def to(self, device: torch.device) -> Group:
-        """The group on this device."""
+        """The group with all its tensors on a device."""
         places = (to_device(of_tokens, device) for of_tokens in (self.rows, self.columns, self.real))
         return Group(self.batch.to(device), *places)
 
     def halves(self) -> list[Group]:
-        """Two groups of half the samples each."""
+        """Two groups with half of the samples each."""
         middle = len(self.batch) // 2
         return [self._some(slice(None, middle)), self._some(slice(middle, None))]
 
     def put(self, numbers: Tensor, whole: Tensor, over_tokens: bool) -> None:
-        """Writes numbers [b, ...] to their places in `whole` [B, ...]; the last axis is t and T if `over_tokens`."""
+        """Write the group's `numbers` [b, ...] into the rows of `whole` [B, ...] from which its samples were taken.
+
+        With `over_tokens` the last axis is tokens, t of `numbers` and T of `whole`: each number goes to the column of
+        its token, and all other columns of these rows become 0.
+        """
         if not over_tokens:
             whole[self.rows] = numbers
             return
@@ -56,10 +61,11 @@ class Group:
         whole[self.rows] = torch.zeros_like(whole[self.rows]).scatter_add_(-1, columns, numbers * real)
 
     def _some(self, rows: slice) -> Group:
+        """The group of some of its samples."""
         batch = self.batch.mapped(lambda value: value[rows])
         return Group(batch, self.rows[rows], self.columns[rows], self.real[rows])
 
 
 def lengths(batch: Batch) -> Tensor:
-    """Tokens of each sample [B] that are seen. A row of padding alone counts as one token, whose numbers are zero."""
+    """The number of tokens of each sample [B], without masked ones; 1 for a row that is all padding."""
     return batch.attention_mask.sum(-1).clamp_min(1)

@@ -1,4 +1,4 @@
-"""Contributions by the fused kernel where it runs and agrees with the chunked path, else by that path."""
+"""Contributions by the fused GPU kernel, if it runs and agrees with the chunked path, else by the chunked path."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from alti.transformed import AttentionParts, Chunk
 
 log = logging.getLogger(__name__)
 
-_TOLERANCE = 1e-4  # of the largest contribution; both paths are in float32
+_TOLERANCE = 1e-4  # relative to the largest contribution; both paths compute in float32
 
 
 def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
-    """`alti.transformed.contributions` by the fastest path that the device has."""
+    """As `alti.transformed.contributions`, by the fastest way on the device."""
     device = parts.weights.device
     if device.type == "cuda" and parts.weights.dtype == torch.float32 and fused_on(device):
         from alti import fused
@@ -30,7 +30,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
 
 @cache
 def fused_on(device: torch.device) -> bool:
-    """True if the kernel compiles on this GPU and agrees with the chunked path there; logs it once if not."""
+    """True if the fused kernel runs on this GPU and agrees with the chunked path; logs a warning, once, if not."""
     if find_spec("triton") is None:
         log.warning("triton is not installed: ALTI takes the chunked path on %s", device)
         return False
@@ -41,7 +41,7 @@ def fused_on(device: torch.device) -> bool:
     try:
         with torch.cuda.device(device):
             computed = fused.contributions(parts, Chunk(64, 4096))
-    except Exception as error:  # whatever a compiler or driver raises, there is another way to the same numbers
+    except Exception as error:  # compilers and drivers may raise anything, and the chunked path gives the same numbers
         log.warning("the fused ALTI kernel does not run on %s (%r): taking the chunked path", device, error)
         return False
     agrees = bool((computed - expected).abs().max() <= _TOLERANCE * expected.max())
@@ -51,7 +51,7 @@ def fused_on(device: torch.device) -> bool:
 
 
 def _sample(device: torch.device | str) -> AttentionParts:
-    """A small block whose sizes fill no tile exactly."""
+    """A small random attention block, whose sizes are no multiples of the kernel's tiles."""
     heads, length, width, d_model = 5, 37, 8, 72
     draw = torch.Generator().manual_seed(0)
 

@@ -1,7 +1,7 @@
-"""A forward pass of the model in which every attention block is decomposed while its tensors exist.
+"""A forward pass of the model in which a visitor sees the tensors of every attention block while they exist.
 
-Maps of the layers are multiplied in the order of the forward, so each block is met once (offloaded weights are loaded
-once), and of one layer only what its visitor keeps survives.
+Layers are visited in the order of the forward, so offloaded weights are loaded once, and only what the visitor keeps of
+a layer stays in memory.
 """
 
 from __future__ import annotations
@@ -23,54 +23,61 @@ from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.types import UnsupportedModel
 from lrp_core.views.view import ModelView
 
-_CACHED = 2**20  # numbers that stay in the cache of a CPU from one elementwise operation to the next
+_CACHED = 2**20  # numbers that stay in a CPU's cache between two elementwise operations
 
 
 @dataclass(frozen=True)
 class Layer:
-    """An attention block behind its output projection; the model's own numbers in the model's dtype.
+    """The tensors of one attention block in a forward pass, in the model's dtype.
 
-    ALTI computes in `dtype`: float64 for float64 models, float32 for all others. Differences of norms of nearly equal
-    vectors need it; half-precision models only lend their own queries, keys, values and residual streams.
+    ALTI computes in `dtype`: float64 for float64 models, float32 for all others, since it takes differences of nearly
+    equal norms.
     """
 
-    index: int
+    index: int  # of the block
     block: BlockView
     residual: Tensor  # [B, T, D], the block's input
-    query: Tensor  # [B, H, T, K], as attention sees it, rotated where the family rotates
+    query: Tensor  # [B, H, T, K], after rotary positions, if the family has them
     key: Tensor  # [B, G, T, K]
     value: Tensor  # [B, G, T, K]
-    attended: Tensor  # [B, T, D], what the output projection makes of the weighted values, its bias included
-    allowed: Tensor  # [B | 1, Ti, Tj] bool
-    scaling: float
+    attended: Tensor  # [B, T, D], the output of the output projection, bias included
+    allowed: Tensor  # [B | 1, Ti, Tj], True where a destination may attend to a source
+    scaling: float  # of scores
 
     @property
     def causal(self) -> bool:
-        """True if `allowed` hides from every destination the tokens behind it."""
+        """True if no destination may attend to later tokens."""
         return self.block.family.kind.causal
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype in which ALTI computes."""
         return wide_dtype(self.residual.dtype)
 
     def values(self) -> Tensor:
-        """[B, H, T, K], each head with the values of its group."""
+        """The values [B, H, T, K]; each head has those of its group."""
         return self._per_head(self.value)
 
     def weights(self, workers: int = 1) -> Tensor:
-        """Attention weights [B, H, Tj, Ti], sources first; meaningless for destinations that see nothing (padding)."""
+        """Attention weights [B, H, Tj, Ti], sources before destinations; meaningless for destinations on padding.
+
+        `workers` threads compute them.
+        """
         mask = self._mask()
-        query = self.query.to(self.dtype) * (self.scaling / log(2))
+        query = self.query.to(self.dtype) * (self.scaling / log(2))  # the softmax below is taken with powers of 2
         scores = self._per_head(self.key) @ query.transpose(2, 3)
         together = scores.shape[1]
         if not scores.is_cuda:
             together = max(1, _CACHED // scores[:, 0].numel())
-        parts = iter(scores.split(together, 1))  # for all workers
+        parts = iter(scores.split(together, 1))  # all workers take parts from one iterator
         run_all([partial(_softmax_over_sources, parts, mask)] * workers)
         return scores
 
     def at(self, position: Tensor) -> Layer:
-        """This block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
+        """The block for one destination of each sample, the token at `position` [B].
+
+        Residual, query, attended and allowed have one destination; keys and values stay whole.
+        """
         at = torch.arange(len(position), device=position.device)
         residual, attended = self.residual[at, position].unsqueeze(1), self.attended[at, position].unsqueeze(1)
         query = self.query[at, :, position].unsqueeze(2)
@@ -78,16 +85,20 @@ class Layer:
         return replace(self, residual=residual, query=query, attended=attended, allowed=allowed)
 
     def _mask(self) -> Tensor:
-        """Mask to add to scores, [B | 1, 1, Tj, Ti], laid out like them: other strides would cost more than the sum."""
+        """The additive mask of scores [B | 1, 1, Tj, Ti], contiguous like them: other strides would be slow to add."""
         hidden = ~self.allowed.transpose(1, 2).contiguous().unsqueeze(1)
         return torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, torch.finfo(self.dtype).min)
 
     def _per_head(self, grouped: Tensor) -> Tensor:
+        """Keys or values [B, G, T, K] repeated for the heads of each group, [B, H, T, K], in `dtype`."""
         return grouped.to(self.dtype).repeat_interleave(self.query.shape[1] // grouped.shape[1], dim=1)
 
 
 def _softmax_over_sources(scores: Iterator[Tensor], mask: Tensor) -> None:
-    """In place, of binary logarithms [B, h, Tj, Ti]: unlike those of e, powers of two underflow at full speed."""
+    """Turn scores [B, h, Tj, Ti] (in base 2) into attention weights in place, for all parts of an iterator.
+
+    On a CPU, 2^x that underflows is faster than e^x that underflows.
+    """
     for some in scores:
         some.add_(mask)
         some.sub_(some.amax(-2, keepdim=True)).exp2_()
@@ -96,7 +107,7 @@ def _softmax_over_sources(scores: Iterator[Tensor], mask: Tensor) -> None:
 
 @contextmanager
 def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
-    """Inside, every attention block of a forward is handed to `visit` once its output projection has run."""
+    """Inside, every forward calls `visit` with the Layer of each block, right after its output projection has run."""
     with ExitStack() as undo:
         around = {}
         for index, block in enumerate(view.blocks):
@@ -109,16 +120,18 @@ def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
 
 
 class _Visitor:
-    """Puts one block's numbers together, in the order in which a forward comes by."""
+    """Hooks of one block that collect the fields of its Layer and call `visit` with it."""
 
     def __init__(self, index: int, block: BlockView, visit: Callable[[Layer], None]) -> None:
         self.index, self.block, self.visit = index, block, visit
-        self.seen: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}  # fields of the Layer so far
 
     def enter(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Pre-hook of the block: keeps its input."""
         self.seen["residual"] = args[0]
 
     def attend(self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        """Stands in for the attention kernel: keeps its inputs and runs it."""
         query, key, value, mask = tensors
         scaling = options.get("scaling")
         allowed = _allowed(mask, query, causal=self.block.family.kind.causal)
@@ -127,16 +140,20 @@ class _Visitor:
         return kernel(module, *tensors, **options)
 
     def leave(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        """Forward hook of the output projection: calls `visit` with the Layer."""
         seen, self.seen = self.seen, {}
         seen["residual"] = seen["residual"].to(output.device)
         self.visit(Layer(self.index, self.block, attended=output.view_as(seen["residual"]), **seen))
 
 
 def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
-    """[B | 1, Ti, Tj] from the mask that transformers makes for sdpa: None where the causal flag says it all."""
+    """The mask [B | 1, Ti, Tj] of allowed pairs, from the mask that transformers gives the sdpa kernel.
+
+    transformers gives None if the causal flag suffices. Raises UnsupportedModel for additive masks.
+    """
     if mask is None:
         every = torch.ones(1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         return every.tril_() if causal else every
     if mask.dtype != torch.bool or mask.shape[1] != 1:
-        raise UnsupportedModel("ALTI does not cover attention with additive biases")
+        raise UnsupportedModel("ALTI does not cover attention with additive biases: choose another method")
     return mask[:, 0]

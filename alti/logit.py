@@ -1,6 +1,7 @@
-"""ALTI-Logit (Ferrando et al. 2023; Close Look B.1): a logit as a sum over tokens, MLP blocks and biases.
+"""ALTI-Logit (Ferrando et al. 2023; Close Look B.1): a logit as a sum of contributions of tokens, MLPs and biases.
 
-Everything is linear in the explained logit, so any number of explanations share one forward and its maps.
+All contributions are linear in the explained number, so any number of explanations share one forward and its maps.
+Shapes: E explanations; otherwise as in `lrp_core.records.types`.
 """
 
 from __future__ import annotations
@@ -25,33 +26,34 @@ from lrp_core.views.view import ModelView
 
 @dataclass(frozen=True)
 class LogitContributions:
-    """The addition of each part of the model to the explained number, [B, E, ...] for E explanations, or [B, ...].
+    """What each part of the model adds to the explained number, [B, E, ...]; or [B, ...] for one explanation.
 
-    `tokens`, `mlp`, `attention_bias` and `bias` sum to the explained number, to rounding.
+    `tokens`, `mlp`, `attention_bias` and `bias` sum to the explained number, up to rounding.
     """
 
-    tokens: Tensor  # [B, E, T], attention moved to the input tokens, and `initial` at the predicted position
-    attended: Tensor  # [B, E, T], attention moved to the input tokens, alone
-    initial: Tensor  # [B, E], the embeddings at the predicted position
-    attention: Tensor  # [B, E, L, T], attention blocks by source token, before it is moved to the inputs
-    heads: Tensor  # [B, E, L, H], attention blocks by head
-    pooled: Tensor  # [B, E, L, H, P], the same, pooled over the entries of the head's output
-    mlp: Tensor  # [B, E, L], MLP blocks, their biases included
-    attention_bias: Tensor  # [B, E, L], biases of the output projections
-    bias: Tensor  # [B, E], of the final norm and the unembedding
+    tokens: Tensor  # [B, E, T], contributions of attention moved to the input tokens; `initial` at the readout position
+    attended: Tensor  # [B, E, T], the same without `initial`
+    initial: Tensor  # [B, E], of the embeddings at the readout position
+    attention: Tensor  # [B, E, L, T], of attention blocks, by source token, before they are moved to the inputs
+    heads: Tensor  # [B, E, L, H], of attention blocks, by head
+    pooled: Tensor  # [B, E, L, H, P], of attention blocks, by head and pooling
+    mlp: Tensor  # [B, E, L], of MLPs, their biases included
+    attention_bias: Tensor  # [B, E, L], of the biases of output projections
+    bias: Tensor  # [B, E], of the biases of final norm and unembedding
 
     def of(self, explanation: int) -> LogitContributions:
+        """The contributions for one explanation, given by its index."""
         return LogitContributions(**{name: value[:, explanation] for name, value in vars(self).items()})
 
     def total(self) -> Tensor:
-        """The sum of all parts, [B] of one explanation."""
+        """The sum of all contributions for one explanation, [B]."""
         return self.tokens.sum(-1) + self.mlp.sum(-1) + self.attention_bias.sum(-1) + self.bias
 
 
 def decompose(
     view: ModelView, batch: Batch, explanations: Sequence[str], chunk: Chunk
 ) -> tuple[Tensor, LogitContributions]:
-    """Logits [B, 2] of target and foil ([B, 1] without foils), and where each explained number comes from."""
+    """Logits [B, 2] of target and foil ([B, 1] without foils), and the contributions to each explained number."""
     direction, bias = _direction(view, batch, explanations)
     parts = _Parts(batch, direction, view.n_layers, chunk)
     with ExitStack() as undo:
@@ -66,8 +68,11 @@ def decompose(
 
 
 def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The residual direction [B, E, D] that each explanation reads behind the final norm, linearised up to its standard
-    deviation, and the constant [B, E] that norm and unembedding add; both where the batch is."""
+    """The directions [B, E, D] and constants [B, E] with which each explained number is read from the residual stream.
+
+    The explained number is (residual · direction) / standard deviation + constant: a direction includes the final
+    norm's weight and centring, a constant the biases of final norm and unembedding. Both are on the batch's device.
+    """
     rows, constant = view.unembedding_rows(batch.explained_ids)  # [B, 2, D]
     rows = wide(rows.to(batch.input_ids.device))
     constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
@@ -85,7 +90,7 @@ def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tu
 
 
 class _Parts:
-    """Contributions as the forward meets them, all still to be divided by the final norm's standard deviation."""
+    """Collects contributions during the forward, before they are divided by the final norm's standard deviation."""
 
     def __init__(self, batch: Batch, direction: Tensor, n_layers: int, chunk: Chunk) -> None:
         self.direction, self.position, self.chunk, self.n_layers = direction, batch.position, chunk, n_layers
@@ -97,7 +102,11 @@ class _Parts:
         self.layers: list[dict[str, Tensor]] = [{} for _ in range(n_layers)]
 
     def attention_block(self, layer: Layer) -> None:
-        """Adds the block's contributions and mixes its map into the rollout; nobody reads the last block's map."""
+        """Add what a block's attention contributes to the explained numbers, moved to the input tokens.
+
+        Before the first block, the residual stream contributes, too. The rollout takes the block's map for the blocks
+        after it, so the map of the last block is not made.
+        """
         device = layer.residual.device
         direction, position = self.direction.to(device), self.position.to(device)
         if layer.index == 0:
@@ -114,14 +123,17 @@ class _Parts:
             self.rollout.multiply(pre_norm_map(layer, self.chunk))
 
     def mlp_block(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor, index: int) -> None:
+        """Forward hook of an MLP: notes what its output adds."""
         self.layers[index]["mlp"] = self._project(output.view(len(self.at), -1, output.shape[-1]))
 
     def final_norm(self, _: nn.Module, args: tuple[Tensor, ...], kind: str, eps: float) -> None:
+        """Pre-hook of the final norm: notes the number by which it divides the state at the readout position."""
         state = self._at_position(args[0]).to(self.tokens)  # [B, D]
         variance = state.var(-1, unbiased=False, keepdim=True) if kind == "layer" else state.square().mean(-1, True)
         self.deviation = (variance + eps).sqrt()
 
     def read(self, bias: Tensor) -> LogitContributions:
+        """All contributions, divided by the final norm's standard deviation; `bias` [B, E] is the constant part."""
         stacked = {name: self._stack(name) for name in ("attention", "heads", "pooled", "mlp", "attention_bias")}
         return LogitContributions(
             tokens=self._scaled(self.tokens),
@@ -132,25 +144,31 @@ class _Parts:
         )
 
     def _project(self, states: Tensor) -> Tensor:
-        """The states [B, T, D] at the predicted position, projected on the directions, [B, E]."""
+        """The states [B, T, D] at the readout position, multiplied with the directions: [B, E]."""
         row = self._at_position(states).to(self.direction)
         return torch.einsum("bd,bed->be", row, self.direction)
 
     def _at_position(self, states: Tensor) -> Tensor:
+        """The states [B, T, ...] at the readout position, [B, ...]."""
         return states[self.at.to(states.device), self.position.to(states.device)]
 
     def _stack(self, name: str) -> Tensor:
+        """The contributions of that name in all layers, [B, E, L, ...]."""
         return self._scaled(torch.stack([layer[name] for layer in self.layers], 2))
 
     def _scaled(self, x: Tensor) -> Tensor:
+        """Contributions [B, ...] divided by the final norm's standard deviation."""
         if isinstance(self.deviation, float):
             return x / self.deviation
         return x / self.deviation.view(-1, *[1] * (x.dim() - 1))
 
 
 def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """One destination's attention [B, H, Tj, 1] projected on directions [B, E, D]: by source token [B, E, T], and
-    by everything else that is asked for."""
+    """What one destination's attention, with `weights` [B, H, Tj, 1], adds along directions [B, E, D].
+
+    Returns it by source token [B, E, T], and a dictionary of the fields `attention`, `heads`, `pooled` and
+    `attention_bias` for this layer.
+    """
     output, (_, bias) = output_weights(row), row.block.output_weights()
     reading = torch.einsum("hkd,bed->behk", output, direction)  # [B, E, H, K]
     weighted = row.values() * weights  # [B, H, Tj, K]

@@ -1,4 +1,4 @@
-"""The functions of ALTI, ALTI-Logit and GlobEnc: group by group of samples, within a budget of memory."""
+"""The functions of ALTI, ALTI-Logit and GlobEnc, which compute groups of samples within a memory budget."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
 
-_OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # numbers whose last axis is T
+_OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # results whose last axis is tokens
 
 
 @dataclass(frozen=True)
 class AltiRelevance(Relevance):
-    """Relevance, further contributions to the logit, and the memory that its computation held."""
+    """A Relevance with all contributions to the logit, and the plans by which it was computed."""
 
     contributions: LogitContributions | None = None  # of alti_logit
     plans: tuple[MemoryPlan, ...] = ()  # one for each group of samples, in the order of computation
@@ -43,15 +43,14 @@ def explain_many(
     initial: bool = True,
     byte_budget: int | None = None,
 ) -> Results:
-    """The relevance for all `requests`, from a forward pass and a set of maps for each group of samples within
-    `byte_budget`.
+    """ALTI for post-norm models, ALTI-Logit for pre-norm models: one forward pass for each group of samples.
 
-    The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
-    together, without the padding that others need; out of memory halves a group, then its chunk. Of alti, `layers`
-    gives the row of each layer's own map. Of alti_logit, `heads` pools head relevance, and `initial` gives the
-    predicted position what its embeddings add to the logit.
-    Raises UnsupportedMethod for a model of the other norm order, UserError for a contrastive request without foils or a
-    budget too small for one sample.
+    A group has samples of similar length, without the padding that others need, and fits `byte_budget`, the bytes
+    besides the weights (None: what is free on the device). If memory runs out, the group is halved, then its chunk. For
+    alti, `layers` gives the readout position's row of each layer's map. For alti_logit, `heads` gives relevance of
+    heads, and `initial` counts what the readout position's embeddings add to the logit as its relevance.
+    Raises UnsupportedMethod for a model of the other norm order, and UserError for a contrastive request without foils
+    or a budget that is too small for one sample.
     """
     return _explain(view, batch, requests, ALTI, byte_budget, heads=heads, layers=layers, initial=initial)
 
@@ -65,7 +64,7 @@ def globenc(
     layers: bool = False,
     byte_budget: int | None = None,
 ) -> Results:
-    """Relevance as that of alti, with GlobEnc's maps. The plan is alti's, since its vectors take the bytes."""
+    """As ALTI in `explain_many`, with GlobEnc's maps; groups are planned as for ALTI, which needs more memory."""
     maps = GLOBENC if normalise else RAW_GLOBENC
     return _explain(view, batch, requests, maps, byte_budget, layers=layers)
 
@@ -82,6 +81,7 @@ def _explain(
     layers: bool = False,
     initial: bool = True,
 ) -> Results:
+    """What `explain_many` and `globenc` return; `maps` are those of post-norm models."""
     for request in requests:
         check(view, request.method)
     on_host, batch = batch.to("cpu"), batch.to(view.device)
@@ -109,19 +109,22 @@ def _explain(
 
 
 def check(view: ModelView, method: str) -> None:
-    """Raises UnsupportedMethod, naming the method to use instead, for a model that normalises elsewhere."""
+    """Raise UnsupportedMethod, naming the method to use instead, if `method` does not apply to the model."""
     if method not in METHODS:
         raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(METHODS)}")
     METHODS[method].require(view.family)
 
 
-_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # numbers [b, ...] by name
+_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # a group, its plan, and its results [b, ...] by name
 
 
 def _within_memory(
     view: ModelView, group: Group, maps: Maps, explanations: Sequence[str], plan: MemoryPlan
 ) -> Iterator[_Part]:
-    """Numbers of the group; of its halves, then with smaller chunks, when memory runs out. Raises when none is left."""
+    """Yield the results of a group; if memory runs out, those of its halves, then of single samples in smaller chunks.
+
+    Raises the error if memory runs out for a single sample in the smallest chunk.
+    """
     try:
         yield group, plan, _compute(view, group.batch, maps, explanations, plan)
         return
@@ -138,6 +141,7 @@ def _within_memory(
 def _compute(
     view: ModelView, batch: Batch, maps: Maps, explanations: Sequence[str], plan: MemoryPlan
 ) -> dict[str, Tensor]:
+    """The results [b, ...] of one group by name, on the model's device."""
     if view.family.norm_order == "post":
         logits, tokens, rows = mixing(view, batch, plan.chunk, maps)
         numbers = {"logits": logits, "tokens": tokens, "layers": rows}
@@ -148,7 +152,7 @@ def _compute(
 
 
 def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:
-    """The whole batch's numbers [B, ...]; zero on padding."""
+    """The result of that name for the whole batch [B, ...], put together from the groups; 0 on padding."""
     over_tokens = name in _OVER_TOKENS
     first = parts[0][2][name]
     shape = [len(batch), *first.shape[1:]]

@@ -1,7 +1,7 @@
-"""Bytes that a batch needs, and the cut of samples into groups that fit.
+"""Predicts the memory that ALTI needs, and cuts samples into groups that fit a budget.
 
-Predicted is the peak of the bytes that live beyond the weights: the forward's own, and those of one layer's map. The
-terms follow the code of `layers`, `maps` and `transformed` in the order in which they come alive.
+The prediction is the peak of bytes besides the weights: those of the forward pass and of one layer's map. Its terms
+follow the code of `layers`, `maps` and `transformed` in the order in which tensors are allocated.
 """
 
 from __future__ import annotations
@@ -19,46 +19,49 @@ from lrp_core.device.precision import wide_dtype
 from lrp_core.records.types import UserError
 from lrp_core.views.view import ModelView
 
-_SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors are made by one product: enough to keep it busy
-_VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # transformed vectors: on a CPU, half of what a core's own cache holds
-_WIDTH = {"cpu": 512, "cuda": 2**30}  # entries of a vector at a time, so that many destinations are cached together
-_WORTH_THREADS = 2**23  # entries of transformed vectors of a layer, some milliseconds of work
-_COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, made of elementary operations, holds at its peak
-_SPREAD = 2  # a batch is cut where its samples would be padded to more than this many times their length
+_SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors one product makes, enough to be efficient
+_VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # of transformed vectors at a time; on a CPU, half of a core's cache
+_WIDTH = {"cpu": 512, "cuda": 2**30}  # entries of a vector at a time, so that many destinations fit into the cache
+_WORTH_THREADS = 2**23  # a layer with at least so many entries of transformed vectors is worth several threads
+_COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, a chain of elementary operations, holds at its peak
+_SPREAD = 2  # a sample joins a group if the longest sample has at most this many times its length
 
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """The properties of a model and a device that decide the bytes, apart from the batch."""
+    """The properties of a model and a device that determine the memory for a batch."""
 
     n_heads: int
     n_kv_heads: int
     head_dim: int
     d_model: int
-    mlp_width: int  # of all that the MLP holds at its peak, for one token
-    residual_copies: int  # tensors [T, D] of the model that outlive its attention kernels
-    model_bytes: int  # of one number in the forward
-    work_bytes: int  # of one number in the maps
+    mlp_width: int  # numbers that the MLP holds for one token, at its peak
+    residual_copies: int  # tensors [T, D] of the forward pass that exist while attention and its map are computed
+    model_bytes: int  # bytes of a number in the forward pass
+    work_bytes: int  # bytes of a number in the maps
     post_norm: bool
     device: str  # cpu | cuda
-    threads: int  # that may work on a layer
-    fused: bool  # whether transformed vectors stay in the kernel's registers
+    threads: int  # the most threads that work on a layer
+    fused: bool  # the fused kernel is used, in which transformed vectors take no memory
 
     @classmethod
     def of(cls, view: ModelView) -> MemoryNeeds:
+        """The properties of a loaded model and its device."""
         post_norm = view.family.norm_order == "post"
         device = view.device.type if view.device.type in _VECTOR_BYTES else "cpu"
         work = wide_dtype(view.dtype)
         held = 2 if view.family.gate is None else 3  # tensors as wide as the MLP
         if "new" in view.activation_name:
             held = _COMPOSED
+        widest = max(block.mlp_width for block in view.blocks)
+        embeds_positions = view.family.position_embedding is not None
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,
             head_dim=view.head_dim,
             d_model=view.d_model,
-            mlp_width=held * max(block.mlp_width for block in view.blocks),
-            residual_copies=2 if post_norm else 3 + (view.family.position_embedding is not None),
+            mlp_width=held * widest,
+            residual_copies=2 if post_norm else 3 + embeds_positions,
             model_bytes=view.dtype.itemsize,
             work_bytes=work.itemsize,
             post_norm=post_norm,
@@ -68,7 +71,7 @@ class MemoryNeeds:
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
-        """The chunk that is fast when memory is plenty."""
+        """The fastest chunk for `batch` samples of `length` tokens, if memory suffices."""
         width = ceil(self.d_model / ceil(self.d_model / _WIDTH[self.device]))
         vectors = _VECTOR_BYTES[self.device] // (width * self.work_bytes)
         workers = self.threads if batch * length**2 * self.d_model >= _WORTH_THREADS else 1
@@ -78,25 +81,26 @@ class MemoryNeeds:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The samples and the chunk that are computed at once, and the bytes that they take."""
+    """How a group is computed: its size, the chunk of a layer that is held at a time, and the memory for both."""
 
-    batch: int
-    length: int
+    batch: int  # samples
+    length: int  # tokens of the longest
     chunk: Chunk
     bytes: int  # predicted peak beyond the weights
     byte_budget: int
 
     @property
     def smallest(self) -> bool:
+        """True if no plan needs less memory: one sample in the smallest chunk."""
         return self.batch == 1 and self.chunk.is_smallest
 
     def halved(self, batch: int) -> MemoryPlan:
-        """For `batch` samples after memory ran out: the same chunk for half the samples, or half the chunk for one."""
+        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one."""
         return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else smaller(self.chunk))
 
 
 def predict(geometry: MemoryNeeds, batch: int, length: int, chunk: Chunk) -> int:
-    """Peak bytes beyond the weights for `batch` samples of `length` tokens."""
+    """The predicted peak of bytes besides the weights, for `batch` samples of `length` tokens in this chunk."""
     g, tokens, pairs = geometry, batch * length, batch * length * length
     converted = g.model_bytes != g.work_bytes
     heads = g.n_heads * g.head_dim
@@ -121,9 +125,9 @@ def predict(geometry: MemoryNeeds, batch: int, length: int, chunk: Chunk) -> int
 
 
 def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> MemoryPlan:
-    """The most samples of `length` tokens, `batch` at most, that the budget holds.
+    """The plan for as many samples of `length` tokens as the budget holds, at most `batch`.
 
-    Raises UserError, with the bytes needed, if one sample at the smallest chunk is too much.
+    Raises UserError, with the bytes needed, if one sample in the smallest chunk needs more than the budget.
     """
     size, chunk = batch, geometry.chunk(batch, length)
     while (need := predict(geometry, size, length, chunk)) > byte_budget:
@@ -143,7 +147,7 @@ def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> Me
 
 
 def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iterator[tuple[list[int], MemoryPlan]]:
-    """Samples by index, those of like length together, longest first, and the plan for each group."""
+    """Yield groups of samples of similar length, the longest first: (indices into `lengths`, plan)."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     while order:
         longest = lengths[order[0]]
@@ -154,14 +158,14 @@ def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iter
 
 
 def smaller(chunk: Chunk) -> Chunk:
-    """A plan that holds half as much: by half the threads, then by half of each thread's chunk."""
+    """A chunk of half the size: with half the threads or, if there is one, half as much for it."""
     if chunk.workers > 1:
         return replace(chunk, workers=chunk.workers // 2)
     return replace(chunk, sources=max(1, chunk.sources // 2), vectors=max(1, chunk.vectors // 2))
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that may be taken from the device now: unused blocks of the allocator count, a tenth is left out."""
+    """Nine tenths of the bytes that are free on the device now, unused blocks of torch's allocator included."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(0.9 * (torch.cuda.mem_get_info(device)[0] + unused))

@@ -1,4 +1,4 @@
-"""Maps of post-norm models: the row of the predicted position of the product of all of them, and of each by itself."""
+"""Rollout of post-norm models: the readout position's row of the product of all layers' maps, and of each map."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lrp_core.views.view import ModelView
 
 @dataclass(frozen=True)
 class Maps:
-    """Functions for a layer's map: whole [B, Ti, Tj], or its row [B, 1, Tj] for one destination of each sample [B]."""
+    """Functions that compute the map of a layer."""
 
-    whole: Callable[[Layer, Chunk], Tensor]
-    row: Callable[[Layer, Tensor], Tensor]
-    lacks_deviations: bool = False  # rows are still to be divided by the deviations of what the block's norms see
+    whole: Callable[[Layer, Chunk], Tensor]  # the whole map [B, Ti, Tj]
+    row: Callable[[Layer, Tensor], Tensor]  # its row [B, 1, Tj] for the destination at position [B] of each sample
+    lacks_deviations: bool = False  # rows must still be divided by the standard deviations of the block's norms
 
 
 ALTI = Maps(post_norm_map, post_norm_row)  # Ferrando et al. 2022
@@ -36,9 +36,10 @@ RAW_GLOBENC = Maps(partial(norm_map, normalise=False), partial(norm_row, normali
 
 
 def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [B, 2] of target and foil ([B, 1] without foils), contributions [B, T], and each layer's own [B, L, T].
+    """Logits [B, 2] of target and foil ([B, 1] without foils), contributions [B, T], and those by layer [B, L, T].
 
-    Contributions sum to one where the rows of maps do.
+    Contributions are the readout position's row of the product of all maps, those by layer its rows of each map. They
+    sum to 1 if the rows of maps do.
     """
     rollout, last = Rollout(), view.n_layers - 1
     rows: list[Tensor] = []

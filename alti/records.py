@@ -1,4 +1,4 @@
-"""The table of vector-based methods, without torch."""
+"""The table of vector-based methods. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lrp_core.records.registry import Registry
 
 
 def _vectors(name: str, label: str, function: str, **record: Any) -> Method:
-    """A method of vectors, of embeddings as they are: those of post-norm models, unless the record says otherwise."""
+    """The record of a vector-based method, by default for post-norm models, without a choice of embeddings."""
     of_all: dict[str, Any] = {
         "family": "vector",
         "needs": (ATTENTION, ONE_STACK, POST_NORM),
@@ -37,8 +37,7 @@ METHODS: Registry[Method] = Registry(
         column="alti_logit",
         about="L1 contributions of tokens to tokens, multiplied over layers",
         source="Ferrando et al. 2022",
-        weak="That is no fault: it does not know which prediction is explained, "
-        "and a token contributes most to itself.",
+        weak="Expected: it does not know which prediction is explained, and a token contributes most to itself.",
     ),
     _vectors(
         "alti_logit",
@@ -48,7 +47,7 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "initial",
                 True,
-                "give the predicted position what its embeddings add to the logit; false as published",
+                "give the predicted position what its own embeddings add to the logit; false: as published",
             ),
         ),
         needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
@@ -60,7 +59,7 @@ METHODS: Registry[Method] = Registry(
         colour="#cc79a7",
         about="logit updates of every attention block, moved to the inputs through ALTI maps",
         source="Ferrando et al. 2023; Close Look B.1",
-        weak="That is no fault: the last token is given what its own embedding adds; initial: false leaves that out.",
+        weak="Expected: the last token is given what its own embedding adds; initial: false leaves that out.",
     ),
     _vectors(
         "globenc",
@@ -70,8 +69,8 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "normalise",
                 True,
-                "bring the rows of a layer's map to a sum of 1; "
-                "false multiplies norms as they are, as the authors' code",
+                "scale the rows of a layer's map to a sum of 1; false: multiply the norms as they are, as the "
+                "authors' code does",
                 added_later=True,
             ),
         ),
@@ -90,7 +89,7 @@ METHODS: Registry[Method] = Registry(
             Option(
                 "score",
                 "norm",
-                "of a regression: the norms of the last vectors, as published, or what they add to the score",
+                "relevance for a regressor's score: norms of the last vectors, as published, or what they add to it",
                 choices=("norm", "parts"),
             ),
         ),

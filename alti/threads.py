@@ -1,7 +1,7 @@
-"""Threads on a CPU that share only the result, each with a single thread of torch.
+"""Runs tasks in parallel on a CPU, each with a single torch thread.
 
-Torch splits every operation over its threads and waits for the last of them. With a thousand short operations a layer
-that waiting is what costs, most of all on a machine that does other things too: there it took seven times as long.
+By default torch splits every operation over all its threads and waits for the slowest of them. With a thousand short
+operations in a layer this waiting dominates: on a busy machine it took seven times as long.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def without_python(function: Function) -> Function:
-    """`function` as TorchScript: loops of short operations, in threads that do not wait for each other's Python.
+    """Decorator: `function` compiled by TorchScript, so that threads do not wait for each other's interpreter lock.
 
-    Taking turns at the interpreter's lock made them up to twice as slow. Where torch has TorchScript no more, and it is
-    deprecated, the function stays what it was.
+    With the lock, loops of short operations took up to twice as long. TorchScript is deprecated: if torch no longer has
+    it, the function is returned unchanged.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -30,7 +30,7 @@ def without_python(function: Function) -> Function:
 
 
 class _OneThreadEach:
-    """A context in which torch uses one thread; the last to leave restores the number that the first saw."""
+    """A context manager, shared by threads, that restores torch's number of threads when the last one leaves."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = Lock(), 0, 1
@@ -52,11 +52,10 @@ _one_thread_each = _OneThreadEach()
 
 
 def run_all(tasks: Sequence[Callable[[], None]]) -> None:
-    """Run each task in a thread of its own, a single task in the present thread. Raises the tasks' errors.
+    """Run each task in a thread of its own, or a single task in the calling thread. Raises the tasks' errors.
 
-    Tasks write into tensors that exist; what they make themselves cannot be differentiated.
-
-    For as long as it runs, other threads of the process may see torch use one thread.
+    Tasks run in inference mode and write their results into tensors that exist already. Meanwhile other threads of the
+    process may find that torch uses one thread.
     """
     if len(tasks) == 1:
         tasks[0]()
@@ -64,7 +63,7 @@ def run_all(tasks: Sequence[Callable[[], None]]) -> None:
 
     def alone(task: Callable[[], None]) -> None:
         torch.set_num_threads(1)
-        with torch.inference_mode():  # the least that short operations can cost
+        with torch.inference_mode():  # short operations are fastest in it
             task()
 
     with _one_thread_each, ThreadPoolExecutor(len(tasks)) as pool:

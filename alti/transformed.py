@@ -1,7 +1,7 @@
-"""Distances of each source token's transformed vector from the output of the attention block.
+"""Contributions of source tokens to the output of an attention block, without holding all transformed vectors.
 
-What an attention block puts out at token i is a sum of transformed vectors T_i(x_j), one for each source j, and biases.
-Legend as in `lrp_core.records.types`; i counts destinations, j sources, both of length T.
+The output y_i of an attention block at token i is the sum of transformed vectors T_i(x_j), one for each source j, and
+biases. Shapes are as in `lrp_core.records.types`; Ti counts destinations i, Tj sources j, both of length T.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from alti.threads import run_all, without_python
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a layer that exists at a time, for each of the threads that work on it."""
+    """How much of a layer is held at a time by each thread that works on it."""
 
     sources: int  # tokens whose value-output vectors [H, D] are held
     vectors: int  # transformed vectors that are held
     workers: int = 1  # threads
-    width: int | None = None  # entries of each vector that are held; None for all of its D
+    width: int | None = None  # entries of each vector that are held; None: all D
 
     @property
     def is_smallest(self) -> bool:
+        """True if no chunk holds less."""
         return self.sources == self.vectors == self.workers == 1
 
     def strip(self, d_model: int) -> int:
-        """The number of `d_model` entries that are held."""
+        """The number of entries that are held of a vector with `d_model` entries."""
         return min(d_model, self.width or d_model)
 
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """One attention block taken apart, in the dtype of the computation.
+    """The tensors of an attention block that make its transformed vectors, in the dtype of the computation.
 
     T_i(x_j) = sum_h weights[h, j, i] value[h, j] @ output[h], plus residual[i] if i = j.
     """
@@ -45,26 +46,26 @@ class AttentionParts:
     value: Tensor  # [B, H, T, K], biases included (may be an expanded view of G heads)
     output: Tensor  # [H, K, D]
     residual: Tensor  # [B, T, D]
-    resultant: Tensor  # [B, T, D], what the block puts out: all transformed vectors and biases
-    allowed: Tensor  # [B | 1, Ti, Tj] bool, what attention may see
-    causal: bool = False  # whether that hides from every destination what stands behind it
+    resultant: Tensor  # [B, T, D], the block's output y: the sum of all transformed vectors and biases
+    allowed: Tensor  # [B | 1, Ti, Tj], True where a destination may attend to a source
+    causal: bool = False  # no destination may attend to later tokens
 
 
 def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
-    """max(0, |y_i|_1 - |y_i - T_i(x_j)|_1) as [B, Ti, Tj] (Ferrando et al. 2022, eq. 12; 2023, eq. 14).
+    """Contributions max(0, |y_i|_1 - |y_i - T_i(x_j)|_1), [B, Ti, Tj] (Ferrando et al. 2022, eq. 12; 2023, eq. 14).
 
-    Nothing of size T x T x D exists beyond what `chunk` holds. With |T - y| = 2 max(T, y) - T - y the difference needs
-    one elementwise pass over each transformed vector, and sums of T that need none:
-    |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T.
+    Transformed vectors exist only as far as `chunk` says. Since |T - y| = 2 max(T, y) - T - y, the difference is
+    |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T: only max(T, y) needs the entries of each transformed
+    vector.
     """
     gain = _gain(parts, chunk)  # [B, Tj, Ti]
     hidden = ~(parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device))
-    # a vector of zeros contributes nothing, whatever rounding says
+    # masked sources have vectors of zeros, whose contributions are 0 up to rounding
     return gain.clamp_min_(0).masked_fill_(hidden.transpose(1, 2).contiguous(), 0).transpose(1, 2)
 
 
 def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
-    """One row of `contributions` for each sample, [B, Tj], for destinations `position` [B].
+    """One row of `contributions` for each sample, [B, Tj], for the destination at `position` [B].
 
     The destination axis of `parts` has length one: weights [B, H, Tj, 1], residual and resultant [B, 1, D], allowed
     [B, 1, Tj].
@@ -80,7 +81,7 @@ def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
 
 
 def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
-    """|y_i|_1 - |y_i - T_i(x_j)|_1, [B, Tj, Ti]; meaningless where a causal mask hides j."""
+    """|y_i|_1 - |y_i - T_i(x_j)|_1 as [B, Tj, Ti]; meaningless where a causal mask hides j from i."""
     n, heads, length, _ = parts.weights.shape
     causal, width = parts.causal, parts.output.shape[-1]
     contributions = parts.resultant.new_zeros(n, length, length)
@@ -88,10 +89,10 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
     value_sums = parts.value @ parts.output.sum(-1).unsqueeze(-1)  # [B, H, Tj, 1]
     samples, held, step, rows = extents(n, length, chunk)
-    groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # for all workers
+    groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # shared
 
     def work(vector_buffer: Tensor, product_buffer: Tensor) -> None:
-        for b, group in groups:
+        for b, group in groups:  # each worker takes the next group, so none is computed twice
             products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
             weights = parts.weights[b, :, group].permute(0, 2, 3, 1)  # [b, j, i, H]
             gain, residual = contributions[b, group], parts.residual[b]
@@ -123,12 +124,12 @@ def add_maxima(
     rows: int,
     causal: bool,
 ) -> None:
-    """Adds sum_d max(T_i(x_j), y_i) to `gain` [b, j, Ti], for sources j from `first` on.
+    """Add sum_d max(T_i(x_j), y_i) to `gain` [b, j, Ti], for a group of sources j that starts at token `first`.
 
-    `weights` [b, j, Ti, H] and `products` [b, j, H, D] make the transformed vectors, `residual` [b, T, D] is part of a
-    token's own, `resultants` are strips [b, Ti, d] of the resultant. `buffer` holds the vectors of one block, `step`
-    sources and `rows` destinations. Sources change faster, so that the resultant stays in the cache; causal ones reach
-    no destination before them.
+    `weights` [b, j, Ti, H] and `products` [b, j, H, D] make the transformed vectors; `residual` [b, T, D] is added to
+    that of a token to itself. `resultants` are strips [b, Ti, d] of the block's output y. `buffer` holds the vectors of
+    one tile of `step` sources and `rows` destinations. The inner loop is over sources, so that a strip of y stays in
+    the cache. With `causal` destinations before a source are skipped.
     """
     samples, sources, length, _ = weights.shape
     start = 0
@@ -160,10 +161,10 @@ def add_maxima(
 
 
 def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
-    """Extents of a chunk, destinations first: samples, the sources in memory, and the sources and destinations of a
-    block.
+    """The sizes by which a layer is cut: (samples, sources that are held, sources of a tile, destinations of a tile).
 
-    samples * sources * destinations are at most `chunk.vectors`; the sources held are at least those of one block.
+    Samples times the tile's sources and destinations are at most `chunk.vectors`. Tiles get as many destinations as
+    possible. At least the sources of one tile are held.
     """
     rows = min(length, chunk.vectors)
     step = min(length, chunk.vectors // rows)
@@ -172,9 +173,9 @@ def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
 
 
 def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
-    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D].
+    """The value-output vectors value[h, j] @ output[h], [b, j, H, D], of values [b, H, j, K] and weights [H, K, D].
 
-    In `buffer` heads are outermost: there a product ends without a copy.
+    They are written into `buffer`, heads outermost, so that the matrix product needs no copy.
     """
     b, heads, j, _ = value.shape
     width = output.shape[-1]
@@ -184,5 +185,6 @@ def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
 
 
 def slices(start: int, stop: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of `step` numbers, the last one shorter, that cover `start` to `stop`."""
     for at in range(start, stop, step):
         yield slice(at, min(at + step, stop))

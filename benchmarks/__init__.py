@@ -1,9 +1,8 @@
-"""Benchmarks of the software: `closelook bench NAME` runs the module of that name, whose docstring says what it
-measures.
+"""Benchmarks of the software: `closelook bench NAME` runs the module NAME, whose docstring says what it measures.
 
-* `harness` has their options, timing and tables; `page` writes docs/performance.md from `results` and from those that
-  ship with `jobs.bench`; `gpu` is `make gpu`.
-* `parts` has the models, samples, stores and baselines that they measure.
+* `harness` has the options, timing and tables of all benchmarks. `page` writes docs/performance.md from the result
+  files in `results` and in `jobs.bench`. `gpu` is `make gpu`.
+* `parts` has the models, samples, stores and baselines of the benchmarks.
 """
 
 BENCHES = (

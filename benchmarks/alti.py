@@ -1,6 +1,6 @@
-"""`closelook bench alti`: time and memory of ALTI-Logit, with their targets.
+"""`closelook bench alti`: time and memory of ALTI-Logit, with targets.
 
-Random weights of real geometries. Runs without Ray, on a CPU or a GPU.
+Models have random weights and the shapes of real ones. Runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from lrp_core.opening.loading import DTYPES
 from lrp_core.opening.model import view_of
 from lrp_core.records.explained import LINEAR
 
-#: Numbers of samples, and their tokens, whose memory is compared with its prediction.
-SHAPES, QUICK_SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)), ((1, 16), (4, 8))
+#: (samples, tokens) of the batches whose memory is compared with the planner's prediction.
+SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384))
+QUICK_SHAPES = ((1, 16), (4, 8))
 REQUESTS = [Request("alti_logit", explanation, "none") for explanation in LINEAR]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part; see `--help`. Returns the JSON."""
+    """Run the chosen parts; see `--help`. Returns the result as JSON."""
     options = parser("alti", __doc__)
     options.devices(dtypes=False)
     options.number("--repeats", 5, "of each timing", quick=1)
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def against_materialising(bench: Bench) -> None:
-    """The whole of gpt2 on one sample, against every transformed vector at once."""
+    """Time and memory of ALTI-Logit for a sample of gpt2, against code that holds every transformed vector at once."""
     length = 8 if bench.quick else 64
     view = _model(bench, "gpt2")
     batch = random_sample(view, length)
@@ -64,7 +65,10 @@ def against_materialising(bench: Bench) -> None:
 
 
 def layers(bench: Bench) -> None:
-    """One attention block with its map, against its bare matrix products, at several lengths: cost is T^2 H D."""
+    """Time and memory of one attention block with its map, at several lengths T; its cost grows as T^2 H D.
+
+    At the longest T they are compared with targets: the time with that of its bare matrix products.
+    """
     lengths = (16, 32) if bench.quick else (128, 256, 512, 1024)
     for name in ("gpt2", "gpt2-xl", "Llama-3.1-8B"):
         view = _model(bench, name, layers=2)
@@ -73,7 +77,10 @@ def layers(bench: Bench) -> None:
 
 
 def _layer(bench: Bench, view: ModelView, name: str, length: int, promised: bool) -> str:
-    """Time and memory of one layer, in words; compared with targets where `promised`."""
+    """Measure one layer of a model for a text of `length` tokens; returns the time in words.
+
+    With `promised` time and memory are compared with targets.
+    """
     layer, attention = _first_layer(view, length)
     chunk = MemoryNeeds.of(view).chunk(1, length)
 
@@ -97,7 +104,7 @@ def _layer(bench: Bench, view: ModelView, name: str, length: int, promised: bool
 
 
 def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None]]:
-    """The first attention block in the middle of a forward, and a function that runs its norm and attention again."""
+    """The first block's Layer, from a forward pass, and a function that runs its norm and attention again."""
     block = view.blocks[0]
     visited: list[Layer] = []
     calls: list[tuple[Any, dict[str, Any]]] = []
@@ -117,7 +124,7 @@ def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None
 
 
 def whole_model(bench: Bench) -> None:
-    """Both explanations of one long sample, forward included: the cells that Close Look had to leave empty."""
+    """Time and memory of both explanations of one long sample, of models that Close Look could not run."""
     length = 32 if bench.quick else 1024
     for name, dtype in [("gpt2-xl", "float32")] + [("Llama-3.1-8B", "bfloat16")] * bench.chosen.on_gpu:
         view = _model(bench, name, dtype)
@@ -133,7 +140,7 @@ def whole_model(bench: Bench) -> None:
 
 
 def planner(bench: Bench) -> None:
-    """Predicted bytes against the measured peak, and predictions for models that need a GPU."""
+    """Compare the planner's predicted bytes with the measured peak, and predict them for models that need a GPU."""
     shapes = QUICK_SHAPES if bench.quick else SHAPES
     errors = []
     for name in ("gpt2", "gpt2-xl", "Llama-3.2-1B", "bert-base"):
@@ -168,7 +175,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 def _model(bench: Bench, name: str, dtype: str = "float32", layers: int | None = None) -> ModelView:
-    """Random weights of a geometry; few `layers`, with hardly any vocabulary, where one layer is measured."""
+    """A model with random weights and the shape `name`; with `layers`, cut to so many layers and a small vocabulary."""
     geometry = geometry_of(name, bench.quick, layers)
     if layers is not None:
         geometry = replace(geometry, vocabulary=128)
@@ -176,7 +183,7 @@ def _model(bench: Bench, name: str, dtype: str = "float32", layers: int | None =
 
 
 def _weights(config: Any, device: str, dtype: str) -> ModelView:
-    """Random weights made on the device in their precision: large models do not fit twice."""
+    """A model of `config` with random weights, made on the device in their dtype, since large ones do not fit twice."""
     auto = getattr(transformers, family_of(config).kind.auto)
     with torch.device(device):
         return view_of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))

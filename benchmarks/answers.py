@@ -1,49 +1,52 @@
-"""`closelook bench answers`: what it costs to explain a long answer, all of its tokens together or each by itself.
+"""`closelook bench answers`: the cost of explaining a long answer, as a whole or token by token.
 
-Half of the tokens are a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and
-one backward: it is timed beside a bare forward and backward of the same sum of logits, by the clock and, on a CPU, by
-the seconds of the processor. Peak bytes beyond the weights
-grow with the length of the text, with blocks that are kept and with blocks that are run again (checkpointing). An
-answer after prompts without random sources is timed with what they begin with alike read once, and with plain forwards.
-Random weights of real geometries and random tokens; runs without Ray, on a CPU or a GPU.
+Half of a text is a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and one
+backward pass: it is timed against a bare forward and backward of the same sum of logits, in wall seconds and, on a CPU,
+in processor seconds. Peak bytes besides the weights are measured by the length of the text, with blocks that are kept
+and with blocks that run again (checkpointing). The logits of an answer after prompts that lack one source each, or a
+random half of them, are timed with the common beginning of prompts read once, and with plain forwards of similar
+lengths. Models have random weights and the shapes of real ones, texts are random tokens. Runs without Ray, on a CPU or
+a GPU.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from benchmarks.harness import Bench, Runs, parser, peak_bytes
-from benchmarks.parts.ablated_prompts import ANSWER, ASKED, SOURCES, TOKENS, compare_prefixes
+from benchmarks.parts.ablated_prompts import LONGEST, compare_prefixes
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
 from benchmarks.parts.growth import power_law
 from benchmarks.parts.samples import drawn, geometry_of
+from benchmarks.parts.two_clocks import on_two_clocks
 from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView
 from lrp_core.device.memory import is_out_of_memory
 from lrp_core.records.types import span_row
 
 LENGTHS = (1024, 2048, 4096, 8192)  # tokens of prompt and answer
-COMPARED = 2048  # tokens: about 1,000 of an answer behind 1,000 of a prompt
+COMPARED = 2048  # tokens: a prompt of about 1,000 and an answer of about 1,000
 QUICK = (32, 64)
 SUBJECTS = ("gpt2", "Llama-3.2-1B")
-BESIDE_BARE = 1.15  # seconds of a span's relevance, of a bare forward and backward
-LINEAR = 1.1  # the exponent of peak bytes in tokens, with checkpointing
-ROWS = 4  # tokens of an answer that are explained by themselves
+BESIDE_BARE = 1.15  # target: seconds of a span's relevance over those of a bare forward and backward
+LINEAR = 1.1  # target: the exponent with which peak bytes grow with tokens, with checkpointing
+ROWS = 4  # tokens of an answer that are explained one by one
 BARE = "bare forward and backward"
+PARTS = SPAN, GROWTH, PROMPTS = "span", "growth", "prompts"
 _MIB = 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every geometry; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     options = parser("answers", __doc__)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="default gpt2, Llama-3.2-1B")
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured; default all")
     options.layers()
     options.number("--longest", LENGTHS[-1], "tokens of prompt and answer", quick=QUICK[-1])
     options.number("--repeats", 3, "of what is timed", quick=1, on_gpu=10)
@@ -56,16 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         some = f", {geometry.layers} of {whole.layers} layers" if geometry.layers < whole.layers else ""
         bench = results.about(geometry=f"{name}{some}")
         view = drawn(geometry, bench.chosen)
-        compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
-        grow(bench, view, lengths)
-        if view.max_length >= SOURCES * TOKENS + ASKED + ANSWER:
+        if SPAN in bench.chosen.parts:
+            compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
+        if GROWTH in bench.chosen.parts:
+            grow(bench, view, lengths)
+        if PROMPTS in bench.chosen.parts and view.max_length >= LONGEST:
             compare_prefixes(bench, view)
         del view
     return results.finish()
 
 
 def answered(view: ModelView, length: int, weights: Sequence[float] | None = None) -> Batch:
-    """Random tokens: a prompt and, as long, its answer, of which all tokens but the last are read."""
+    """A batch of one text of random tokens, a prompt and an answer of the same length, which is its span.
+
+    The last token of the answer is predicted and not part of the input.
+    """
     source = random.Random(0)
     prompt = [source.randrange(view.vocab) for _ in range(length - length // 2)]
     answer = [source.randrange(view.vocab) for _ in range(length // 2)]
@@ -74,18 +82,12 @@ def answered(view: ModelView, length: int, weights: Sequence[float] | None = Non
 
 
 def compare(bench: Bench, view: ModelView, length: int) -> None:
-    """Seconds of an answer's relevance, and of some of its tokens in turn, beside a bare forward and backward."""
+    """Time the relevance of an answer against a bare forward and backward, and that of some tokens one by one."""
     batch = answered(view, length)
-    of_processor: dict[str, list[float]] = {ATTNLRP: [], BARE: []}
-    passes: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
-    runs: Runs = {name: partial(on_two_clocks, run, of_processor[name]) for name, run in passes.items()}
+    runs: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
     facts = {"part": "span", "length": length, "answer_tokens": length // 2, "layers": view.n_layers}
-    seconds = bench.timed(runs, bench.chosen.repeats, facts, "method", "wall_s")
-    subject = f"answer of {length // 2} tokens: attnlrp"
-    bench.paired(f"{subject}, seconds / {BARE}", seconds.values(), BESIDE_BARE)
-    if view.device.type == "cpu":
-        repeats = [taken[-bench.chosen.repeats :] for taken in of_processor.values()]  # without the warm-up
-        bench.paired(f"{subject}, processor seconds / {BARE}", repeats, BESIDE_BARE)
+    for clock, pair in on_two_clocks(bench, runs, view.device, facts).items():
+        bench.paired(f"answer of {length // 2} tokens: attnlrp, {clock} / {BARE}", pair, BESIDE_BARE)
     rows = single_rows(batch)
     together = partial(explain, ATTNLRP, view, rows, texts=1)
     one_by_one: Runs = {"attnlrp, a forward for all": together, "attnlrp, each alone": partial(alone, view, rows)}
@@ -95,15 +97,8 @@ def compare(bench: Bench, view: ModelView, length: int) -> None:
         print(f"{bench.title}, T={length}: {len(rows)} tokens by themselves, {name}: {min(of_name):.2f} s", flush=True)
 
 
-def on_two_clocks(run: Callable[[], object], of_processor: list[float]) -> None:
-    """One call. Adds the seconds of its threads, which a busy machine disturbs less than the clock."""
-    start = time.process_time()
-    run()
-    of_processor.append(time.process_time() - start)
-
-
 def single_rows(batch: Batch) -> Batch:
-    """Some tokens of the answer, each by itself, of one text."""
+    """A batch with a row for each of some tokens of the answer, all with the same text."""
     assert batch.span_positions is not None
     assert batch.span_ids is not None
     count = min(ROWS, batch.span_ids.shape[1])
@@ -114,13 +109,13 @@ def single_rows(batch: Batch) -> Batch:
 
 
 def alone(view: ModelView, rows: Batch) -> None:
-    """Each row by a forward and a backward of its own."""
+    """Explain each row by a forward and a backward of its own."""
     for part in rows.parts(1):
         explain(ATTNLRP, view, part)
 
 
 def grow(bench: Bench, view: ModelView, lengths: Sequence[int]) -> None:
-    """Peak bytes and seconds of an answer's relevance by the length of the text, until memory ends."""
+    """Measure the peak bytes of an answer's relevance by the length of the text, and how they grow."""
     peaks: dict[str, dict[float, float]] = defaultdict(dict)
     for length in lengths:
         batch = answered(view, length)

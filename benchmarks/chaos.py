@@ -1,10 +1,11 @@
-"""Faults of every kind while a run goes on: processes killed and paused, nodes lost, disks full, requests refused,
-files damaged, weights swapped, clocks stepped, batches that hang.
+"""`closelook bench chaos`: runs under faults of every kind, whose files must equal those of an undisturbed run.
 
-Ray is real, on this machine; the root is a folder on a small disk, then one on an S3 server. Drivers are started again
-as a scheduler would. At the end of each part everything is left alone, `closelook audit --deep` looks for damage, and
-runs heal it. Then every file of every product must be equal to that of an undisturbed run, byte by byte, or be named by
-the root as damaged or lacking rows, and nothing may be lost.
+Faults are processes killed and paused, nodes lost, disks full, requests refused, files damaged, weights swapped, clocks
+stepped, and batches that hang. Ray is real, on this machine. The root is a folder on a small disk, then one on an S3
+server. Drivers are started again as a scheduler would. After some time faults end, `closelook audit --deep` looks for
+damage, and runs repair it. Then every file of every product must equal that of an undisturbed run, byte by byte (up to
+rounding where the root says that a batch was computed row by row), or the root must name it as damaged or lacking rows;
+no file may be lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness import SCRATCH, Bench, parser
 from benchmarks.parts.chaos.faults import FAULTS, Fault
-from benchmarks.parts.chaos.products import Comparison, compared
+from benchmarks.parts.chaos.products import ROUNDING, Comparison, compared
 from benchmarks.parts.chaos.requests import Disturbances
 from benchmarks.parts.chaos.world import World, mount_disk, settings
 from benchmarks.parts.object_store import object_store
@@ -48,9 +49,9 @@ SMALL: dict[str, Any] = {
     "heads": {"sva": 8},
     "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
 }
-GAP_S = (1.0, 12.0)  # between two faults
-CALM_RUNS = 4  # in which all must be healed
-CALM_S = 600.0  # that each of them may take
+GAP_S = (1.0, 12.0)  # seconds between two faults, fewest and most
+CALM_RUNS = 4  # runs without faults within which all damage must be repaired
+CALM_S = 1800.0  # the longest that each of them may take, on a busy machine too
 TICK_S = 0.2
 #: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root.
 FORESEEN = {
@@ -60,6 +61,11 @@ FORESEEN = {
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run without faults, then under faults in a folder and on an S3 server; see `--help`. Returns the result as JSON.
+
+    A quick run, or one of at most two minutes, takes one of both, chosen by the seed. Raises SystemExit if a ratio
+    misses its target.
+    """
     options = parser("chaos", __doc__)
     options.number("--minutes", 10, "of faults", quick=1)
     options.add_argument("--seed", type=int, default=0, help="by which faults are drawn; default 0")
@@ -91,42 +97,60 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         places["an S3 server"] = server.root("root")
         if not whole:
             places = dict([list(places.items())[chosen.seed % 2]])
-        for place, root in places.items():
+        for storage, root in places.items():
             world.root = root
-            under_chaos(bench, world, undisturbed, place, 60 * chosen.minutes / len(places))
+            under_chaos(bench, world, undisturbed, storage, 60 * chosen.minutes / len(places))
     result = bench.finish()
     if not all(map(met, result["ratios"].values())):
-        raise SystemExit(1)  # other benchmarks measure; this one finds defects
+        raise SystemExit(1)  # unlike in other benchmarks a missed target is a defect
     return result
 
 
-def under_chaos(bench: Bench, world: World, undisturbed: Store, place: str, seconds: float) -> None:
-    """Run under faults for some seconds, then in peace; the rows and ratios of this part."""
+def under_chaos(bench: Bench, world: World, undisturbed: Store, storage: str, seconds: float) -> None:
+    """Run under faults for `seconds`, then without, and compare every file with that of the `undisturbed` run.
+
+    Adds rows about this `storage`, and three ratios whose target is 0: files that are lost or wrong without a manifest
+    that says so, runs without faults that do not complete, and commands with an exit code that FORESEEN lacks.
+    """
     first = len(world.started)
     done, completed = chaos(world, seconds)
     drivers = world.started[first:]
     healed = calm(world)
-    found = compared(undisturbed, world.store)
+    comparison = compared(undisturbed, world.store)
     for fault in FAULTS:
         if done[fault.name]:
-            bench.row(what="fault", place=place, fault=fault.name, times=done[fault.name])
-    counts = {"files": found.files, "equal": found.equal, "rounded": len(found.rounded), "named": len(found.named)}
-    counts |= {"lost": len(found.lost), "false": len(found.false)}
+            bench.row(what="fault", place=storage, fault=fault.name, times=done[fault.name])
+    counts = {
+        "files": comparison.files,
+        "equal": comparison.equal,
+        "rounded": len(comparison.rounded),
+        "named": len(comparison.named),
+    }
+    counts |= {"lost": len(comparison.lost), "false": len(comparison.false)}
+    differences = {"rounding": max(comparison.rounded.values(), default=0.0), "rounding_bound": ROUNDING}
     codes = Counter(f"{driver.command} {driver.code}" for driver in drivers)
-    bench.row(what="run", place=place, drivers=len(drivers), completed=completed, exit_codes=dict(codes), **counts)
-    told(place, done, completed, found)
-    if bench.chosen.keep and world.is_local:  # the disk goes with the benchmark
+    bench.row(
+        what="run",
+        place=storage,
+        drivers=len(drivers),
+        completed=completed,
+        exit_codes=dict(codes),
+        **counts,
+        **differences,
+    )
+    told(storage, done, completed, comparison)
+    if bench.chosen.keep and world.is_local:  # the small disk disappears when this process ends
         shutil.copytree(world.root, world.folder / "root")
     if not healed:
-        print(f"{place}: a run in peace did not complete: {last_lines(world)}", flush=True)
-    bench.ratio(f"{place}: files lost or false", len(found.lost) + len(found.false), 0.0, "lower", **counts)
-    bench.ratio(f"{place}: runs in peace that did not complete", float(not healed), 0.0, "lower")
+        print(f"{storage}: a run in peace did not complete: {last_lines(world)}", flush=True)
+    bench.ratio(f"{storage}: files lost or false", len(comparison.lost) + len(comparison.false), 0.0, "lower", **counts)
+    bench.ratio(f"{storage}: runs in peace that did not complete", float(not healed), 0.0, "lower")
     strange = sum(driver.code not in FORESEEN[driver.command] for driver in drivers)
-    bench.ratio(f"{place}: commands that ended in an unforeseen way", float(strange), 0.0, "lower")
+    bench.ratio(f"{storage}: commands that ended in an unforeseen way", float(strange), 0.0, "lower")
 
 
 def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
-    """Faults while runs go on, for so long: how often each was done, and how many runs completed."""
+    """Cause random faults while runs go on, for `seconds`: how often each was caused, and how many runs completed."""
     done, completed = Counter[str](), 0
     end = time.monotonic() + seconds
     at = time.monotonic() + world.draw.uniform(*GAP_S)
@@ -148,11 +172,12 @@ def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
 
 
 def drawn(world: World, faults: Sequence[Fault]) -> Fault:
+    """A random fault, drawn by the weights of the faults."""
     return world.draw.choices(faults, [fault.weight for fault in faults])[0]
 
 
 def calm(world: World) -> bool:
-    """End all faults, then look for damage and run until nothing is left to do; whether that succeeded."""
+    """End all faults, then audit and run until nothing is left to do. True if that succeeds within CALM_RUNS runs."""
     world.undo(everything=True)
     world.disturbances.calm()
     for name in ("clock", "hang"):
@@ -168,7 +193,7 @@ def calm(world: World) -> bool:
 
 
 def ended(world: World, command: str, *arguments: str) -> int:
-    """The exit code of a command, which is killed when it takes too long."""
+    """Run a command to its end and return its exit code; it is killed if it takes longer than CALM_S."""
     driver = world.run(command, *arguments)
     deadline = time.monotonic() + CALM_S
     while driver.code is None:
@@ -180,17 +205,20 @@ def ended(world: World, command: str, *arguments: str) -> int:
 
 
 def last_lines(world: World, count: int = 12) -> str:
-    """The end of what the last command printed."""
+    """The last `count` lines that the last command printed."""
     return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
 
 
-def told(place: str, done: Counter[str], completed: int, found: Comparison) -> None:
-    """Print what was done and survived."""
-    print(f"{place}: {done.total()} faults, {completed} runs completed under them")
+def told(storage: str, done: Counter[str], completed: int, comparison: Comparison) -> None:
+    """Print the faults of a part and the result of the comparison."""
+    print(f"{storage}: {done.total()} faults, {completed} runs completed under them")
     for name, times in done.most_common():
         print(f"  {times:3} {name}")
-    rounded, named = len(found.rounded), len(found.named)
-    print(f"  {found.files} files: {found.equal} equal, {rounded} but for rounding, {named} named")
-    for kind, paths in (("lost", found.lost), ("false", found.false)):
-        for path in paths:
-            print(f"  {kind}: {path}")
+    rounded, named = len(comparison.rounded), len(comparison.named)
+    print(f"  {comparison.files} files: {comparison.equal} equal, {rounded} but for rounding, {named} named")
+    for path, difference in comparison.rounded.items():
+        print(f"  equal but for {difference:.1e} of the largest number: {path}")
+    for path in comparison.lost:
+        print(f"  lost: {path}")
+    for path, difference in comparison.false.items():
+        print(f"  false by {difference:.1e} of the largest number: {path}")

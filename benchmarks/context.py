@@ -1,8 +1,9 @@
-"""`closelook bench context`: what an explanation costs by the length of its text, after AttnLRP's figure 8 and table 2.
+"""`closelook bench context`: the cost of an explanation by the length of its text, as in AttnLRP (figure 8, table 2).
 
-Seconds, peak bytes beyond the weights, and cost by a stated price and power, of one sample at batch size 1. What takes
-many forwards runs them one after the other; of these a few are timed, and the whole is told from them. Random weights
-of real geometries and random tokens, or a model of your own. Runs without Ray, on a CPU or a GPU.
+It measures seconds, peak bytes besides the weights, and dollars (from a price and the power of the device), for one
+sample at batch size 1. Methods with many forward passes run them one after the other; a few are timed and the total is
+extrapolated. Models have random weights and the shapes of real ones, or are your own; texts are random tokens. Runs
+without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ from lrp_core import METHODS, Batch, ModelView
 from lrp_core.device.memory import is_out_of_memory
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-#: The longest, and the geometries with their layers (None: all), on a CPU and on a GPU.
+#: The longest text, and the shapes with their layers (None: all), by default on a CPU and on a GPU.
 ON_CPU = (1024, (("gpt2", None), ("Llama-3.2-1B", 1)))
 ON_GPU = (4096, (("gpt2", None), ("Llama-2-7b", None)))
-WATTS, PRICE = 130.0, 0.16  # of a device; dollars a kilowatt hour (AttnLRP B.6)
-KERNEL_LENGTH, KERNEL_TARGET = 1024, 1.1  # attnlrp's seconds, of a bare forward and backward
+WATTS, PRICE = 130.0, 0.16  # power of a device; dollars for a kilowatt hour (AttnLRP B.6)
+KERNEL_LENGTH, KERNEL_TARGET = 1024, 1.1  # target: attnlrp's seconds over those of a bare forward and backward
 CHECKPOINTED, CHECKPOINTED_LENGTH = "gpt2-medium", 512
-CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 1.5, 0.25  # of attnlrp without
+CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 1.5, 0.25  # targets: with checkpointing over without
 BY_LAYERS_LENGTH = 128
 
-#: Table 2: exponents of compute in the number of tokens, and of memory in that of layers, each of one forward's.
+#: AttnLRP's table 2: the exponents of compute in tokens and of memory in layers, relative to one forward pass.
 TABLE_2 = {CHECKPOINT: (0.0, 0.5), PERTURBATION: (1.0, 0.0)}
 _MIB = 2**20
-_SHORT = 128  # tokens
-Curves = dict[str, dict[float, float]]  # of each variant
+_SHORT = 128  # texts of at most so many tokens are repeated more often
+Curves = dict[str, dict[float, float]]  # by variant: the measured number by length or layers
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every model; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen model; see `--help`. Returns the result as JSON."""
     results = _begin(arguments)
     asked = results.chosen.lengths
     for subject in _subjects(results.chosen):
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _begin(arguments: Sequence[str] | None) -> Bench:
+    """Parse the options, fill in default lengths, and begin the benchmark."""
     options = parser("context", __doc__)
     families = {name: geometry.model_family for name, geometry in GEOMETRIES.items()}
     texts = [name for name, family in families.items() if family.decoder is None and not family.kind.images]
@@ -97,14 +99,16 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
 
 
 def _lengths(text: str) -> list[int]:
+    """The sorted numbers of an option such as "32,64". Raises ArgumentTypeError for anything else."""
     parts = text.split(",")
     lengths = sorted({int(part) for part in parts if part.strip().isdigit()})
     if not lengths or lengths[0] < 2 or len(lengths) != len(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} are no different numbers of tokens, from 2")
+        raise argparse.ArgumentTypeError(f"{text!r}: give different numbers of tokens, 2 or more, separated by commas")
     return lengths
 
 
 def _subjects(chosen: argparse.Namespace) -> Iterator[Subject]:
+    """Yield the models that the options ask for: --model, then --geometry or the default shapes."""
     for model_id in chosen.model:
         yield Subject({"model": model_id}, partial(opened, model_id, chosen.dtype, chosen.device))
     asked = [(name, None) for name in chosen.geometry or ()]
@@ -120,13 +124,13 @@ def _subjects(chosen: argparse.Namespace) -> Iterator[Subject]:
 
 
 def curves(bench: Bench, view: ModelView, lengths: Sequence[int]) -> tuple[Curves, Curves]:
-    """Seconds and peak bytes of every variant at every length, until memory ends."""
+    """Measure seconds and peak bytes of every variant at every length, as far as it fits in memory."""
     chosen = bench.chosen
     seconds: Curves = defaultdict(dict)
     peaks: Curves = defaultdict(dict)
     for length in lengths:
         batch = random_sample(view, length)
-        short = chosen.on_gpu or length <= _SHORT  # short texts make ready for long ones
+        short = chosen.on_gpu or length <= _SHORT  # long texts on a CPU need no warm-up after the short ones
         repeats = chosen.repeats or (3 if short and not bench.quick else 1)
         variants = _that_fit(bench, variants_of(view, batch), length, peaks)
         runs = {name: variant.run for name, variant in variants.items()}
@@ -149,7 +153,7 @@ def curves(bench: Bench, view: ModelView, lengths: Sequence[int]) -> tuple[Curve
 def _that_fit(
     bench: Bench, variants: Mapping[str, TimedVariant], length: int, peaks: Curves
 ) -> dict[str, TimedVariant]:
-    """The variants that fit in memory; their peak bytes enter `peaks`."""
+    """The variants that fit in memory at this length. Notes their peak bytes in `peaks`."""
     fit = {}
     for name, variant in variants.items():
         try:
@@ -167,7 +171,7 @@ def _that_fit(
 
 
 def _compare_with_full(bench: Bench, view: ModelView, batch: Batch, seconds: Curves) -> None:
-    """Time the full computations too, of which samples were timed: estimate over measurement."""
+    """Time the full computation of variants whose time was extrapolated, and note estimate over measurement."""
     length = batch.input_ids.shape[1]
     full = variants_of(view, batch, full=True)
     sampled = [name for name, variant in variants_of(view, batch).items() if variant.full_cost_ratio != 1]
@@ -178,7 +182,7 @@ def _compare_with_full(bench: Bench, view: ModelView, batch: Batch, seconds: Cur
 
 
 def told(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, Curve]) -> None:
-    """Exponents of every variant in the number of tokens, table 2's beside them, and where seconds cross."""
+    """Note and print the exponents with which variants grow with tokens, those of table 2, and where seconds cross."""
     forward = seconds[FORWARD]
     for name, curve in seconds.items():
         relative = {length: value / forward[length] for length, value in curve.items()}
@@ -203,7 +207,7 @@ def told(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, Curve])
 
 
 def kernels(bench: Bench, subject: Subject, view: ModelView, length: int) -> None:
-    """attnlrp beside a bare forward and backward, of each kernel of attention."""
+    """Time attnlrp against a bare forward and backward, with each attention kernel."""
     if METHODS[ATTNLRP].missing(view.family.capabilities):
         return
     for kernel in KERNELS[-1:] if view.family.eager_only else KERNELS:
@@ -217,7 +221,7 @@ def kernels(bench: Bench, subject: Subject, view: ModelView, length: int) -> Non
 
 
 def by_layers(bench: Bench, subject: Subject, length: int) -> None:
-    """Growth of peak bytes, relative to one forward's, with the layers; table 2's exponent beside it."""
+    """Measure how peak bytes, relative to one forward's, grow with layers, and note table 2's exponent."""
     assert subject.geometry is not None
     layers = subject.geometry.layers
     peaks: Curves = defaultdict(dict)
@@ -238,7 +242,7 @@ def by_layers(bench: Bench, subject: Subject, length: int) -> None:
 
 
 def checkpointing(bench: Bench, length: int) -> None:
-    """attnlrp with blocks run again, beside attnlrp that keeps what they hold."""
+    """Compare time and memory of attnlrp with and without checkpointing."""
     view = drawn(geometry_of(CHECKPOINTED, bench.quick), bench.chosen)
     run = partial(explain, ATTNLRP, view, random_sample(view, length))
     runs: Runs = {ATTNLRP: run, CHECKPOINT: partial(run, checkpoint=True)}
@@ -251,5 +255,6 @@ def checkpointing(bench: Bench, length: int) -> None:
 
 
 def _repeats_of_ratios(bench: Bench) -> int:
+    """How often runs that are compared by ratios are repeated."""
     usual = 5 if bench.chosen.on_gpu else 2
     return bench.chosen.repeats or (1 if bench.quick else usual)

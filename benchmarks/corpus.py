@@ -1,8 +1,9 @@
-"""Memory of the driver over a long corpus: the most that is resident while neurons are looked up in it, under Ray.
+"""`closelook bench corpus`: the driver's largest memory while it finds max-activating examples in a corpus, with Ray.
 
-Sentences of the demo's grammar, read by the demo's gpt2 on every core: of a number of tokens, and of four times as
-many. The driver merges what workers commit, a unit of the corpus after the other, and holds no more than what is kept
-of each neuron, however long the corpus is. The ratio needs several units of both corpora: of one, nothing is merged.
+The corpus has sentences of the demo's grammar; the demo's gpt2 reads it on every core. A corpus is compared with one of
+a quarter of its length. The driver merges the units that workers commit one after the other, and keeps a fixed number
+of examples of each neuron, so its memory should not grow with the corpus. The ratio needs at least two units of the
+shorter corpus: with one unit nothing is merged.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from evaluation.benchmark.demo.grammar import generate
 from jobs.stages.run import run
 from jobs.store import Ledger, Store
 
-CHARACTERS = 5  # of a token, about
-SENTENCES = 4  # of a text
+CHARACTERS = 5  # about as many as a token has
+SENTENCES = 4  # in a text
 GROWTH_TARGET = 1.05
-WANTED_TOKENS = 10_000_000
+WANTED_TOKENS = 10_000_000  # the memory is extrapolated to so many
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Reads both corpora; see `--help`. Returns the JSON."""
+    """Measure both corpora; see `--help`. Returns the result as JSON."""
     options = parser("corpus", __doc__)
     options.number("--tokens", 4_000_000, "of the longer corpus, about", quick=8_000)
     bench = options.begin(arguments)
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         growth = large["peak_bytes"] / small["peak_bytes"]
         bench.ratio(name, growth, GROWTH_TARGET, "lower", tokens=large["tokens"])
     else:
-        print("no ratio: the shorter corpus is one unit, of which there is nothing to merge; give more --tokens")
+        print("no ratio: the shorter corpus is one unit, so nothing is merged; give more --tokens")
     each = max(0.0, (large["peak_bytes"] - small["peak_bytes"]) / (large["tokens"] - small["tokens"]))
     whole = large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])
     bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole)
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def write(file: Path, tokens: int) -> None:
-    """A text a line, of about so many tokens in all."""
+    """Write a corpus with one text a line, of about `tokens` tokens in all."""
     sentences, draw, size = [row["text"] for row in generate("sva", 2000)], random.Random(0), 0
     with file.open("w", encoding="utf-8") as out:
         while size < CHARACTERS * tokens:
@@ -66,7 +67,7 @@ def write(file: Path, tokens: int) -> None:
 
 
 def read(file: str, root: str) -> None:
-    """The stages up to the contexts of all neurons."""
+    """Run the stages that find the max-activating examples of all neurons in a corpus file."""
     cores = os.cpu_count() or 1
     corpus = {"source": "text", "path": file, "explain": None}
     model = {"name": "gpt2", "id": "demo/gpt2", "workers": [cores, cores]}

@@ -1,7 +1,8 @@
-"""Checks of a device against the CPU: `make gpu`, for a machine with torch, transformers and accelerate.
+"""`make gpu`: checks a GPU against the CPU, then runs benchmarks.
 
-Nothing is installed, and neither Ray nor spaCy is imported. Checks run one after the other, each says its finding or
-why it was left out, then the benchmarks write their results files into the same folder. Ends with 1 if a check failed.
+It needs a Python with torch, transformers and accelerate, installs nothing, and imports neither Ray nor spaCy. Each
+check prints its finding, or why it was left out. Then benchmarks write their result files into the same folder. The
+exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from lrp_core.device.memory import peak_memory
 from lrp_core.records.types import UserError
 
 DEVICE_BENCHES = ("lrp", "alti", "perturb", "heads", "context")
-SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # shrunk
-#: How far a device's relevance may lie from the CPU's, relative to the largest.
+SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # of the models, which are shrunk
+#: The largest difference from the CPU's relevance, relative to the largest relevance.
 TOLERANCE = {"float64": 1e-8, "bfloat16": 0.1}
-LENGTHS = (9, 14, 23)
+LENGTHS = (9, 14, 23)  # tokens of the samples
 
 
 class LeftOut(Exception):
@@ -55,6 +56,7 @@ class Checked:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Checked]:
+    """Run all checks, then the benchmarks; see `--help`. Raises SystemExit if one failed."""
     options = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     options.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     options.add_argument("--out", type=Path, default=Path("runs/gpu"), help="a folder for results files")
@@ -82,12 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Checked]:
 
 
 def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Checked:
+    """Run a check, print its outcome and return it."""
     start = time.monotonic()
     try:
         state, outcome = "passed", check(*arguments)
     except LeftOut as error:
         state, outcome = "left out", str(error)
-    except Exception as error:  # of one check: the others are of use all the same
+    except Exception as error:  # a check that fails must not keep the others from running
         state, outcome = "FAILED", f"{type(error).__name__}: {' '.join(str(error).split())}"
     checked = Checked(name, state, outcome, round(time.monotonic() - start, 2))
     print(f"{name}: {state} ({checked.seconds:.1f} s): {outcome}", flush=True)
@@ -95,22 +98,25 @@ def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Checked:
 
 
 def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
-    """A benchmark in a process of its own, which leaves its results file; quick ones where this is a rehearsal."""
+    """Run a benchmark in a process of its own that writes its result file; with --quick in a rehearsal on a CPU.
+
+    Raises LeftOut if fewer than 30 of the `left_s` seconds are left, or if it takes longer.
+    """
     if left_s < 30:
-        raise LeftOut("no time is left: --minutes")
+        raise LeftOut("no time is left: give more --minutes")
     file = chosen.out / f"{name}-{chosen.device.partition(':')[0]}.json"
     quick = [] if chosen.device.startswith("cuda") else ["--quick"]
     command = [sys.executable, "-m", "benchmarks", name, "--device", chosen.device, "--json", str(file), *quick]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=left_s)
     except subprocess.TimeoutExpired:
-        raise LeftOut(f"it took longer than the {left_s:.0f} s that were left: --minutes") from None
+        raise LeftOut(f"it took longer than the {left_s:.0f} s that were left: give more --minutes") from None
     if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["no word"])[-1])
+        raise RuntimeError((done.stderr.strip().splitlines() or ["it printed no error"])[-1])
     result = json.loads(file.read_text())
     ratios = result["ratios"].values()
     if result["quick"]:
-        return f"{len(ratios)} ratios of small shapes, for which no target is meant; {file}"
+        return f"{len(ratios)} ratios of small shapes, to which no target applies; {file}"
     reached = sum(map(met, ratios))
     return f"{reached} of {len(ratios)} targets met; {file}"
 
@@ -119,18 +125,18 @@ def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
 
 
 def kernel(device: torch.device) -> str:
-    """ALTI's fused kernel against the chunked path."""
+    """Check that ALTI's fused kernel agrees with the chunked path."""
     if device.type != "cuda":
-        raise LeftOut("the fused kernel runs on a GPU")
+        raise LeftOut("the fused kernel runs on a GPU only: --device cuda")
     from alti.kernel import fused_on
 
     if not fused_on(device):
-        raise AssertionError("the fused kernel does not run or does not agree: the log says which")
+        raise AssertionError("the fused kernel does not run or gives other numbers: see the log")
     return "agrees with the chunked path"
 
 
 def methods(device: torch.device) -> str:
-    """Every method in float64 and bfloat16 against the CPU in the same precision."""
+    """Check that every method gives the CPU's relevance, in float64 and in bfloat16."""
     worst = dict.fromkeys(TOLERANCE, (0.0, ""))
     count = 0
     for shape, (dtype, tolerance) in product(SHAPES, TOLERANCE.items()):
@@ -140,7 +146,9 @@ def methods(device: torch.device) -> str:
             scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
             error = float((_relevance(name, on_device, options) - expected).abs().max() / scale)
             if not error <= tolerance:
-                raise AssertionError(f"{name} on {shape} in {dtype}: {error:.2g} from the CPU's, of {tolerance:g}")
+                raise AssertionError(
+                    f"{name} on {shape} in {dtype} differs by {error:.2g} from the CPU, more than {tolerance:g}"
+                )
             if error > worst[dtype][0]:
                 worst[dtype] = error, f"{name} on {shape}"
             count += 1
@@ -149,14 +157,14 @@ def methods(device: torch.device) -> str:
 
 
 def out_of_memory(device: torch.device) -> str:
-    """A batch that the device cannot hold is halved until it fits, and gives the rows of the whole."""
+    """Check that a batch too large for the GPU's memory is halved until it fits, and that all rows are computed."""
     if device.type != "cuda":
-        raise LeftOut("memory that really runs out is a GPU's")
+        raise LeftOut("it fills the memory of a GPU, and this is none: --device cuda")
     try:
         from jobs.products.explaining import Explainer
         from jobs.runner.rows import compute_alone
     except ImportError as error:
-        raise LeftOut(f"the job's packages are not all here ({error})") from None
+        raise LeftOut(f"packages that jobs need are not installed ({error})") from None
     view = _model("gpt2", "float32", device)
     explainer = Explainer(view, (Request("attnlrp", "target", "full"),))
     rows = [dict(_rows(view)[-1], sample_id=str(index)) for index in range(64)]
@@ -177,7 +185,7 @@ def out_of_memory(device: torch.device) -> str:
 
 
 def offload(device: torch.device) -> str:
-    """A model larger than its memory limit gives the very bits of one that fits."""
+    """Check that a model that is offloaded, for lack of memory, gives the same bits as one that is not."""
     whole = _model("Llama-3.2-1B", "float32", device)
     size = sum(parameter.nbytes for parameter in whole.model.parameters())
     limits: dict[int | str, Any] = {"cpu": size // 2}
@@ -193,7 +201,7 @@ def offload(device: torch.device) -> str:
 
 
 def checkpointing(device: torch.device) -> str:
-    """Recomputed blocks give the very bits of kept ones, in less memory."""
+    """Check that checkpointing gives the same bits; reports its peak of memory and that without it."""
     view = _model("gpt2", "float32", device)
     with peak_memory(device) as kept:
         expected = _relevance("attnlrp", view, {})
@@ -204,12 +212,13 @@ def checkpointing(device: torch.device) -> str:
 
 
 def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
+    """Raise AssertionError unless two relevances are bit-equal; `subject` names the expected one."""
     if not torch.equal(relevance, expected):
-        raise AssertionError(f"{float((relevance - expected).abs().max()):.2g} from {subject}")
+        raise AssertionError(f"differs by {float((relevance - expected).abs().max()):.2g} from {subject}")
 
 
 def planner(device: torch.device) -> str:
-    """ALTI and ALTI-Logit hold as many bytes as their planner says, up to 20 %."""
+    """Check that ALTI and ALTI-Logit need as many bytes as their planner predicts, within 20 %."""
     from benchmarks import alti
 
     quick = [] if device.type == "cuda" else ["--quick"]
@@ -225,21 +234,26 @@ CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for
 
 
 def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
+    """A small model with random weights, of the family of a shape."""
     return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
 
 
 def _rows(view: ModelView) -> list[dict[str, Any]]:
+    """View rows of random tokens, one for each of LENGTHS."""
     return [random_row(view, length, random.Random(length)) for length in LENGTHS]
 
 
 def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
-    """Token relevance [B, T] on the CPU, in float64."""
+    """The relevance of the samples' tokens [B, T] by a method, on the CPU, in float64."""
     batch = Batch.collate(_rows(view), pad_id=0)
     return METHODS[name](view, batch, **options).tokens.detach().cpu().double()
 
 
 def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
-    """The methods that such a model has, with few samples for those that take many; those without their package go."""
+    """The methods that apply to a model, with their options: few samples or steps, so that all are fast.
+
+    Methods that fail with a UserError, or whose package is not installed, are left out.
+    """
     few = {"samples": 4, "steps": 4}
     asked = {}
     for method in applicable(view.family.capabilities):

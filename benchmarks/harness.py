@@ -1,7 +1,7 @@
-"""The engine of all benchmarks: options, interleaved timing, peak memory, medians, and results as a table and JSON.
+"""What all benchmarks share: options, interleaved timing, peak memory, medians, and results as a table and JSON.
 
-Needs nothing but torch, lrp_core and the standard library, so that `python -m benchmarks lrp` runs on a bare GPU box;
-only `--root`, which adds the results to a store as Parquet, asks for pyarrow.
+Needs only torch, lrp_core and the standard library, so that `python -m benchmarks lrp` runs on a GPU machine without
+other packages; only `--root`, which adds the results to a store as Parquet, needs pyarrow.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from lrp_core.opening.loading import DTYPES
 
 GIB = 2**30
 Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
-Facts = Mapping[str, Any]  # of a row: the subject and the settings of what is measured
-Seconds = dict[str, list[float]]  # of each run, one a repeat
+Facts = Mapping[str, Any]  # columns of a row that say what was measured
+Seconds = dict[str, list[float]]  # by run: the seconds of each repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
-#: Options that name a path on the machine, with the word that stands for it in the recorded command ("": left out).
+#: Options whose value is a path on this machine, with the word that replaces it in the recorded command ("": left out).
 _PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON", "--captum": "PYTHON", "--inseq": "PYTHON"}
 
 
 @dataclass(frozen=True)
 class RowsInMemory:
-    """A process whose memory grows with the rows that it works on.
+    """A computation whose memory grows with the rows that it works on, to be extrapolated to many rows.
 
     Both functions are called with a new folder, the number of rows and further facts, each in a process of its own.
     """
 
-    prepare: Callable[..., Any]
-    measure: Callable[..., Any]  # its memory counts
-    rows: int  # for which the memory is extrapolated
+    prepare: Callable[..., Any]  # writes the rows into the folder
+    measure: Callable[..., Any]  # the computation; the memory of its process is measured
+    rows: int  # the memory is extrapolated to so many rows
     target_gib: float
-    subject: str  # of the rows, as it is printed
-    process: str
+    subject: str  # what rows are, as it is printed
+    process: str  # which process it is, as it is printed
 
 
 @dataclass
 class Bench(Results):
-    """The results of a benchmark that is run by a command with options."""
+    """The results of a benchmark, with the options of its command."""
 
     chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
 
     def timed(self, runs: Runs, repeats: int, facts: Facts, column: str = "way", measure: str = "") -> Seconds:
-        """Seconds of each run, taking turns; a row of each has `facts`, its name in `column`, its summary in `measure`.
+        """Time the runs in turn, and add a row for each: with `facts`, its name in `column`, its summary in `measure`.
 
-        Without `measure`, median and quartiles are fields of the row itself.
+        Without `measure` the median and quartiles are columns of the row itself. Returns the seconds.
         """
         seconds = interleave(runs, repeats)
         for name, taken in seconds.items():
@@ -70,7 +70,10 @@ class Bench(Results):
         return seconds
 
     def peaks(self, runs: Runs, device: torch.device, facts: Facts | None = None) -> list[int]:
-        """Peak bytes of each run: with `facts` in a row of its own, else in the last rows, those of `timed`."""
+        """Measure the peak bytes of each run, and add a row for each with `facts`; returns the bytes.
+
+        Without `facts` they are added to the last rows, which `timed` has added for the same runs.
+        """
         measured = [peak_bytes(run, device) for run in runs.values()]
         last = self.rows[-len(runs) :]
         for name, row, peak in zip(runs, last, measured, strict=True):
@@ -81,7 +84,7 @@ class Bench(Results):
         return measured
 
     def memory_of_rows(self, memory: RowsInMemory, sizes: Sequence[int], **facts: Any) -> None:
-        """Add the memory of a process over two numbers of rows, and at that rate over many more, in GiB."""
+        """Measure the memory of a computation for two numbers of rows, and add the GiB extrapolated to many rows."""
         peaks = []
         for size in sizes:
             with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
@@ -97,7 +100,7 @@ class Bench(Results):
         self.ratio(name, many_gib, memory.target_gib, "lower", **details)
 
     def finish(self) -> dict[str, Any]:
-        """Print the table of ratios, write JSON and Parquet where the options ask for them, and return the JSON."""
+        """Print the table of ratios, write JSON and Parquet if the options ask for them, and return the JSON."""
         result = self.result()
         print(table(result))
         if self.chosen.json is not None:
@@ -112,12 +115,12 @@ class Bench(Results):
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Value, target, and met or missed, one line a ratio; of small shapes the value alone."""
+    """The table of a result's ratios as text: value, target, and met or missed; of small shapes the values only."""
     ratios = result["ratios"]
     width = max(5, *map(len, ratios)) if ratios else 5
     lines = [f"bench {result['bench']} on {result['device']}"]
     if result["quick"]:
-        lines.append("small shapes (--quick): that it runs is checked, and no target")
+        lines.append("small shapes (--quick): this checks that it runs; no target applies")
     else:
         lines.append(f"{'ratio':{width}}  {'value':>9}  {'target':>9}")
     for name, ratio in ratios.items():
@@ -134,9 +137,10 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def interleave(runs: Runs, repeats: int, warmup: int = 1) -> Seconds:
-    """Seconds of each run, A B A B..., so that a drifting machine disturbs all alike.
+    """Time the runs in turn (A B A B ...), so that a machine whose speed drifts disturbs all alike.
 
-    A run that returns a float times itself (its number counts), any other is timed by the clock around it.
+    A run that returns a float has timed itself, and the float counts; other runs are timed by the wall clock. The first
+    `warmup` turns do not count.
     """
     seconds: Seconds = {name: [] for name in runs}
     for turn in range(warmup + repeats):
@@ -148,26 +152,30 @@ def interleave(runs: Runs, repeats: int, warmup: int = 1) -> Seconds:
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device | str) -> int:
-    """The most bytes that tensors hold while `run` is called, beyond those that were there before."""
+    """The most bytes that tensors hold during a call of `run`, besides those that exist before it."""
     with peak_memory(device) as peak:
         run()
     return peak.peak_bytes
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, float]:
-    """The largest resident memory (bytes) of a new process that calls `function`, and the seconds of the call."""
+    """Call `function` in a new process: (the process's largest resident memory in bytes, the seconds of the call)."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(_measured, function, arguments).result()
 
 
 def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[int, float]:
+    """What `in_own_process` returns, measured inside the new process."""
     seconds = seconds_of(partial(function, *arguments))
     return _resident_bytes(), seconds
 
 
 def _resident_bytes() -> int:
-    """The largest resident memory of this process. Linux counts that of its parent in the usage of a spawned one."""
+    """The largest resident memory of this process, in bytes.
+
+    It is read from /proc if possible, since on Linux getrusage of a spawned process includes its parent's memory.
+    """
     status = field_of(Path("/proc/self/status"), "VmHWM")
     if status is not None:
         return 1024 * int(status.split()[0])
@@ -178,9 +186,9 @@ def _resident_bytes() -> int:
 
 
 class Options(argparse.ArgumentParser):
-    """Command line options; a mistake in them is one line.
+    """Command line options of a benchmark. A mistake in them ends the program with a one-line message.
 
-    `command` of the result is the command that measures the same again, `on_gpu` says whether it does so on a GPU.
+    Of the parsed options, `command` is the command that repeats the measurement, `on_gpu` is True on a GPU.
     """
 
     def __init__(self, prog: str, description: str | None) -> None:
@@ -189,7 +197,7 @@ class Options(argparse.ArgumentParser):
         self._usual: dict[str, tuple[int, int, int]] = {}
 
     def number(self, option: str, usual: int, about: str, quick: int | None = None, on_gpu: int | None = None) -> None:
-        """A positive number whose default is another one with --quick, or on a GPU."""
+        """Add an option for a positive number, with other defaults for --quick and on a GPU."""
         defaults = f"default {usual}"
         defaults += f", on a GPU {on_gpu}" if on_gpu else ""
         defaults += f"; quick {quick}" if quick else ""
@@ -197,15 +205,17 @@ class Options(argparse.ArgumentParser):
         self._usual[added.dest] = usual, quick or usual, on_gpu or usual
 
     def layers(self) -> None:
+        """Add --layers, the most layers of each model."""
         self.number("--layers", 4, "of each model, at most", quick=2, on_gpu=128)
 
     def devices(self, dtypes: bool = True) -> None:
-        """--device and, with `dtypes`, --dtype."""
+        """Add --device and, with `dtypes`, --dtype."""
         if dtypes:
             self.add_argument("--dtype", default="float32", choices=list(DTYPES))
         self.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the options, add `command` and `on_gpu`, and fill in the defaults of `number` options."""
         words = sys.argv[1:] if args is None else list(args)
         chosen = super().parse_args(words, namespace)
         chosen.command = shlex.join([*self.prog.split(), *_anywhere(words)])
@@ -219,16 +229,17 @@ class Options(argparse.ArgumentParser):
         return chosen
 
     def begin(self, arguments: Sequence[str] | None) -> Bench:
-        """The benchmark with these options, without results."""
+        """Parse the options and return the benchmark, which has no results yet."""
         chosen = self.parse_args(arguments)
         return Bench(self.prog.split()[-1], device_name(chosen.device), chosen.command, chosen.quick, chosen=chosen)
 
     def error(self, message: str) -> NoReturn:
+        """End the program with a one-line message and exit code 2."""
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
 
 def _anywhere(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command without the paths of this machine."""
+    """Yield the words of a command without paths of this machine, so that it can be repeated elsewhere."""
     remaining = iter(words)
     for word in remaining:
         option, equals, _ = word.partition("=")
@@ -242,7 +253,7 @@ def _anywhere(words: Sequence[str]) -> Iterator[str]:
 
 
 def parser(name: str, description: str | None) -> Options:
-    """The options that all benchmarks have."""
+    """The options of the benchmark `name`, with those that all benchmarks have."""
     options = Options(f"closelook bench {name}", description)
     options.add_argument("--quick", action="store_true", help="small shapes, few repeats: checks that it runs")
     options.add_argument("--json", metavar="FILE", help="write the result there")
@@ -251,6 +262,7 @@ def parser(name: str, description: str | None) -> Options:
 
 
 def positive(text: str) -> int:
+    """The value of an option that is a positive whole number. Raises ArgumentTypeError for anything else."""
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return int(text)

@@ -1,7 +1,7 @@
-"""`closelook bench heads`: what the methods of NormXLogit cost beside bare passes, and its table 4 on this machine.
+"""`closelook bench heads`: the cost of the methods of the NormXLogit paper, and its table 4 on this machine.
 
-Random weights of real geometries, random tokens, one sample. Bare are a forward and the head where the prediction is
-read, or matrix products alone. Runs without Ray.
+Each method is timed against a bare computation: a forward pass with the head at the readout position, or matrix
+products alone. Models have random weights and the shapes of real ones; one sample of random tokens. Runs without Ray.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from lrp_core import Batch, ModelView
 from lrp_core.methods.record import Method
 from lrp_core.records.types import Request, UserError
 
-READING, BY_LAYER = 1.10, 1.3  # NormXLogit's seconds, of a bare forward: of the last states, and of every layer's
+READING, BY_LAYER = 1.10, 1.3  # targets: NormXLogit's seconds over a bare forward's, without and with `layers`
 READ_LENGTH = 128
-PRODUCTS = 1.5  # DecompX's seconds, of its matrix products
+PRODUCTS = 1.5  # target: DecompX's seconds over those of its matrix products
 DECOMPOSED = (128, 512)  # tokens
-DECOMPOSED_BYTES = 4 * GIB  # beyond the weights, at the greatest length
-ZEROING, ZEROED_LENGTH = 1.8, 64  # times as fast as running each layer again for each token
-MAPS = 1.5  # GlobEnc's seconds, of ALTI's
-#: The paper's table 4: seconds for one sample by length, and table 5: what fits into a memory.
+DECOMPOSED_BYTES = 4 * GIB  # target: peak bytes besides the weights
+ZEROING, ZEROED_LENGTH = 1.8, 64  # target: times as fast as running each layer again for each token
+MAPS = 1.5  # target: GlobEnc's seconds over ALTI's
+#: The methods of the paper's table 4 (seconds for one sample by length) and table 5 (samples that fit into memory).
 TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
 GEOMETRY_4 = "bert-base"
 LENGTHS = (40, 120, 360, 512)
 MEMORY_GIB = 48
 
-EVERY = "all"  # methods that such a model has
+EVERY = "all"  # the value of --methods for all methods that apply to the shape
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part; see `--help`. Returns the JSON."""
+    """Run the chosen parts; see `--help`. Returns the result as JSON."""
     bench = _begin(arguments)
     for part in bench.chosen.parts:
         PARTS[part](bench)
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _begin(arguments: Sequence[str] | None) -> Bench:
+    """Parse and check the options, and begin the benchmark."""
     options = parser("heads", __doc__)
     options.layers()
     options.number("--repeats", 9, "of cheap methods, at most 3 of others", quick=2)
@@ -71,9 +72,9 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
             options.error(f"there is no part {part!r}: parts are {', '.join(PARTS)}")
     chosen.few = min(chosen.repeats, 3)
     if chosen.set and not chosen.config:
-        options.error("--set changes a --config: give one")
+        options.error("--set changes a key of a config: also give --config")
     if chosen.methods and chosen.config:
-        options.error("--methods or a --config, not both")
+        options.error("give --methods or --config, not both")
     if chosen.config:
         chosen.methods = _of_run(chosen.config, chosen.set or ())
     else:
@@ -82,9 +83,9 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
 
 
 def _named(names: str) -> dict[str, Method]:
-    """The methods of these names.
+    """The methods of these names, separated by commas, or all that apply to table 4's shape.
 
-    Raises UnsupportedMethod for unknown names, and for methods without table 4's geometry.
+    Raises UnsupportedMethod for unknown names and for methods that do not apply to the shape.
     """
     family = GEOMETRIES[GEOMETRY_4].model_family
     if names == EVERY:
@@ -96,7 +97,7 @@ def _named(names: str) -> dict[str, Method]:
 
 
 def _of_run(config: str, overrides: Sequence[str]) -> dict[str, Method]:
-    """The methods of a run that the geometry of table 4 has; of options that are left open, the first."""
+    """The methods of a config that apply to table 4's shape; of options with several values, the first."""
     run, family = RunConfig.load(config, overrides=overrides), GEOMETRIES[GEOMETRY_4].model_family
     known, chosen = configured(run), dict[str, Method]()
     for entry in run.every_method():
@@ -110,9 +111,9 @@ def _of_run(config: str, overrides: Sequence[str]) -> dict[str, Method]:
 
 
 def readings(bench: Bench) -> None:
-    """NormXLogit of language models and of classifiers, of an encoder and a causal model each, beside a forward.
+    """Time NormXLogit against a forward pass, for an encoder and a causal model, each as language model and classifier.
 
-    For target and foil, of a classifier both of its labels.
+    It explains target and foil; of a classifier they are its two labels.
     """
     record = METHODS["normxlogit"]
     requests = [Request(record.name, explanation, "none") for explanation in ("target", "contrastive")]
@@ -129,7 +130,7 @@ def readings(bench: Bench) -> None:
 
 
 def decompositions(bench: Bench) -> None:
-    """DecompX beside its matrix products: values, their mixture, outputs and both of the MLP, of every vector."""
+    """Time DecompX against its matrix products: values, their mixture, output projection and MLP of every vector."""
     bench = bench.about(geometry="bert-base")
     for length in _lengths(bench, DECOMPOSED):
         view, batch = _model_and_sample(bench, bench.title, length)
@@ -145,7 +146,7 @@ def decompositions(bench: Bench) -> None:
 
 
 def zeroings(bench: Bench) -> None:
-    """Value Zeroing beside running each layer by itself once for each token, of an encoder and of a causal model."""
+    """Time Value Zeroing against running each layer once for each token, for an encoder and a causal model."""
     for name in ("bert-base", "gpt2"):
         view, batch = _model_and_sample(bench, name, ZEROED_LENGTH)
         runs: Runs = {
@@ -160,7 +161,7 @@ def zeroings(bench: Bench) -> None:
 
 
 def maps(bench: Bench) -> None:
-    """GlobEnc beside ALTI: both make a map of every block and multiply them."""
+    """Time GlobEnc against ALTI: both compute a map of every block and multiply the maps."""
     bench = bench.about(geometry="bert-base")
     view, batch = _model_and_sample(bench, bench.title, READ_LENGTH)
     runs = {name: partial(_explain, METHODS[name], view, batch) for name in ("globenc", "alti")}
@@ -170,7 +171,7 @@ def maps(bench: Bench) -> None:
 
 
 def table_4(bench: Bench) -> None:
-    """Seconds for one sample at batch size 1, its peak bytes, and how many samples the paper's memory would hold."""
+    """Measure seconds and peak bytes for one sample at batch size 1, and how many samples would fit into the memory."""
     chosen, bench = bench.chosen, bench.about(geometry=GEOMETRY_4)
     memory = f"{chosen.memory_gib:g} GiB"
     for length in _lengths(bench, LENGTHS):
@@ -196,12 +197,12 @@ PARTS: Mapping[str, Callable[[Bench], None]] = {
 
 
 def _tell(part: str) -> None:
-    """Print that a part is being measured, since the whole takes many minutes before its table is printed."""
+    """Print that a part was measured, since many minutes pass before the final table is printed."""
     print(f"measured: {part}", flush=True)
 
 
 def _possible(runs: Runs) -> Runs:
-    """The runs that do not fail on this model; of each of the others a line is printed that says why."""
+    """The runs that do not raise UserError on this model; for the others the reason is printed."""
     possible = {}
     for name, run in runs.items():
         try:
@@ -213,16 +214,17 @@ def _possible(runs: Runs) -> Runs:
 
 
 def _explain(record: Method, view: ModelView, batch: Batch) -> None:
+    """Compute relevance for the target by a method, of partial embeddings if it has the choice."""
     explanation = "target" if "target" in record.explanations else "none"
     record.compute(view, batch, [record.bound(Request(record.name, explanation, record.embeddings[-1]))])
 
 
 def _lengths(bench: Bench, lengths: Sequence[int]) -> list[int]:
-    """The lengths, at most 32 tokens of small shapes."""
+    """The lengths; at most 32 tokens with --quick."""
     return list(dict.fromkeys(min(length, 32) if bench.quick else length for length in lengths))
 
 
 def _model_and_sample(bench: Bench, name: str, length: int, labels: Sequence[str] = ()) -> tuple[ModelView, Batch]:
-    """A model, and one sample of random tokens, at most 32 of small shapes."""
+    """A model with random weights, and one sample of random tokens; at most 32 with --quick."""
     view = model_of(name, bench.chosen, labels)
     return view, random_sample(view, *_lengths(bench, [length]))

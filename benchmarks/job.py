@@ -1,8 +1,9 @@
-"""Overhead of Ray over a bare loop, gain of a second worker, and hours that the whole paper would take.
+"""`closelook bench job`: Ray's overhead over a bare loop, the gain of a second worker, and the hours of the paper.
 
-The bare loop is the worker itself, called in a process of its own on the same units, with the same reads and commits.
-Whole runs count from the plan to the last manifest, with the imports and the loading of the model on either side; only
-joining or starting Ray itself is left out, and reported. Steady is the time from the first commit to the last.
+The bare loop calls the worker in a process of its own on the same units, with the same reads and commits. The time of a
+whole run is that from the plan to the last manifest, imports and loading of the model included; the start of Ray itself
+is not included, and reported apart. Steady time is that from the first commit to the last. The hours of the paper are
+simulated from measured costs.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ from jobs.store import Ledger, Store
 
 OVERHEAD_TARGET = 1.10
 OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]
-LENGTHS = {"ra": (4, 8), "sva": (8, 40), "qa": (120, 260)}  # tokens, fewest and most, as in the published data
-OVERHEAD_ROWS = {"qa": 20}
+LENGTHS = {"ra": (4, 8), "sva": (8, 40), "qa": (120, 260)}  # fewest and most tokens, as in the published data
+OVERHEAD_ROWS = {"qa": 20}  # samples by task
 COST_ROWS = {"ra": 100, "sva": 40, "qa": 4}
-#: Eight GPUs of each kind that jobs/deploy starts, the smaller ones slow at float64.
+#: Eight GPUs of each kind that jobs/deploy starts; the smaller kind is slow at float64.
 _KINDS = ({"gpu-memory": "24gb", "float64": "slow"}, {"gpu-memory": "80gb", "float64": "fast"})
 MIXED = [NodesConfig(count=8, gpus=1, labels=labels) for labels in _KINDS]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run all parts; see `--help`. Returns the result as JSON."""
     options = parser("job", __doc__)
     options.number("--repeats", 3, "of each run", quick=1)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="for the cost table; repeat")
@@ -65,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for title, nodes in clusters.items():
         over_bound = schedule(bench, paper(), relative, nodes, title)
         bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")
-    anywhere = paper("ray.precisions={}")  # for comparison, without a target: nobody runs it
+    anywhere = paper("ray.precisions={}")  # without a target: a schedule for comparison that no user would choose
     schedule(bench, anywhere, relative, MIXED, "16 mixed GPUs, float64 anywhere")
     return bench.finish()
 
 
 class Runs:
-    """Runs over random tokens, each under a root of its own."""
+    """Makes the configs and stores of runs over random tokens, each with a root of its own."""
 
     def __init__(self, folder: Path, quick: bool) -> None:
         self._folder, self.quick, self._count = folder, quick, 0
@@ -79,7 +81,7 @@ class Runs:
     def config(
         self, geometry: str, workers: int, rows: Mapping[str, int], methods: Sequence[str] = OVERHEAD_METHODS
     ) -> RunConfig:
-        """A run over `rows` samples of each task, a few batches a shard."""
+        """The config of a run over `rows` samples of each task, with a few batches in a shard."""
         self._count += 1
         family = GEOMETRIES[geometry].family
         model = {
@@ -93,6 +95,7 @@ class Runs:
         return small_run(root, limits, [model], methods, token_budget=512, shard_rows=2)
 
     def prepared(self, config: RunConfig, latency_s: float = 0.0) -> Store:
+        """The store of a run, with samples of random tokens; every request takes `latency_s` longer."""
         store = Store(config.root)
         for task, settings in config.tasks.items():
             fewest, most = LENGTHS[task]
@@ -103,7 +106,7 @@ class Runs:
 
 
 def steady_s(store: Store) -> float:
-    """Seconds from the first commit of a shard to the last. Raises RuntimeError for a run that rejected rows."""
+    """The seconds from the first commit of a shard to the last. Raises RuntimeError for a run that rejected rows."""
     if store.files("relevance/rejects", recursive=True):
         raise RuntimeError("the benchmark's run rejected rows")
     commits = [store.modified_s(path) or 0.0 for path in store.files("relevance", recursive=True)]
@@ -111,9 +114,9 @@ def steady_s(store: Store) -> float:
 
 
 def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> None:
-    """The overhead of Ray: the same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
+    """Time the same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
 
-    With a latency also by one worker whose store, and the driver's, takes so much longer for every request.
+    With `latency_s` also by Ray with one worker and a store whose requests take that much longer.
     """
     variants = {"bare loop": (0, 0.0), "ray, one worker": (1, 0.0), "ray, two workers": (2, 0.0)}
     if latency_s:
@@ -141,7 +144,7 @@ def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> 
 
 
 def by_ray(config: RunConfig, store: Store) -> float:
-    """Wall seconds of the stage. Raises RuntimeError when it does not complete."""
+    """The wall seconds of the stage with Ray. Raises RuntimeError if it does not complete."""
     start = time.perf_counter()
     if not compute(config, store, "attribute").complete:
         raise RuntimeError("the benchmark's run did not complete")
@@ -149,7 +152,7 @@ def by_ray(config: RunConfig, store: Store) -> float:
 
 
 def in_own_process(config: RunConfig, store: Store) -> float:
-    """Wall seconds of the bare loop in a fresh process, its imports and the model's loading included, as with Ray."""
+    """The wall seconds of the bare loop in a new process, with imports and the loading of the model, as with Ray."""
     return seconds_of(partial(harness.in_own_process, bare_loop, config, store))
 
 
@@ -168,9 +171,10 @@ def bare_loop(config: RunConfig, store: Store) -> None:
 
 
 def cost_table(bench: Bench, runs: Runs) -> Relative:
-    """One core's seconds per 1,000 samples of the paper's methods, by task and pass.
+    """Measure what each pass of the paper's methods costs on one core: for each task a row of seconds by pass.
 
-    Returns all passes over the gradients' one, by task.
+    The seconds are for 1,000 samples. Returns the seconds of all passes divided by those of the pass in which all
+    methods with rules are computed, by kind of model and task.
     """
     geometry = GEOMETRIES[bench.title]
     family = geometry.model_family
@@ -208,7 +212,7 @@ def cost_table(bench: Bench, runs: Runs) -> Relative:
 
 
 def schedule(bench: Bench, config: RunConfig, relative: Relative, nodes: Sequence[NodesConfig], title: str) -> float:
-    """Simulate the schedule of the config on `nodes`; returns its makespan over the lower bound."""
+    """Simulate the schedule of the config on `nodes`; returns its duration (makespan) over the lower bound."""
     precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     simulated = simulate(paper_jobs(relative, config), nodes, precisions)
     hours = {

@@ -1,8 +1,8 @@
-"""`closelook bench lrp`: the cost of explanations of the gradient family, after Close Look's table 8, with targets.
+"""`closelook bench lrp`: the cost of gradient-based methods, as in Close Look's table 8, with targets.
 
-Random weights of real geometries, with samples as long as those of sva, and of a vision transformer with images, under
-composites of rules; with --config table 8 alone, on that config's models and the first of its prepared samples. Runs
-without Ray, on a CPU or a GPU.
+Models have random weights and the shapes of real ones. Language models explain samples as long as those of sva; a
+vision transformer explains images under composites of rules. With --config only table 8 is measured, on the config's
+models and the first of its prepared samples. Runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lrp_core import METHODS, Batch, ModelView, Request
 from lrp_core.methods.gradients import READINGS, explain_many
 
 USUAL = ("bert-base", "gpt2", "Llama-3.2-1B", "vit-base-patch16-224")
-#: On a CPU, models of more parameters get fewer samples by default and skip the parts that compare batchings.
+#: On a CPU, models of more parameters get fewer samples by default, and the parts that compare batchings are skipped.
 _LARGE = 1_000_000_000
-_IMAGES = 10  # each has as many tokens as a long text
+_IMAGES = 10  # the most images; each has as many tokens as a long text
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every geometry, or table 8 on a config's models; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen shape, or table 8 on a config's models; see `--help`. Returns the JSON."""
     bench = _begin(arguments)
     chosen = bench.chosen
     if chosen.config is not None:
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _begin(arguments: Sequence[str] | None) -> Bench:
+    """Parse and check the options, and begin the benchmark."""
     options: Options = parser("lrp", __doc__)
     usual = "default 40; large models on a CPU 10; quick 3; of a config 1000"
     options.add_argument("--samples", type=positive, help=f"samples of batch size 1 ({usual})")
@@ -59,14 +60,14 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
     bench = options.begin(arguments)
     chosen = bench.chosen
     if chosen.config is None and chosen.set:
-        options.error("--set overrides a config: say which by --config")
+        options.error("--set overrides a config: also give --config")
     if chosen.config is not None and (chosen.geometry or chosen.lxt):
         options.error("--config measures its own models: leave out --geometry and --lxt")
     return bench
 
 
 def _measure(bench: Bench, name: str) -> None:
-    """Every part on one geometry."""
+    """Run all parts on one shape."""
     chosen, quick = bench.chosen, bench.quick
     geometry = geometry_of(name, quick)
     bench = bench.about(geometry=f"{name} shrunk" if quick else name)
@@ -91,7 +92,7 @@ def _measure(bench: Bench, name: str) -> None:
 
 
 def work(bench: Bench, view: ModelView, batch: Batch) -> None:
-    """Operations and bytes of the backward pass and aggregation of one sample: the floor under table 8's ratios."""
+    """Count operations and bytes of the backward pass and aggregation of one sample, which bound table 8's ratios."""
     for method in TABLE_8:
         counting = Counting()
         once(view, batch, method, counting)
@@ -99,7 +100,7 @@ def work(bench: Bench, view: ModelView, batch: Batch) -> None:
 
 
 def memory(bench: Bench, view: ModelView, length: int) -> None:
-    """The peak of bytes beyond weights and inputs while a sample of `length` tokens is explained."""
+    """Measure the peak of bytes, besides weights and inputs, while a sample of `length` tokens is explained."""
     batch = random_sample(view, length)
     peaks = {}
     for method in ("gradient_x_input", "lrp", "attnlrp"):
@@ -110,11 +111,11 @@ def memory(bench: Bench, view: ModelView, length: int) -> None:
 
 
 def sharing(bench: Bench, view: ModelView, batches: Sequence[Batch]) -> None:
-    """Five methods, target and foil, both embeddings: together, and one run per explanation."""
+    """Time all explanations by all gradient methods in one call, against one call for each explanation."""
     methods = [METHODS[name] for name, reading in READINGS.items() if not reading.composite.softmax.backward]
     requests = [
         Request(method.name, explanation, embedding)
-        for method in methods  # without those whose pass is of its own
+        for method in methods  # without methods with a rule for the softmax, which have a pass of their own
         for explanation in method.explanations
         for embedding in method.embeddings
     ]
@@ -137,7 +138,7 @@ def sharing(bench: Bench, view: ModelView, batches: Sequence[Batch]) -> None:
 
 
 def batching(bench: Bench, view: ModelView, size: int) -> None:
-    """Samples per second of attnlrp in length-bucketed batches of `size`, against batch size 1."""
+    """Measure the samples a second of attnlrp in batches of `size` samples of similar length, against batch size 1."""
     rows = rows_like_sva(view, 4 * size)
     by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
     buckets = [Batch.collate(by_length[start : start + size], 0) for start in range(0, len(rows), size)]

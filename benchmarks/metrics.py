@@ -1,8 +1,7 @@
-"""`closelook bench metrics`: scoring many samples at once against a loop over samples, and the memory of many.
+"""`closelook bench metrics`: scoring many samples at once against a loop over samples, and the memory for many samples.
 
-Made-up relevance with the lengths of the tasks, one variant of choices of tokens; one core. The loop is what a careful
-person writes with numpy for one sample at a time. Memory is that of a process that scores a cell of two numbers of
-samples, with two variants of relevance and both choices of tokens: at that rate follows that of ten million samples.
+Relevance is random, with the lengths of the tasks; one core. The loop is careful numpy code for one sample at a time.
+The memory of a process that scores a cell is measured for two numbers of samples, and extrapolated to ten million.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from jobs.store import Artifact, Store
 Array = np.ndarray
 #: Fewest and most tokens of a sample, and samples, by task.
 TASKS = {"ra": (4, 21, 1_000), "sva": (8, 55, 30_000), "qa": (60, 400, 10_000)}
-TARGET = 20
+TARGET = 20  # times as fast as the loop
 SHARD_ROWS = 10_000
-LENGTHS = (8, 30)  # tokens of a sample whose memory is asked for, fewest and most
+LENGTHS = (8, 30)  # fewest and most tokens of a sample, where memory is measured
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Measures every task; see `--help`. Returns the JSON."""
+    """Measure every task; see `--help`. Returns the result as JSON."""
     options = parser("metrics", __doc__)
     options.number("--rows", 400_000, "samples of the larger cell", quick=2_000)
     bench = options.begin(arguments)
@@ -54,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _score(root: str, rows: int) -> None:
+    """Score a cell that `_prepare` has written. Raises RuntimeError if that fails."""
     cell = {"model": "m", "task": "sva", "dtype": "float32", "method": "lrp"}
     store, relevance, scores = Store(root), Artifact("relevance", **cell), Artifact("scores", **cell)
     shards, views = tuple(store.files("relevance")), tuple(store.files("views"))
@@ -66,7 +66,7 @@ def _score(root: str, rows: int) -> None:
 
 
 def _prepare(root: str, rows: int) -> None:
-    """Views and relevance of a cell, in shards."""
+    """Write views and random relevance of a cell with so many samples, in shards."""
     store, draw = Store(root), np.random.default_rng(0)
     for start in range(0, rows, SHARD_ROWS):
         relevance, evidence, chosen, offsets = made_up(*LENGTHS, min(SHARD_ROWS, rows - start))
@@ -90,7 +90,10 @@ CELL = RowsInMemory(_prepare, _score, 10_000_000, 8.0, "samples of a cell", "the
 
 
 def made_up(shortest: int, longest: int, samples: int) -> tuple[Array, ...]:
-    """Relevance, evidence, chosen [S] and offsets [N + 1]: the first token special, one of the others evidence."""
+    """Random relevance, evidence and chosen tokens [S] of N samples, laid end to end, and the offsets [N + 1].
+
+    The first token of a sample is special and not chosen; one of the others is evidence.
+    """
     rng = np.random.default_rng(0)
     lengths = np.sort(rng.integers(shortest, longest + 1, samples))[::-1]  # as the attribute stage writes them
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -102,7 +105,7 @@ def made_up(shortest: int, longest: int, samples: int) -> tuple[Array, ...]:
 
 
 def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> dict[str, list[float]]:
-    """The metrics of :func:`score`, computed for each sample and metric in turn."""
+    """The metrics of :func:`score`, computed for one sample and metric after the other."""
     values: dict[str, list[float]] = {name: [] for name in ONE_SAMPLE}
     for start, end in pairwise(offsets):
         mask = chosen[start:end]
@@ -112,65 +115,77 @@ def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> di
     return values
 
 
-# metrics of one sample: relevance r and evidence e of its chosen tokens
+# metrics of one sample, from relevance r and evidence e of its chosen tokens; see evaluation.scoring.metrics
 
 
 def pg(r: Array, e: Array) -> float:
+    """1.0 if the token of largest relevance is evidence, else 0.0."""
     return float(e[r.argmax()])
 
 
 def pg2(r: Array, e: Array) -> float:
+    """1.0 if one of the two tokens of largest relevance is evidence, else 0.0."""
     return float(e[np.argsort(-r, kind="stable")[:2]].any())
 
 
 def mrr(r: Array, e: Array) -> float:
+    """1 / the rank of the highest evidence token; ranks count from the lowest value, and equal values share one."""
     dense_rank = np.unique(r, return_inverse=True)[1] + 1
     return (1 / (len(r) - dense_rank[e] + 1)).max()
 
 
 def mrr_strict(r: Array, e: Array) -> float:
+    """1 / the rank of the evidence token that ranks highest; of equal values all get the best rank."""
     return 1 / (1 + (r > r[e].max()).sum())
 
 
 def rma(r: Array, e: Array) -> float:
+    """The share of positive relevance that evidence has."""
     positive = np.clip(r, 0, None)
     return positive[e].sum() / positive.sum() if positive.any() else 0.0
 
 
 def pta(r: Array, e: Array) -> float:
+    """The share of tokens whose relevance is positive if and only if they are evidence."""
     return ((r > 0) == e).mean()
 
 
 def _top(r: Array, e: Array) -> Array:
-    """Marks of the tokens of largest relevance, as many as there is evidence."""
+    """True for the tokens of largest relevance, as many as there are evidence tokens."""
     marks = np.zeros(len(r), bool)
     marks[np.argsort(-r, kind="stable")[: e.sum()]] = True
     return marks
 
 
 def rra(r: Array, e: Array) -> float:
+    """The share of evidence among the tokens of largest relevance, as many as there are evidence tokens."""
     return (_top(r, e) & e).sum() / e.sum()
 
 
 def _overlap(first: Array, second: Array) -> float:
+    """Intersection over union of two sets of tokens."""
     return (first & second).sum() / (first | second).sum()
 
 
 def iou(r: Array, e: Array) -> float:
+    """Intersection over union of the evidence and the tokens of largest relevance, positive ones only."""
     return _overlap(_top(r, e) & (r > 0), e)
 
 
 def iou_positive(r: Array, e: Array) -> float:
+    """Intersection over union of the evidence and the tokens of positive relevance."""
     return _overlap(r > 0, e)
 
 
 def iou_soft(r: Array, e: Array) -> float:
+    """Intersection over union of two fuzzy sets: the evidence, and positive relevance divided by the largest."""
     positive = np.clip(r, 0, None)
     share = positive / positive.max() if positive.any() else positive
     return np.minimum(share, e).sum() / np.maximum(share, e).sum()
 
 
 def ap(r: Array, e: Array) -> float:
+    """Average precision; tokens of equal relevance are ranked together."""
     values, rank = np.unique(-r, return_inverse=True)
     hits = np.bincount(rank, e, len(values))
     precision = hits.cumsum() / np.bincount(rank, minlength=len(values)).cumsum()
@@ -178,6 +193,7 @@ def ap(r: Array, e: Array) -> float:
 
 
 def dot_softmax(r: Array, e: Array) -> float:
+    """The share of evidence in the softmax of relevance."""
     share = np.exp(r - r.max())
     return share[e].sum() / share.sum()
 

@@ -1,6 +1,8 @@
-"""The tables of docs/performance.md, written from the result files in `results/`: `python -m benchmarks.page`.
+"""Writes the tables of docs/performance.md from the result files in `results/`: `python -m benchmarks.page`.
 
-A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVICE.json` writes.
+It writes the table of other packages in README.md, too.
+
+`closelook bench NAME --json benchmarks/results/NAME-DEVICE.json` writes a result file.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from jobs.commands.listings.documents import DOCS, markdown, rewritten
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
 START, END = "<!-- performance: written by python -m benchmarks.page -->", "<!-- end of performance -->"
-#: The order of sections, and what each is about.
+README = DOCS.parent / "README.md"
+PEERS = "<!-- peers: written by python -m benchmarks.page -->", "<!-- end of peers -->"
+#: The benchmarks in the order of the page's sections, with the titles.
 TITLES = {
     "lrp": "Gradient methods",
     "alti": "ALTI and ALTI-Logit",
@@ -33,19 +37,22 @@ TITLES = {
     "corpus": "A long corpus",
     "metrics": "Metrics",
     "prepare": "Preparation",
+    "peers": "Other packages, in texts a second of one processor",
 }
 
 
 def main() -> None:
-    """Rewrites the part of docs/performance.md between the markers."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewritten(before, section(results()), START, END)
-    PAGE.write_text(after, encoding="utf-8")
-    print(f"{PAGE.name}: {'up to date' if after == before else 'rewritten'}")
+    """Rewrite the parts of docs/performance.md and README.md between the markers."""
+    stored = results()
+    for page, between, (start, end) in ((PAGE, section(stored), (START, END)), (README, peers(stored), PEERS)):
+        before = page.read_text(encoding="utf-8")
+        after = rewritten(before, between, start, end)
+        page.write_text(after, encoding="utf-8")
+        print(f"{page.name}: {'up to date' if after == before else 'rewritten'}")
 
 
 def results() -> list[tuple[Path, dict[str, Any]]]:
-    """(file, result) of every result file, in the order of the sections."""
+    """(file, content) of all result files, in the order of the sections."""
     files = sorted((path for folder in FOLDERS for path in folder.glob("*.json")), key=lambda path: path.name)
     stored = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in files]
     order = list(TITLES)
@@ -53,13 +60,13 @@ def results() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def section(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
-    """A paragraph and its tables for every result."""
+    """The part of the page between the markers: a paragraph and tables for each result."""
     parts = [f"{paragraph(file, result)}\n\n{tables(result)}\n" for file, result in stored]
     return "\n" + "".join(parts)
 
 
 def paragraph(file: Path, result: Mapping[str, Any]) -> str:
-    """The subject of a result, its date, command, device and packages."""
+    """The title of a result with its command, device, date and packages."""
     packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
     link = f"[all numbers](../{file.relative_to(DOCS.parent).as_posix()})"
     return (
@@ -69,7 +76,7 @@ def paragraph(file: Path, result: Mapping[str, Any]) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Ratios of models, a column a model, and those of no model in particular."""
+    """Tables of a result's ratios: one with a column for each model, one of the ratios that belong to no model."""
     models: list[str] = []
     of_models: dict[tuple[str, str], dict[str, str]] = {}
     others = []
@@ -87,8 +94,28 @@ def tables(result: Mapping[str, Any]) -> str:
     return "\n".join(markdown(["ratio", "target", *columns], rows) for columns, rows in written if rows)
 
 
+def peers(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+    """Texts a second of other packages beside ours, a row for each package and model; empty without results."""
+    lines = []
+    for _, result in stored:
+        if result["bench"] != "peers":
+            continue
+        rates = {(row["geometry"], row["peer"], row["package"]): row for row in result["rows"] if "texts_per_s" in row}
+        for (model, peer, package), row in rates.items():
+            if package != peer:
+                continue
+            ours = rates[model, peer, "closelook"]["texts_per_s"]
+            ratio = result["ratios"][f"{model}: {row['method']}, texts a second / {peer}"]
+            cells = [ratio["peer"].partition(",")[0], model, row["method"], f"{row['texts_per_s']:.1f}", f"{ours:.1f}"]
+            lines.append([*cells, f"{ratio['value']:.2f}"])
+    if not lines:
+        return ""
+    header = ["package", "model", "method", "texts a second", "closelook's", "ratio"]
+    return "\n" + markdown(header, lines)
+
+
 def _value(ratio: Mapping[str, Any]) -> str:
-    """Two decimals, three of a missed target so that it is seen to be missed."""
+    """A ratio's value with two decimals; with three if it misses its target, so that rounding does not hide it."""
     value, missed = ratio["value"], not met(ratio)
     digits = f"{value:.3f}" if missed else f"{value:.2f}"
     if not 0.01 <= abs(value) < 100:

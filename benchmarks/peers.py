@@ -1,9 +1,11 @@
-"""`closelook bench peers`: the same texts through closelook.explain and through other packages' calls, on a CPU.
+"""`closelook bench peers`: the speed of closelook.explain and of other packages on the same texts, on a CPU.
 
-Each peer runs in the interpreter that --captum, --inseq or --lxt names, which has it installed; without one it is left
-out by name. Models have random weights of GPT-2 and of BERT as a classifier of two labels, the same in all processes.
-Texts are explained by the method that both have (gradient x input, or AttnLRP of lxt), whose relevance must be equal;
-a process takes turns with ours, and each has its best batch size of a few.
+Each package runs in the Python that --captum, --inseq or --lxt names, which has it installed; without that option it is
+left out. Models have random weights, the same in all processes, and the shapes of GPT-2 and of BERT as a classifier of
+two labels. Texts are explained by a method that both packages have (gradient x input; with lxt AttnLRP), and relevance
+must be equal. Packages take turns. closelook chooses its own batches, and of the other packages the best of a few
+batch sizes counts. Each process has one thread, and its processor seconds are counted, because other programs on the
+machine hardly change them.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,15 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "gpt2": (),
     "bert-base": ("first", "second"),
 }  # geometries, with the labels of a classifier
-BATCHES = (1, 8, 32)
-TARGET = 1.5  # texts a second, of the peer's at its best batch size
+BATCHES = (1, 8, 32)  # of other packages
+TARGET = 1.5  # texts a second over those of the other package at its best batch size
+_OURS = "closelook"
 COMPARED = 20  # texts whose relevance is compared
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A package, and which of our methods is the same as its own."""
+    """Another package, and the method that both it and we have."""
 
     name: str
     method: str
@@ -60,7 +63,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the texts that are explained; `targets` are numbers of tokens or labels."""
+    """A model and the texts that are explained; `targets` are ids of tokens, or numbers of labels."""
 
     name: str
     geometry: Geometry
@@ -70,32 +73,35 @@ class Subject:
     texts: list[str]
     targets: list[int]
 
-    def ours(self, method: str, size: int) -> closelook.Explanations:
-        """closelook.explain of all texts, in batches of so many."""
-        asked: dict[str, Any] = {"model": self.view.model, "tokenizer": self.tokenizer, "batch": size}
+    def seconds(self, method: str, count: int | None = None) -> float:
+        """Processor seconds in which closelook.explain explains all texts, or the first `count`."""
+        asked: dict[str, Any] = {"model": self.view.model, "tokenizer": self.tokenizer}
         asked |= {"method": method, "explanation": "target", "progress": False}
         if self.view.kind.labels:
-            asked["label"] = [SUBJECTS[self.name][target] for target in self.targets]
+            asked["label"] = [SUBJECTS[self.name][target] for target in self.targets[:count]]
         else:
-            asked["target"] = self.targets
-        explained = closelook.explain(self.texts, **asked)
+            asked["target"] = self.targets[:count]
+        start = time.process_time()
+        explained = closelook.explain(self.texts[:count], **asked)
+        seconds = time.process_time() - start
         assert isinstance(explained, closelook.Explanations)
-        return explained
+        assert not explained.errors
+        return seconds
 
     def relevance(self, method: str, count: int) -> list[torch.Tensor]:
-        """Relevance of the token embeddings of the first texts, each alone."""
-        told = []
+        """The relevance [T] of the token embeddings of the first `count` texts, each explained alone."""
+        relevance = []
         for text, target in zip(self.texts[:count], self.targets, strict=False):
             ids = self.tokenizer(text)["input_ids"]
             position = 0 if self.view.kind.labels else len(ids) - 1
             row = {"input_ids": ids, "position": position, "target_id": target, "foil_id": None}
             batch = Batch.collate([row], pad_id=0)
-            told.append(METHODS[method](self.view, batch, explanation="target", embedding="partial").tokens[0])
-        return told
+            relevance.append(METHODS[method](self.view, batch, explanation="target", embedding="partial").tokens[0])
+        return relevance
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every peer on every geometry; see `--help`. Returns the JSON."""
+    """Run all packages on all shapes; see `--help`. Returns the result as JSON."""
     options = parser("peers", __doc__)
     for peer in PEERS:
         options.add_argument(f"--{peer.name}", metavar="PYTHON", help=f"an interpreter that has {peer.name} installed")
@@ -103,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     options.number("--texts", 200, "explained by each", quick=6)
     options.number("--repeats", 3, "of all texts", quick=1)
     options.set_defaults(device="cpu", dtype="float32")
+    torch.set_num_threads(1)
     results = options.begin(arguments)
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
         for name, labels in SUBJECTS.items():
@@ -123,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _subject(name: str, geometry: Geometry, labels: Sequence[str], bench: Bench, folder: Path) -> Subject:
-    """A model of random weights, which are saved for the peers, with the demo's tokenizer of its family."""
+    """A model with random weights, which are saved for the other packages, and the demo's tokenizer of its family."""
     from transformers import AutoTokenizer
 
     view = drawn(geometry, bench.chosen, labels=labels)
@@ -138,7 +145,7 @@ def _subject(name: str, geometry: Geometry, labels: Sequence[str], bench: Bench,
 
 
 def _words(tokenizer: Any, text: str) -> Sequence[int]:
-    """Tokens that are read as one where their word stands behind the text, so that Inseq is asked for the same."""
+    """Ids of tokens that are a whole word after `text`, so that Inseq, which gets words, explains the same target."""
     before = tokenizer(text)["input_ids"]
     words = []
     for token in range(len(tokenizer)):
@@ -149,7 +156,7 @@ def _words(tokenizer: Any, text: str) -> Sequence[int]:
 
 
 def _texts(count: int) -> list[str]:
-    """Different sentences of the demo's words."""
+    """`count` different sentences of words that the demo's tokenizers know."""
     adjectives = ("famous", "lucky", "golden", "horrible", "brilliant")
     nouns = ("telescope", "ship", "wolf", "uncle", "waitress", "box", "map", "door")
     ends = ("looked dull today", "was never quite fine", "that followed the clocks looked boring", "was here", "saw")
@@ -158,8 +165,8 @@ def _texts(count: int) -> list[str]:
 
 
 def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
-    """Texts a second by ours and by the peer, and the largest difference of their relevance."""
-    seconds: dict[tuple[str, int], list[float]] = {}
+    """Measure the texts a second by us and by another package, and the largest difference of relevance."""
+    seconds: dict[int | None, list[float]] = {}  # by batch size; None: ours
     kind, labels = subject.geometry.model_family.kind, len(SUBJECTS[subject.name])
     order = described(subject.geometry) | {"peer": peer.name, "labels": labels}
     if labels:
@@ -172,36 +179,45 @@ def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
         some = {name: values[:COMPARED] for name, values in asked.items()}
         theirs = other.ask({**some, "batch": 1})["relevance"]
         _compare(bench, subject, peer, theirs)
+        subject.seconds(peer.method, COMPARED)  # warms up
         for _ in range(bench.chosen.repeats):
+            seconds.setdefault(None, []).append(subject.seconds(peer.method))
             for size in BATCHES:
-                timed = bench.timed({peer.method: partial(subject.ours, peer.method, size)}, 1, {"batch": size})
-                seconds.setdefault(("closelook", size), []).append(timed[peer.method][0])
-                seconds.setdefault((peer.name, size), []).append(other.ask({**asked, "batch": size})["seconds"])
-    best = {}
-    for who in ("closelook", peer.name):
-        best[who] = min((taken for (name, _), taken in seconds.items() if name == who), key=sum)
-    count = len(subject.texts)
-    for who, taken in best.items():
-        rate = count / min(taken)
-        bench.row(peer=peer.name, method=peer.method, package=who, wall_s=summary(taken), texts_per_s=rate)
+                seconds.setdefault(size, []).append(other.ask({**asked, "batch": size})["seconds"])
+    ours = seconds.pop(None)
+    best_size, fastest = min(seconds.items(), key=lambda item: sum(item[1]))
+    facts: dict[str, Any] = {"peer": peer.name, "method": peer.method}
+    for who, batch, taken in ((_OURS, None, ours), (peer.name, best_size, fastest)):
+        cpu_s = summary(taken)
+        rate = len(subject.texts) / cpu_s["median"]
+        bench.row(**facts, package=who, batch=batch, cpu_s=cpu_s, texts_per_s=rate)
         print(f"{bench.title}: {peer.method}, {who:9} {rate:8.1f} texts/s", flush=True)
     versions = ", ".join(f"{package} {number}" for package, number in other.versions.items())
-    ratio = min(best[peer.name]) / min(best["closelook"])
-    bench.ratio(f"{peer.method}, texts a second / {peer.name}", ratio, TARGET, "higher", peer=versions)
+    bench.paired(
+        f"{peer.method}, texts a second / {peer.name}",
+        (fastest, ours),
+        TARGET,
+        "higher",
+        peer=versions,
+        batch=best_size,
+    )
 
 
 def _pad(tokenizer: Any) -> str:
-    """A token to pad with; what it is plays no part, since it is masked."""
+    """A token to pad with; any token will do, since padding is masked."""
     return tokenizer.pad_token or tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
 
 
 def _compare(bench: Bench, subject: Subject, peer: Peer, theirs: Sequence[Sequence[float]]) -> None:
-    """Record the largest difference. Raises UserError for relevance of other tokens."""
+    """Add the largest difference of relevance as a ratio. Raises UserError if the numbers of tokens differ."""
     ours = subject.relevance(peer.method, len(theirs))
     worst = 0.0
-    for own, other in zip(ours, theirs, strict=True):
-        if len(own) != len(other):
-            raise UserError(f"{peer.name} tells of {len(other)} tokens where there are {len(own)}: nothing is compared")
-        difference = (own - torch.tensor(other)).abs().max() / own.abs().max()
+    for relevance, other in zip(ours, theirs, strict=True):
+        if len(relevance) != len(other):
+            raise UserError(
+                f"{peer.name} gives relevance of {len(other)} tokens for a text of {len(relevance)}: they cannot be "
+                "compared"
+            )
+        difference = (relevance - torch.tensor(other)).abs().max() / relevance.abs().max()
         worst = max(worst, float(difference))
     bench.ratio(f"{peer.method}, difference from {peer.name}", worst, peer.rounding, "lower")

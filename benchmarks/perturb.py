@@ -1,8 +1,8 @@
-"""`closelook bench perturb`: the cost of curves and of methods with many forward passes beside bare passes, and the
-savings by merging states.
+"""`closelook bench perturb`: the cost of deletion and insertion curves and of methods with many forward passes.
 
-Random weights of real geometries, random tokens. Bare are the same packed batches without any perturbation, through
-the model's own head where the prediction is read, in this process after a warm-up. Runs without Ray.
+Each is timed against bare passes: batches of the same shape without any perturbation, through the model's own head at
+the readout position. The savings by merging equal states of curves are counted, too. Models have random weights and the
+shapes of real ones, texts are random tokens. Runs without Ray.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from lrp_core import ModelView, random_model
 from lrp_core.methods import METHODS
 from lrp_core.records.kinds import ZERO
 
-CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # geometry and tokens of a sample
-TARGET = 0.9  # rows a second, of bare forwards
-MEMORY_TARGET = 1.2  # peak bytes, of a bare forward of the token budget
+CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # shape of the model, and tokens of a sample
+TARGET = 0.9  # rows a second over those of bare forwards
+MEMORY_TARGET = 1.2  # peak bytes over those of a bare forward of the token budget
 COUNTED_METHODS, COUNTED_LENGTH = 6, 64
-METHOD_LENGTH = 128  # tokens of the sample that methods of many forwards explain
-QUICK_LENGTH = 64  # of small shapes, at most
+METHOD_LENGTH = 128  # tokens of the sample that methods with many forwards explain
+QUICK_LENGTH = 64  # the most tokens with --quick
 
 Sample = tuple[dict[str, Any], States]
 
 
 @dataclass(frozen=True)
 class FlipCase:
-    """A model, samples with their states, and the tokens of a batch."""
+    """A model, samples with the states of their curves, and the token budget of a batch."""
 
     view: ModelView
     samples: list[Sample]
     token_budget: int
 
     def logits(self) -> np.ndarray:
-        """The logits of every state of every sample, one after the other."""
+        """The logits of all states of all samples, one after the other."""
         of_samples = Flipper(self.view, ZERO, self.token_budget).run(self.samples)
         return np.concatenate([outputs.logit for outputs in of_samples])
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every geometry; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     names = tuple(dict.fromkeys(name for name, _ in CASES))
     options = parser("perturb", __doc__)
     options.add_argument("--geometry", action="append", choices=names, help="repeat for several; default all")
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def speed(bench: Bench, length: int) -> None:
-    """Rows a second of flipped states and of bare forwards in the same batches, and the bytes that both take."""
+    """Measure the rows a second, and the peak bytes, of states of curves and of bare forwards in the same batches."""
     chosen, view = bench.chosen, model_of(bench.title, bench.chosen)
     size = max(1, chosen.token_budget // length)  # rows of one full batch
     rows = chosen.rows or 4 * size
@@ -104,7 +104,7 @@ def speed(bench: Bench, length: int) -> None:
 
 
 def forwards(bench: Bench) -> None:
-    """The forward passes of six methods' curves in both orders, beside their distinct states, counted one by one."""
+    """Count the forward passes for six methods' curves in both orders, against the number of distinct states."""
     view = random_model(GEOMETRIES[bench.title].shrunk().config(), device=bench.chosen.device)
     row = random_row(view, COUNTED_LENGTH, random.Random(0))
     batch = alone(row).to(view.device)
@@ -126,9 +126,9 @@ def forwards(bench: Bench) -> None:
 
 
 def packing(bench: Bench) -> None:
-    """Samples as long as those of the sva task: what packing gains over a state at a time, and that it changes little.
+    """Measure the gain of packing states into batches, and its effect on logits, for samples as long as those of sva.
 
-    The difference is the largest one of a logit, relative to the spread of logits.
+    The difference is the largest change of a logit, relative to the standard deviation of logits.
     """
     view = model_of(bench.title, bench.chosen)
     samples = [_sample(view, row, 40) for row in rows_like_sva(view, 2 if bench.quick else 4)]
@@ -146,7 +146,7 @@ def packing(bench: Bench) -> None:
 
 @torch.inference_mode()
 def _bare(view: ModelView, length: int, rows: int, token_budget: int) -> None:
-    """Bare forwards of random tokens, as many and in batches of the same shape; logits where the prediction is read."""
+    """Run bare forwards of `rows` texts of random tokens, in batches of the token budget, to logits at the readout."""
     size = max(1, token_budget // length)
     ids = torch.randint(view.vocab, (min(size, rows), length), device=view.device)
     mask, position = torch.ones_like(ids), length // 2 if view.kind.slot else length - 1
@@ -156,17 +156,18 @@ def _bare(view: ModelView, length: int, rows: int, token_budget: int) -> None:
 
 
 def _flippable(view: ModelView, row: dict[str, Any]) -> np.ndarray:
+    """True for the tokens of a row that curves may remove, [T]: all but the slot of a masked model."""
     length = len(row["input_ids"])
     return candidates(length, special=np.zeros(length, bool), slot=row["position"] if view.kind.slot else None)
 
 
 def _states(view: ModelView, row: dict[str, Any], relevance: np.ndarray, points: int) -> States:
-    """The states of the curves of relevance [methods, T] in both orders, with so many points each."""
+    """The states of the deletion and insertion curves of relevance [methods, T], with at most `points` points each."""
     ranking = Ranking.of(relevance, _flippable(view, row), tie_order(row["input_ids"], 0))
     return States.of(ranking.curves(flip_counts(ranking.flipped, points)))
 
 
 def _sample(view: ModelView, row: dict[str, Any], states: int) -> Sample:
-    """The curves of one random relevance in both orders, with so many `states` in all or one less."""
+    """A row, and the states of both curves of a random relevance, `states` in all or one less."""
     relevance = np.random.default_rng(0).normal(size=(1, len(row["input_ids"])))
     return row, _states(view, row, relevance, max(1, states // 2))

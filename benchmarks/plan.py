@@ -1,9 +1,9 @@
-"""Cost of planning: a complete matrix on a slow object store, very many samples and models, and samples on their way.
+"""`closelook bench plan`: the time of planning on a slow object store, and its memory for very many samples and models.
 
-The first is the stage `attribute` with nothing to do: every cell of the config `paper` complete, each request of its
-store taking 25 ms. The second plans two numbers of rows of one tokenizer for many models, each in a process of its own:
-the largest resident memory grows with the rows, and at that rate follows that of ten million. The third sends units of
-two numbers of rows through Ray to a worker that commits nothing: the memory of the driver and of the object store.
+The first part times the stage `attribute` with nothing to do: all cells of the config `paper` are complete, and each
+request of the store takes 25 ms. The second plans two numbers of rows for many models, each in a process of its own,
+and extrapolates the largest resident memory to ten million rows. The third sends units of two numbers of rows through
+Ray to a worker that commits nothing, and measures the memory of the driver and of Ray's object store.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ NOTHING_TARGET_S = 15.0
 FILE_ROWS = 100_000
 MANY_ROWS, MIB = 10_000_000, 2**20
 SENT_DRIVER_MIB, SENT_STORE_MIB = 1024.0, 200.0
-LENGTHS = (8, 29)  # tokens, fewest and most
+LENGTHS = (8, 29)  # fewest and most tokens of a sample
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run all parts; see `--help`. Returns the result as JSON."""
     options = parser("plan", __doc__)
     options.number("--rows", 1_000_000, "of the larger plan", quick=40_000)
     options.number("--models", 100, "of the larger plan", quick=3)
@@ -49,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def nothing_to_do(bench: Bench) -> None:
-    """The stage over complete cells: the first time, and again by the same process, as later stages plan it."""
+    """Time the stage over complete cells: first, and once more in the same process, as later stages plan it again."""
     with object_store() as server:
         config = matrix.matrix_config(server.root("done"), 32, models=1 if bench.quick else None)
         matrix.prepare(config, Store(config.root), 32)
         _, cells = matrix.attribute(config, Store(config.root))
-        list(run(config, Store(config.root), ["attribute"]))  # as the run that completed them ends
+        list(run(config, Store(config.root), ["attribute"]))  # leaves the store as the end of a run does
         server.latency_s = LATENCY_S
         store, seconds = Store(config.root), []
         for name in ("first", "again"):
@@ -70,7 +71,7 @@ def nothing_to_do(bench: Bench) -> None:
 
 
 def send(bench: Bench, rows: int) -> None:
-    """The most that the driver and Ray's object store hold while half of the rows, and all, go to a worker."""
+    """Measure the largest memory of the driver and of Ray's object store while half, then all rows go to a worker."""
     sizes, peaks, held = (rows // 2, rows), [], []
     for size in sizes:
         with TemporaryDirectory(prefix=SCRATCH) as root:
@@ -89,16 +90,18 @@ def send(bench: Bench, rows: int) -> None:
 
 
 def _config(root: str, models: int) -> RunConfig:
+    """The config of a run of so many models on one task."""
     return small_run(root, {"sva": None}, [{"name": f"m{index}", "id": "demo/gpt2"} for index in range(models)])
 
 
 def _prepare(root: str, rows: int, models: int) -> None:
+    """Write so many samples of random tokens, for the tokenizer that all models share."""
     model = _config(root, models).models[0]
     write_views(Store(root), model, "sva", rows, LENGTHS, FILE_ROWS)
 
 
 def _plan(root: str, rows: int, models: int) -> None:
-    """Plan, and cut all units of all models."""
+    """Plan a run, and cut the units of all its models."""
     config, store = _config(root, models), Store(root)
     works = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     if sum(group.size for work in works for group in work.groups) != rows * models:

@@ -1,8 +1,8 @@
-"""Time and memory of building the benchmark: a replica of published data, as large as asked, through `prepare`.
+"""`closelook bench prepare --data DIR [--rows 70000]`: time and memory of `closelook prepare` on a replica of the data.
 
-`closelook bench prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
-repeated with small changes that make them distinct: 1,000 of ra and, as in Close Look, 3 of sva to 4 of qa. A run at a
-seventh of the size beside the full one shows whether memory grows with the rows.
+DIR is laid out as for the config `real`. The replica repeats published rows with small changes that make them distinct:
+1,000 of ra and, as in Close Look, 3 of sva for every 4 of qa. It is prepared at a seventh of its size and at full size,
+which shows whether memory grows with the rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.harness import SCRATCH, field_of, parser
 from jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000
-SMALL_ROWS = 4000  # enough to go through Ray
-POLL_S = 0.5
-MEMORY_TARGET = 1.15  # of the full run against the small one
+SMALL_ROWS = 4000  # the fewest rows, enough for `prepare` to use Ray
+POLL_S = 0.5  # seconds between two looks at the memory
+MEMORY_TARGET = 1.15  # memory of the full replica over that of the small one
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs both sizes; see `--help`. Returns the JSON."""
+    """Measure `prepare` on a small and on the full replica of the data; see `--help`. Returns the result as JSON."""
     options = parser("prepare", __doc__)
     options.add_argument("--data", required=True, type=Path, help="folder with ra/ sva/ qa/, tokenizers in ../models")
     options.number("--rows", 70_000, "rows of the full replica", quick=2 * SMALL_ROWS)
@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def replicate(data: Path, to: Path, rows: int) -> None:
-    """Writes about `rows` rows in the published layouts, all different."""
+    """Write a replica of the published files in `data` to the folder `to`, about `rows` rows in all, no two alike.
+
+    It has RA_ROWS rows of ra, three sevenths of the rows of sva, and the rest of qa.
+    """
     for task in ("ra", "sva", "qa"):
         (to / task).mkdir(parents=True)
     [ra], [sva], [qa] = (sorted((data / task).iterdir()) for task in ("ra", "sva", "qa"))
@@ -67,6 +70,7 @@ def replicate(data: Path, to: Path, rows: int) -> None:
 
 
 def _sentences(file: Path) -> Iterator[str]:
+    """Yield the lines of a file of sva, then copies of them that begin with the copy's number, without end."""
     lines = file.read_text().splitlines()
     for copy in count():
         for line in lines:
@@ -76,7 +80,10 @@ def _sentences(file: Path) -> Iterator[str]:
 
 
 def _articles(file: Path, questions: int) -> Iterator[dict[str, Any]]:
-    """Articles until they hold so many answerable questions; what a copy adds comes after the context."""
+    """Yield articles of a file of qa, then copies, until they hold so many answerable `questions`.
+
+    Every context ends with the number of the copy, so that answers keep their positions.
+    """
     articles = json.loads(file.read_text())["data"]
     for copy in count():
         for article in articles:
@@ -90,7 +97,7 @@ def _articles(file: Path, questions: int) -> Iterator[dict[str, Any]]:
 
 
 def _config(data: Path, folder: Path) -> Path:
-    """The config `real` over the replica, with a third tokenizer: GPT-2's with a BOS before every text."""
+    """Write the config `real` for the replica, with a third tokenizer: GPT-2's with a BOS token before every text."""
     assets = data.parent / "models"
     gpt2 = AutoTokenizer.from_pretrained(assets / "gpt2-bpe", tokenizer_type="gpt2")
     start = [("<|endoftext|>", gpt2.eos_token_id)]
@@ -105,14 +112,14 @@ def _config(data: Path, folder: Path) -> Path:
 
 
 def measure(arguments: Sequence[str]) -> dict[str, Any]:
-    """Seconds of `closelook prepare` with these arguments, and the most memory its processes held together.
+    """Run `closelook prepare` with these arguments: its wall seconds, the peak memory of its processes, and its report.
 
-    Memory is what each process has of its own, in bytes; the object store's shared pages are counted once.
+    Memory, in bytes, is the sum of the processes' own pages; the shared pages of Ray's object store count once.
     """
     start, peak, shared = time.perf_counter(), 0, 0
     process = subprocess.Popen([sys.executable, "-m", "jobs", "prepare", *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
-        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # a process has ended meanwhile
             family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
             held = [_memory(pid) for pid in family]
             peak = max(peak, sum(anonymous for anonymous, _ in held))
@@ -128,7 +135,7 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _memory(pid: int) -> tuple[int, int]:
-    """(bytes of its own, shared bytes) of a process; nothing if it has ended."""
+    """(bytes of a process's own pages, bytes of its shared pages); zeros if it has ended."""
     status = Path(f"/proc/{pid}/status")
     kib = [field_of(status, name) or "0" for name in ("RssAnon", "RssShmem")]
     anonymous, shared = (1024 * int(size.split()[0]) for size in kib)

@@ -1,7 +1,7 @@
-"""`closelook bench prune`: the cost of a pruning sweep, the savings by merging curves and sharing layers, and the
-hours.
+"""`closelook bench prune`: the cost of a pruning sweep, and what merging curves and sharing layers saves.
 
-Random weights of real geometries, random orders, samples as long as those of the sva task. Runs without Ray.
+It also projects the hours of all curves of the paper. Models have random weights and the shapes of real ones; heads are
+removed in random orders; samples are as long as those of sva. Runs without Ray.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 
-TARGET = 3.0  # times faster than one forward a sample and point
-CURVES = 6 * 3 * 2 + 10  # six methods, three poolings, two orders; ten random orders
-SAMPLES = 1000  # of sva
+TARGET = 3.0  # times as fast as one forward for each sample and point of a curve
+CURVES = 6 * 3 * 2 + 10  # the paper's: six methods, three poolings and two orders; ten random orders
+SAMPLES = 1000  # the paper's, of sva
 
 
 @dataclass(frozen=True)
 class PruneCase:
-    """A model, rows of samples and a batch of each, random curves of its heads, and the tokens of a pass."""
+    """A model, samples as view rows and as batches of one, random orders of its heads, and a pass's token budget."""
 
     view: ModelView
     rows: list[dict[str, Any]]
@@ -40,11 +40,12 @@ class PruneCase:
     token_budget: int
 
     def sweep(self, curves: slice = slice(None), shared: bool = True) -> Sweep:
+        """A sweep over some of the curves; with `shared`, rows share the forward of lower layers."""
         return Sweep(self.view, self.curves[curves], shared=shared)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Runs every part on every geometry; see `--help`. Returns the JSON."""
+    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     options = parser("prune", __doc__)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="repeat for several")
     options.layers()
@@ -72,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def speed(bench: Bench, case: PruneCase) -> None:
-    """Seconds a sample and point of a curve: one forward each, and four variants that batch them."""
+    """Time a sweep in five ways, in seconds for a sample and point of a curve: one forward each, and four that batch.
+
+    The last way is compared with the first by a target; what each further step gains is printed.
+    """
 
     def steps_batched() -> float:
         return _sweeps([case.sweep(slice(index, index + 1), shared=False) for index in range(2)], case)
@@ -104,9 +108,9 @@ def speed(bench: Bench, case: PruneCase) -> None:
 
 
 def _project(bench: Bench, case: PruneCase, shared_s: float, single_s: float) -> None:
-    """Hours of all curves of the paper on sva, from the work of the measured sweep and that of the whole one.
+    """Project the hours of all curves of the paper on sva, from the measured sweep.
 
-    The work of a sweep is its layers times rows; random orders stand for ranked ones.
+    Time is assumed to be proportional to work: layers times rows. Random orders take the place of ranked ones.
     """
     geometry = GEOMETRIES[bench.title]
     shape = {"n_layers": geometry.layers, "n_shared_layers": geometry.layers - 1, "n_heads": geometry.heads}
@@ -125,12 +129,13 @@ def _project(bench: Bench, case: PruneCase, shared_s: float, single_s: float) ->
 
 
 def _layer_rows(sweep: Sweep, case: PruneCase) -> int:
+    """The work of a sweep for one sample: the number of rows, summed over layers."""
     passes = sweep.passes(case.samples[0], case.token_budget)
     return sum(len(layer.parents) for layers in passes for layer in layers)
 
 
 def agreement(bench: Bench, case: PruneCase) -> None:
-    """The largest difference between margins of the sweep and those of one forward each, relative to their spread."""
+    """Compare margins of the sweep with those of one forward each: the largest difference by the standard deviation."""
     sample, sweep = case.samples[0], case.sweep()
     together = sweep.margins(sample, case.token_budget)
     every = max(1, len(sweep.masks) // 16)
@@ -139,11 +144,11 @@ def agreement(bench: Bench, case: PruneCase) -> None:
     bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower")
 
 
-# variants of running masks, in seconds per sample and mask
+# ways to run masks, which return the seconds for a sample and mask
 
 
 def _one_at_a_time(case: PruneCase) -> float:
-    """A forward for every sample and mask, on some of the masks."""
+    """One forward for each sample and mask, for some of the masks."""
     sweep = case.sweep()
     masks = sweep.masks[:: max(1, len(sweep.masks) // 8)]
 
@@ -156,7 +161,7 @@ def _one_at_a_time(case: PruneCase) -> float:
 
 
 def _samples_batched(case: PruneCase) -> float:
-    """The usual evaluation: padded batches of samples, all under one mask."""
+    """A padded batch of samples under one mask, as evaluation usually does it."""
     rows = [case.rows[index % len(case.rows)] for index in range(max(1, case.token_budget // 32))]
     rows.sort(key=lambda row: len(row["input_ids"]))
     batch = Batch.collate(rows, pad_id=0).to(case.view.device)
@@ -165,7 +170,7 @@ def _samples_batched(case: PruneCase) -> float:
 
 
 def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
-    """Run sweeps in turn, including their planning."""
+    """All samples under each sweep in turn, planning included."""
 
     def run() -> None:
         for sweep in sweeps:
@@ -176,14 +181,14 @@ def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
 
 
 def _single(view: ModelView, sample: Batch, mask: Any) -> Tensor:
-    """The target's logit minus the foil's, for a sample under a mask."""
+    """The margin (target's logit minus foil's) of a sample under a mask of heads."""
     logits = _masked(view, sample, mask)
     return logits[0, 0] - logits[0, 1]
 
 
 @torch.inference_mode()
 def _masked(view: ModelView, batch: Batch, mask: Any) -> Tensor:
-    """Logits [B, 2] where the heads of the mask [L, H] are left, for every row."""
+    """Logits [B, 2] of target and foil with only the heads of the mask [L, H] kept, the same for all rows."""
     rows = len(batch)
     parents = torch.arange(rows, device=view.device)
     kept = torch.from_numpy(mask).to(view.device, view.dtype)

@@ -1,11 +1,11 @@
-"""Requests of an object store: of the paper's matrix, its cells and units with nothing computed, and of a look at it.
+"""`closelook bench store`: the requests to an object store by the paper's matrix, and by `closelook status`.
 
-The stage `attribute` plans, hands out units, commits shards and closes cells of the config `paper` on an S3 server that
-counts, once with some samples of each task and once with twice as many. What the second run makes more is the cost of
-its units; at that rate, and with the units that the published data have, follows the whole.
+The stage `attribute` plans, hands out units, commits shards and closes cells of the config `paper`, without computing
+anything, on an S3 server that counts requests: once with some samples of each task and once with twice as many. The
+difference gives the requests of a unit, and so those of the published data.
 
-`closelook status` looks at complete artifacts of very many models in an object store, and, as users start it, at those
-of one model in a folder.
+`closelook status` is timed on complete artifacts of very many models in an object store and, as a command, on those of
+one model in a folder.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ GROWTH_TARGET = 2.0
 MANY_TARGET_S, MANY_TARGET_MB, MANY_TARGET_REQUESTS = 60.0, 100.0, 30.0
 FEW_TARGET_S, FEW_REPEATS = 3.0, 5
 SHARD_ROWS = 32
-ROWS = 64  # of each task
+ROWS = 64  # samples of each task
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run all parts; see `--help`. Returns the result as JSON."""
     options = parser("store", __doc__)
     options.number("--rows", ROWS, f"samples of each task, at least a shard's {SHARD_ROWS}")
     options.number("--models", 1000, "whose complete artifacts are looked at", quick=2)
     bench = options.begin(arguments)
     rows = bench.chosen.rows
     if rows < SHARD_ROWS:
-        options.error(f"--rows {rows}: a shard has {SHARD_ROWS}, and more shards are to be compared with fewer")
+        options.error(f"--rows {rows}: give at least {SHARD_ROWS}, the rows of a shard")
     models = 1 if bench.quick else None
     status_of_many(bench, bench.chosen.models)
     status_of_few(bench)
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def status_of_many(bench: Bench, models: int) -> None:
-    """The time, requests and bytes of a look at the artifacts of so many models in an object store."""
+    """Measure time, requests and bytes of `status` on the artifacts of so many models in an object store."""
     config, objects, artifacts = complete_root(models)
     with listed_store(objects) as served:
         start, cpu = time.perf_counter(), time.process_time()
@@ -94,7 +95,7 @@ def status_of_many(bench: Bench, models: int) -> None:
 
 
 def status_of_few(bench: Bench) -> None:
-    """The time of the command over the artifacts of a model in a folder, Python's start included."""
+    """Time the command `closelook status`, Python's start included, on the artifacts of one model in a folder."""
     config, objects, artifacts = complete_root(1)
     with TemporaryDirectory(prefix=SCRATCH) as folder:
         for key, content in objects.items():
@@ -115,7 +116,7 @@ def status_of_few(bench: Bench) -> None:
 
 
 def published_units(config: RunConfig) -> int:
-    """Units of the published samples, heads of all samples that the config `paper` takes for them included."""
+    """The number of units of the published samples, those of heads that the config `paper` computes included."""
     heads = RunConfig.load("paper").heads or {}
     total = 0
     for model in config.models:

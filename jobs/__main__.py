@@ -13,8 +13,8 @@ from jobs.commands.app import app
 from jobs.commands.terminal import complain, say
 from lrp_core.records.types import UserError
 
-# Before torch is imported: its threads sleep while they wait. On a machine that others use, threads that spin in wait
-# for each other make small models many times slower.
+# Set before torch is imported: its threads then sleep while they wait for each other. Where other processes use the
+# cores too, threads that spin instead make small models many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 #: The modules that add commands, in the order of `closelook --help`.
@@ -31,6 +31,7 @@ for _module in _COMMANDS:
 
 
 def _version(is_asked: bool) -> None:
+    """The callback of `--version`: print all versions, closelook's first, and exit."""
     if not is_asked:
         return
     from jobs.versions import versions
@@ -51,9 +52,10 @@ def _every(
 
 
 def main() -> None:
-    """Run a command.
+    """Run the command line.
 
-    Bad input is an error of one line with exit code 2; a run that cannot complete now, one line with exit code 1.
+    A foreseen error is printed in one line. The exit code is then 2 for bad input, and 1 for a run that cannot complete
+    now but may later.
     """
     try:
         app()
@@ -75,7 +77,7 @@ def main() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of a foreseen error; None for any other."""
+    """The exit code of a foreseen error; None for any other error, whose traceback is shown."""
     from evaluation.schema import SchemaMismatch
     from jobs.cluster.pools import ClusterUnreachable
     from jobs.plan.checkpoints import ModelUnavailable
@@ -83,11 +85,12 @@ def _exit_code(error: Exception) -> int | None:
 
     if isinstance(error, SchemaMismatch):
         return 2
-    foreseen = Locked | ModelUnavailable | ClusterUnreachable | OSError  # OSError: of the store
+    foreseen = Locked | ModelUnavailable | ClusterUnreachable | OSError  # OSError: the store cannot be read or written
     return 1 if isinstance(error, foreseen) else None
 
 
 def _fail(error: Exception, code: int) -> None:
+    """Print the error in one line and exit with `code`."""
     complain(f"error: {' '.join(str(error).split())}", "red")
     sys.exit(code)
 

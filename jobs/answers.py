@@ -1,4 +1,4 @@
-"""Answers of a run with the sources that they come from: a table, an explorer in a notebook, lines in a terminal."""
+"""The answers of a run with the relevance of their sources, as a table or as an explorer in a notebook."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from jobs.versions import versions
 if TYPE_CHECKING:
     import pandas as pd
 
-Entry = Mapping[str, Any]  # of an answer, as the report's explorer shows it
+Entry = Mapping[str, Any]  # all that the report's explorer shows of one answer
 _COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
 _PIXELS = 640  # the height of the explorer in a notebook
 
 
 def answers_of(config: RunConfig, store: Store) -> Answers:
-    """The answers that the report of a run shows, of what is complete: `ablations.shown` of each task and model."""
+    """The answers that the report of a run shows, `ablations.shown` of each task and model, of complete artifacts."""
     run = Run(config, make_plan(config, store, is_read=True), Ledger(store))
     return Answers(list(answer_entries(run, configured(config))), store.root)
 
@@ -39,21 +39,21 @@ class Answers:
     root: str
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each sentence of an answer, method and source, with the relevance of the source for the sentence.
+        """One row for each sentence of an answer, method and source: the relevance of the source for the sentence.
 
-        An answer of which methods explain the whole alone has one row a method and source.
+        Where a method explains only the answer as a whole, there is one row for each source, with the whole answer.
         """
         for entry in self.entries:
-            place = {name: entry[name] for name in _COLUMNS[:4]}
+            facts = {name: entry[name] for name in _COLUMNS[:4]}
             for method in entry["rows"]:
                 for (start, end), values in sentences_of(entry, method):
-                    of_sentence = place | {"sentence": entry["answer"][start:end], "method": method["label"]}
+                    of_sentence = facts | {"sentence": entry["answer"][start:end], "method": method["label"]}
                     for source, ((low, high), value) in enumerate(zip(entry["units"], values, strict=True), start=1):
                         text = entry["prompt"][low:high]
                         yield {**of_sentence, "source": source, "relevance": value, "text": text}
 
     def to_frame(self) -> pd.DataFrame:
-        """The rows as a pandas frame."""
+        """The rows of `rows` as a pandas frame."""
         import pandas as pd
 
         return pd.DataFrame(list(self.rows()), columns=list(_COLUMNS))
@@ -71,7 +71,10 @@ class Answers:
 
 
 def sentences_of(entry: Entry, method: Mapping[str, Any]) -> list[tuple[tuple[int, int], list[float]]]:
-    """The characters of each sentence of an answer and the relevance of the sources for it; else for all of it."""
+    """((start, end), relevance of every source) of each sentence of an answer; of all of it if there are no sentences.
+
+    (start, end) are the characters of the sentence in `entry["answer"]`.
+    """
     if not method["parts"]:
         return [((0, len(entry["answer"])), method["whole"])]
     return [((start, end), part) for (start, end), part in zip(entry["sentences"], method["parts"], strict=True)]

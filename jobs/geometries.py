@@ -1,4 +1,4 @@
-"""The shapes of the papers' models (Close Look, table 9, and later ones), for plans and dry runs without weights."""
+"""The sizes of the papers' models (Close Look, table 9, and others), for plans and dry runs without weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Geometry:
     layers: int
     heads: int
     width: int
-    vocabulary: int  # of models of images, how many labels there are
-    max_length: int  # positions that the config gives
+    vocabulary: int  # tokens; for models of images, labels
+    max_length: int  # positions in the model's config
     feed_forward: int
     kv_heads: int | None = None
     tied: bool = True  # unembedding shares the embedding's weights
@@ -31,13 +31,15 @@ class Geometry:
 
     @property
     def model_family(self) -> Family:
+        """The record of the family."""
         return FAMILIES[self.family]
 
     @property
     def block_parameters(self) -> int:
-        """Weights of the blocks, up to biases and norms, that are used once for every token of the text.
+        """How many weights of the blocks each token of the input text passes through; biases and norms are not counted.
 
-        Of an encoder-decoder's decoder, with as many blocks, these are the keys and values of what it reads.
+        For an encoder-decoder these are all weights of the encoder's blocks, and the projections to keys and values of
+        the decoder's attention to the encoder. The decoder is taken to have as many blocks as the encoder.
         """
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = self.width**2 * (2 + 2 * kv_share)
@@ -46,23 +48,24 @@ class Geometry:
 
     @property
     def _mlp(self) -> int:
+        """Weights of a block's feed-forward part, biases not counted."""
         return self.width * self.feed_forward * (2 if self.model_family.gate is None else 3)
 
     @property
     def parameters(self) -> int:
-        """All weights, up to biases and norms."""
+        """All weights of the model; biases, norms and positions are not counted."""
         seldom = 0 if self.model_family.decoder is None else self.layers * (6 * self.width**2 + self._mlp)
         return self.block_parameters + seldom + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def shrunk(self) -> Geometry:
-        """A geometry of this family, small enough to check that something runs."""
+        """A tiny geometry of the same family: 2 layers of width 64."""
         kv_heads = 2 if self.kv_heads else None
         return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
     def config(self, labels: Sequence[str] = ()) -> PretrainedConfig:
-        """The transformers config of this geometry, with `labels` of a classifier, with one label of a regressor.
+        """The transformers config of this geometry; with `labels`, that of a classifier, with one label a regressor.
 
-        Models of images always have labels: the rows of the head, as many as the vocabulary unless they are named.
+        A model of images always has labels: without `labels`, LABEL_0 and so on, `vocabulary` of them.
         """
         from transformers import AutoConfig
         from transformers.models.auto import modeling_auto
@@ -91,7 +94,7 @@ class Geometry:
         return AutoConfig.for_model(self.family, **fields, **self.constants)
 
 
-#: Fields of config.json files beside the sizes, by the beginning of the names of their geometries.
+#: Further fields of the models' config.json, by the beginning of the geometry's name.
 _CONSTANTS: dict[str, dict[str, Any]] = {
     "Llama-3": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
@@ -110,7 +113,7 @@ _CONSTANTS: dict[str, dict[str, Any]] = {
     },
     "flan-t5": {"d_kv": 64, "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "decoder_start_token_id": 0},
 }
-#: The fields of `Geometry` in their order; those without `kv_heads` and `tied` have the defaults.
+#: The fields of each Geometry in their order; `kv_heads` and `tied` may be left out.
 _TABLE: tuple[tuple[Any, ...], ...] = (
     ("bert-base", "google-bert/bert-base-uncased", "bert", 12, 12, 768, 30522, 512, 3072),
     ("bert-large", "google-bert/bert-large-uncased", "bert", 24, 16, 1024, 30522, 512, 4096),
@@ -130,15 +133,18 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
 
 
 def _constants_of(name: str) -> dict[str, Any]:
-    return next((fields for beginning, fields in _CONSTANTS.items() if name.startswith(beginning)), {})
+    """The further config fields of a geometry; {} if there are none."""
+    for beginning, fields in _CONSTANTS.items():
+        if name.startswith(beginning):
+            return fields
+    return {}
 
 
 GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for name, *sizes in _TABLE}
 
 
 def geometry_of(model_id: str, shape: str | None = None) -> Geometry | None:
-    """The geometry of ``random/<name>`` or of a hub id with that geometry; of other models the one that `shape` names,
-    if any.
+    """The geometry of the model ``random/<name>`` or of a known hub id, else the one that `shape` names, else None.
 
     >>> geometry_of("openai-community/gpt2").layers
     12

@@ -28,9 +28,9 @@ METHODS: Extended[Method] = Extended(
 
 
 def method(name: str) -> Method:
-    """The method of this name.
+    """The method of this name. Raises UnsupportedMethod for an unknown name, with the nearest, and for planted methods.
 
-    Raises UnsupportedMethod with the nearest name for unknown names, and for planted methods.
+    Planted methods serve as negative controls, and are computed by `controls` alone.
     """
     refuse_planted(name)
     if name not in METHODS:
@@ -39,11 +39,11 @@ def method(name: str) -> Method:
 
 
 def applicable(capabilities: Collection[Capability]) -> list[Method]:
-    """The methods that explain the tokens of a model with these `capabilities`, in the order of the registry."""
+    """The methods that give relevance of tokens for models with these `capabilities`, in the order of the registry."""
     return [record for record in METHODS.values() if record.applies(capabilities)]
 
 
 def refuse_planted(name: str) -> None:
-    """Raises UnsupportedMethod for the name of a method that is planted."""
+    """Raise UnsupportedMethod if `name` is that of a planted method."""
     if name in PLANTED:
-        raise UnsupportedMethod(f"{name!r} names a method that is planted among the `controls`, which show it anyway")
+        raise UnsupportedMethod(f"{name!r} is a planted method, which `controls` always computes: leave it out")

@@ -1,4 +1,4 @@
-"""`closelook.load`: what a run left in its root, as tables, and nothing that no manifest vouches for."""
+"""`closelook.load`: the results of a run as tables, of artifacts alone that have a manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
-_FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # and the package of each
+_FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # package by form
 _log = logging.getLogger(__name__)
 _KNOWN = ("model", "task", "dtype", "method", "tokenizer")
 _OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
@@ -40,9 +40,9 @@ _OF_SAMPLES = ("text", "target", "foil", "label", "score")
 
 
 def load(root: str) -> Run:
-    """The run under `root`: a folder, `s3://` or `gs://`. Raises UserError if no run has written to it.
+    """Open the results of the run under `root`: a folder, `s3://` or `gs://`. Raises UserError if there are none.
 
-    Methods, tasks and metrics of packages that are no longer installed are listed in `lacking`, and printed.
+    Methods, tasks and metrics of packages that are no longer installed are in `lacking` of the result, and logged.
 
         closelook.load("runs/mine").scores(task="mine")  # a pandas frame
     """
@@ -53,7 +53,7 @@ def load(root: str) -> Run:
 
 
 def open_run(root: str) -> Run:
-    """As :func:`load`, telling nothing."""
+    """As :func:`load`, but logs nothing."""
     store = Store(str(root))
     run = Run(store, Ledger(store))
     if not any(True for _ in run.ledger.records()):
@@ -63,9 +63,9 @@ def open_run(root: str) -> Run:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The tables of a root. Each method takes `form`: "pandas" (the default), "arrow" or "datasets".
+    """The results in a root. Methods that return a table take `form`: "pandas" (the default), "arrow" or "datasets".
 
-    What has been computed under several settings is there once, as it was computed last.
+    Of results that were computed under several settings, tables hold those that were written last.
     """
 
     store: Store
@@ -76,48 +76,52 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig | None:
-        """The configuration that the root keeps, without what it is `lacking`."""
+        """The configuration that the root keeps, without the parts that are `lacking`; None if it keeps none."""
         return as_known(self.store)
 
     @cached_property
     def lacking(self) -> list[str]:
-        """Methods, tasks, families and metrics of the run that no installed package brings."""
+        """Methods, tasks, families and metrics of the run that no installed package defines."""
         try:
             config = self.config
-        except ConfigError:  # of another version: told where it is needed
+        except ConfigError:  # another version wrote it: the error is raised where the configuration is needed
             config = None
         return [*(config.lacking if config is not None else ()), *metrics_lacking(self.ledger)]
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:
-        """The name under which each model's views are stored."""
+        """The name of the tokenizer under which the views of each model are stored, by model."""
         current = self.current("relevance")
         return {artifact.model: record["inputs"]["tokenizer"] for artifact, record in current if "inputs" in record}
 
     def scores(self, form: Form = "pandas", *, tested: bool = True, **picked: str) -> Any:
-        """Metrics, a row for each model, task, precision, method, variant and metric.
+        """Scores: one row for each model, task, precision, method, variant and metric.
 
-        Those that the report compares are `tested`: they have the ends of their 95 % interval, `low` and `high`, and
-        the number of their `group`, 1 for methods that no other is shown to beat. The others have null there, random
-        relevance among them, which is compared by its exact chance.
+        With `tested`, scores that the report compares also have the ends of their 95 % interval, `low` and `high`, and
+        the number of their `group`: 1 for methods than which no other is shown to be better. These columns are null for
+        all other scores, such as those of random relevance, which the report compares by its exact chance. `picked`
+        chooses rows by `model`, `task`, `dtype` or `method`.
         """
         table = self._read("scores", SCORES, picked)
         return _in_form(self._with_tests(table) if tested else table, form)
 
     def means(self, form: Form = "pandas") -> Any:
-        """Means of methods on the samples that all have, with intervals and groups: evidence, and areas of curves."""
+        """Mean of each metric of evidence, and of areas of curves, by method, with interval and group.
+
+        Means are over the samples that all compared methods explain.
+        """
         from jobs import tested
 
         return _in_form(tested.means(self.tests), form)
 
     def differences(self, form: Form = "pandas") -> Any:
-        """Differences of each two methods with intervals and p values, adjusted by Holm's method over the pairs."""
+        """Differences between the means of every pair of methods, with intervals and p values after Holm."""
         from jobs import tested
 
         return _in_form(tested.differences(self.tests), form)
 
     def groups(self, form: Form = "pandas") -> Any:
-        """Methods in groups, the best first: no other of a group and of those below is shown to be better."""
+        """Groups of methods, the best first: none is shown to be better than a method of its group or one before it."""
         from jobs import tested
 
         return _in_form(tested.groups(self.tests), form)
@@ -128,50 +132,51 @@ class Run:
         from jobs.tested import tested
 
         if self.config is None:
-            raise UserError(f"{self.store.root} keeps no configuration, which says what is compared")
+            raise UserError(f"{self.store.root} keeps no configuration, so it is unknown what to compare: run it again")
         return tested(self.config, self.store)
 
     def answers(self) -> Answers:
-        """Answers with the sources of each sentence by every method, as the report shows them: an explorer in a
-        notebook, and a frame. Raises UserError for a root that keeps no configuration.
+        """The answers that the report shows, with the relevance of sources for each sentence by every method.
+
+        In a notebook they display as an explorer; `to_frame` makes a table. Raises UserError for a root that keeps no
+        configuration.
         """
         from jobs.answers import answers_of
 
         if self.config is None:
-            raise UserError(f"{self.store.root} keeps no configuration, which says what is shown")
+            raise UserError(f"{self.store.root} keeps no configuration, so it is unknown what to show: run it again")
         return answers_of(self.config, self.store)
 
     def scores_of_samples(self, form: Form = "pandas", **picked: str) -> Any:
-        """Metrics of every sample."""
+        """Scores of every sample: one row for each model, task, precision, method, variant and sample."""
         return _in_form(self._read("scores", SCORES_SAMPLES, picked, folder=1), form)
 
     def relevance(self, form: Form = "pandas", *, tokens: bool = True, **picked: str) -> Any:
-        """Relevance beside what the model read, the text and the evidence; `picked` are `model`, `task`, `dtype` or
-        `method`. Rows of users' own files with the same content are there each, by their `id`. Without `tokens` no
-        tokenizer is loaded, and only their numbers are there (`input_ids`).
+        """Relevance of every sample, with its tokens, text and evidence; `picked` chooses rows as for `scores`.
 
-        Raises UserError for a place that holds no relevance, and where a tokenizer is out of reach.
+        If several rows of a user's own file have the same content, there is a row for each, with its `id`. Without
+        `tokens` no tokenizer is loaded, and tokens are given by id alone (`input_ids`).
+
+        Raises UserError if no relevance is picked, or a tokenizer cannot be loaded.
         """
         return _in_form(self._beside_texts(self._read("relevance", RELEVANCE, picked), tokens), form)
 
     def curves(self, form: Form = "pandas", **picked: str) -> Any:
-        """Predictions of models as tokens are removed."""
+        """Deletion and insertion curves: the models' predictions as tokens are removed."""
         return _in_form(self._read("curves", CURVES, picked), form)
 
     def samples(self, form: Form = "pandas", *, task: str | None = None) -> Any:
-        """Samples, independent of any model."""
+        """Samples as text, independent of any model."""
         return _in_form(without_placeholders(self._read("benchmark", GENERIC, {"task": task})), form)
 
     def views(self, form: Form = "pandas", *, model: str | None = None, task: str | None = None) -> Any:
-        """Samples as a model's tokenizer sees them."""
+        """Samples as a model's tokenizer tokenises them."""
         tokenizer = None if model is None else self._tokenizer_of(model)
         views = self._read("views", VIEW, {"task": task, "tokenizer": tokenizer})
         return _in_form(without_placeholders(views), form)
 
     def current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
-        """Complete artifacts of a product with their manifests; if several differ in the key alone, the one written
-        last.
-        """
+        """(artifact, manifest) of every complete artifact of a product; of several in one place, the last written."""
         latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
         for _, record in self.ledger.records(product):
             artifact = artifact_in(record)
@@ -183,7 +188,7 @@ class Run:
         return list(latest.values())
 
     def read_each(self, product: str, schema: pa.Schema, folder: int = 0) -> Iterator[tuple[CellKey, pa.Table]]:
-        """The rows of every complete artifact of a product, by its place; `folder` is which of its folders."""
+        """(place, rows) of every complete artifact of a product; `folder` is the index of the artifact's folder."""
         for artifact, record in self.current(product):
             files = self._files(artifact, record, folder)
             if files:
@@ -191,9 +196,9 @@ class Run:
                 yield cell, self.store.read(files, schema)
 
     def _read(self, product: str, schema: pa.Schema, picked: Mapping[str, str | None], folder: int = 0) -> pa.Table:
-        """The rows of a product for the picked models, tasks and methods, with columns of these; None picks all.
+        """The rows of a product with columns of their place, for the values in `picked` by column; None picks all.
 
-        Raises UserError where there are none.
+        Raises UserError for an unknown column or value, and if nothing complete is picked.
         """
         current, root = self.current(product), self.store.root
         for name, value in picked.items():
@@ -212,11 +217,11 @@ class Run:
             if files:
                 tables.append(_placed(artifact, self.store.read(files, schema)))
         if not tables:
-            raise UserError(f"{root} holds no complete {product}: `closelook status` says what is missing")
+            raise UserError(f"{root} holds no complete {product}: `closelook status` shows what is missing")
         return pa.concat_tables(tables, promote_options="permissive")  # relevance of float64 models is float64
 
     def _with_tests(self, scores: pa.Table) -> pa.Table:
-        """Scores with the columns `low`, `high` and `group`."""
+        """`scores` with the columns `low`, `high` and `group`, which are null where the report compares nothing."""
         from jobs.tested import KEY, of_scores
 
         compared = {} if self.config is None else of_scores(self.tests)
@@ -227,7 +232,7 @@ class Run:
         return scores
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
-        """The files of one of the artifact's folders. Raises UserError for damaged ones."""
+        """The paths of the artifact's files in its folder number `folder`. Raises UserError if one is damaged."""
         if damage := self.ledger.described_damage(artifact):
             raise UserError(damage)
         prefix = f"{artifact.folders[folder]}/"
@@ -237,7 +242,7 @@ class Run:
         return listed
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
-        """The rows with columns of their views and samples."""
+        """Rows of relevance with columns of their views (`_OF_VIEWS`) and samples (`_OF_SAMPLES`) added."""
         tables = []
         places = zip(relevance["model"].to_pylist(), relevance["task"].to_pylist(), strict=True)
         for model, task in dict.fromkeys(places):
@@ -255,7 +260,7 @@ class Run:
         return pa.concat_tables(tables, promote_options="default")
 
     def _tokens(self, model: str, ids: Sequence[Sequence[int]]) -> pa.Array:
-        """The text of every token."""
+        """The text of every token, a list for each row of `ids`. Raises UserError if no tokenizer can be loaded."""
         models = models_kept(self.store)
         if not models:
             raise UserError(f"{self.store.root} keeps no configuration, and with it no tokenizer: pass tokens=False")
@@ -269,13 +274,14 @@ class Run:
         return pa.array([texts.of(row) for row in ids], pa.list_(pa.string()))
 
     def _tokenizer_of(self, model: str) -> str:
+        """The name of the tokenizer of a model. Raises UserError for a model without relevance."""
         if model not in self.tokenizers:
             raise UserError(f"{self.store.root} holds no relevance of model {model!r}{nearest(model, self.tokenizers)}")
         return self.tokenizers[model]
 
 
 def _each_row_of_the_file(table: pa.Table) -> pa.Table:
-    """`table` with the `id` of users' own samples in place of `meta`, and rows of equal content once for each id."""
+    """`table` with the users' `id` in place of `meta`; a sample that several rows of the file share is repeated."""
     metas = table["meta"].combine_chunks().dictionary_encode()
     by_meta = [ids_of(meta) for meta in metas.dictionary.to_pylist()]
     which = metas.indices.to_numpy()
@@ -286,7 +292,7 @@ def _each_row_of_the_file(table: pa.Table) -> pa.Table:
 
 
 def _placed(artifact: Artifact, table: pa.Table) -> pa.Table:
-    """`table` with the columns of the artifact's place in front, but for those that its rows have."""
+    """`table` with the columns of the artifact's place in front, unless the table has them already."""
     values = {name: getattr(artifact, name) for name in _KNOWN}
     missing = [name for name, value in values.items() if value and name not in table.column_names]
     for at, name in enumerate(missing):
@@ -295,7 +301,7 @@ def _placed(artifact: Artifact, table: pa.Table) -> pa.Table:
 
 
 def _in_form(table: pa.Table, form: str) -> Any:
-    """`table` as pandas, Arrow or a data set. Raises UserError for another form, or one whose package is missing."""
+    """`table` as pandas frame, Arrow table or data set. Raises UserError for another form or a missing package."""
     if form not in _FORMS:
         raise UserError(f"no form {form!r}{nearest(form, _FORMS)}")
     try:

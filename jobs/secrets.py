@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords of the environment, which nothing that is kept may hold."""
+"""Keeps keys, tokens and passwords of the environment out of stored and printed texts."""
 
 from __future__ import annotations
 

@@ -14,22 +14,22 @@ from lrp_core.records.types import UserError, nearest
 
 @cache
 def tasks() -> Registry[Task]:
-    """The table. Packages are asked once a process, in workers too.
+    """All tasks by name. The first call in a process loads those of installed packages.
 
-    Raises UserError, naming the package, for one whose tasks cannot be had.
+    Raises UserError, naming the package, if a package's tasks cannot be loaded.
     """
     plugins.load("closelook.tasks", Task, register)
     return TASKS
 
 
 def sources() -> Mapping[str, AnySource]:
-    """Everything that can feed a task, by the name that a config gives."""
+    """All sources of samples, by the name that a config gives as `source`."""
     tasks()
     return SOURCES
 
 
 def configured(name: str, source: str) -> Task:
-    """The record of a config's task. Raises UserError for an unknown source, with the nearest name."""
+    """The record of the task `name` with samples from `source`. Raises UserError if no source has that name."""
     if source not in sources():
         raise UserError(f"unknown source {source!r}{nearest(source, sources())}")
     return task_of(name, source)

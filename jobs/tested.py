@@ -1,4 +1,4 @@
-"""Tests between the methods of a run, as its report makes them: means with intervals, differences with p, groups."""
+"""The statistical tests between the methods of a run, as tables: means with intervals, differences with p, groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger, Store
 
-KEY = ("model", "task", "dtype", "method", *VARIANT, "metric")  # of a score
+KEY = ("model", "task", "dtype", "method", *VARIANT, "metric")  # columns that identify a score
 _TEXT, _NUMBER, _COUNT = pa.string(), pa.float64(), pa.int64()
 _PLACE = dict.fromkeys(("model", "task", "dtype", "way", "explained"), _TEXT)
 _ENDS = dict.fromkeys(("low", "high"), _NUMBER)  # of the 95 % interval
@@ -51,29 +51,30 @@ GROUPS = pa.schema({**_PLACE, "metric": _TEXT, "group": _COUNT, "methods": pa.li
 
 @dataclass(frozen=True)
 class Tested:
-    """The comparison of the methods of a model on a task, by metrics against evidence or by areas of curves."""
+    """The comparison of methods for a model and task, by metrics of evidence or by areas of curves."""
 
     model: str
     task: str
     dtype: str
-    way: str  # in which tokens are taken away; empty of evidence
-    explained: str  # the number that curves follow; empty of evidence
+    way: str  # in which curves remove tokens; empty for metrics of evidence
+    explained: str  # the number that curves follow; empty for metrics of evidence
     comparison: Comparison
     higher_is_better: Mapping[str, bool]  # by metric
-    variants: Mapping[str, Sequence[str]]  # by method: explanation, embedding, and of evidence tokens and scope
-    by_chance: Sequence[str] = ()  # methods that are compared by their exact chance, not by what they drew
+    variants: Mapping[str, Sequence[str]]  # by method: explanation, embedding, and for evidence also tokens and scope
+    by_chance: Sequence[str] = ()  # methods that are compared by their expected score instead of their drawn relevance
 
     @property
     def place(self) -> dict[str, str]:
+        """Model, task, precision, way and explained number, as columns of the tables."""
         return {name: getattr(self, name) for name in _PLACE}
 
     def groups(self, metric: str) -> list[tuple[str, ...]]:
-        """The methods in groups, the best first: no other of a group and of those below is shown to be better."""
+        """The methods in groups, the best first: none is shown to be better than one of its group or a group before."""
         return self.comparison.groups(metric, self.higher_is_better[metric])
 
 
 def tested(config: RunConfig, store: Store) -> list[Tested]:
-    """All comparisons that the report of a run would show, of what is complete."""
+    """All comparisons that the report of the run would show, of the artifacts that are complete."""
     plan = make_plan(config, store)
     results = results_of(config, plan, store)
     tests = []
@@ -92,12 +93,13 @@ def tested(config: RunConfig, store: Store) -> list[Tested]:
 
 
 def means(every: Iterable[Tested]) -> pa.Table:
-    """A row for each metric and method: the mean over the samples that all methods have, its interval, its group."""
+    """Schema MEANS: for each metric and method, the mean over the samples that all methods explain, interval, group."""
     rows = [row for test in every for metric in test.comparison.metrics for row in _means(test, metric)]
     return pa.Table.from_pylist(rows, MEANS)
 
 
 def _means(test: Tested, metric: str) -> Iterator[dict[str, Any]]:
+    """The rows of `means` for one comparison and metric."""
     comparison, k = test.comparison, test.comparison.metrics.index(metric)
     for number, group in enumerate(test.groups(metric), start=1):
         for method in group:
@@ -109,7 +111,7 @@ def _means(test: Tested, metric: str) -> Iterator[dict[str, Any]]:
 
 
 def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """The rows of `means` about evidence, by the columns KEY of the scores that they are about."""
+    """The rows of `means` about evidence, by the values of KEY of their score. Methods by chance are left out."""
     rows = {}
     for test in every:
         for metric in test.comparison.metrics if not test.way else ():
@@ -121,15 +123,16 @@ def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 def differences(every: Iterable[Tested]) -> pa.Table:
-    """A row for each metric and pair of methods: the first's mean minus the other's, its interval, and p after Holm.
+    """Schema DIFFERENCES: for each metric and pair of methods, the first's mean minus the other's, interval, p (Holm).
 
-    `smallest` is the difference that so many samples tell four times in five.
+    `smallest` is the smallest difference that these samples would detect with a probability of 80 %.
     """
     rows = [row for test in every for metric in test.comparison.metrics for row in _differences(test, metric)]
     return pa.Table.from_pylist(rows, DIFFERENCES)
 
 
 def _differences(tested_setting: Tested, metric: str) -> Iterator[dict[str, Any]]:
+    """The rows of `differences` for one comparison and metric."""
     comparison, k = tested_setting.comparison, tested_setting.comparison.metrics.index(metric)
     smallest = None if comparison.smallest is None else comparison.smallest[k]
     for at, other in combinations(range(len(comparison.methods)), 2):
@@ -142,7 +145,10 @@ def _differences(tested_setting: Tested, metric: str) -> Iterator[dict[str, Any]
 
 
 def groups(every: Iterable[Tested]) -> pa.Table:
-    """A row for each metric and group of methods, the best first; a first group of one method is a winner."""
+    """Schema GROUPS: a row for each metric and group of methods, the best first.
+
+    A first group of a single method means that this method is shown to be better than all others.
+    """
     rows = []
     for test in every:
         for metric in test.comparison.metrics:

@@ -1,7 +1,7 @@
-"""Methods as a command line has them: `lrp,attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre`.
+"""Parses methods as they are typed: `lrp,attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre`.
 
-Options stand behind the name, each after a colon; their values are YAML, as in a config, and commas and colons between
-brackets belong to them: `attnlrp:composite={linear: {gamma: 0.1}}`.
+Each option follows the method's name after a colon. Values are YAML, as in a config, in which commas and colons inside
+brackets separate nothing: `attnlrp:composite={linear: {gamma: 0.1}}`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def typed(text: str) -> Method:
-    """A method typed as text, named as it is written if it has options. Raises UserError for invalid text."""
+    """The method that `text` describes; with options, `text` itself is its name. Raises UserError for invalid text."""
     name, *options = (part.strip() for part in _split(text, ":"))
     record = method(name)
     values = {}
@@ -30,7 +30,7 @@ def typed(text: str) -> Method:
 
 
 def every_typed(text: str) -> list[Method]:
-    """Methods separated by commas. Raises UserError as :func:`typed`, and for duplicates."""
+    """The methods in `text`, which commas separate. Raises UserError as :func:`typed`, and for duplicates."""
     entries = [typed(part.strip()) for part in _split(text, ",")]
     names = [entry.name for entry in entries]
     for name in names:
@@ -40,7 +40,7 @@ def every_typed(text: str) -> list[Method]:
 
 
 def _split(text: str, at: str) -> Iterator[str]:
-    """The parts of a text between `at`, where it is not inside brackets."""
+    """The parts of `text` between the separators `at`, apart from separators inside brackets."""
     depth, part = 0, ""
     for letter in text:
         depth += _DEPTH.get(letter, 0)

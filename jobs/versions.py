@@ -1,4 +1,4 @@
-"""Versions of everything that computes, as manifests and benchmarks record them."""
+"""Versions of the packages that decide numbers, as manifests and benchmarks record them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow"
 
 
 def versions(*more: str) -> dict[str, str]:
-    """The versions of Python, PACKAGES and `more`, but for those that are not installed."""
+    """The versions of Python, PACKAGES and `more` by name; packages that are not installed are left out."""
     known = {package: _version(package) for package in (*PACKAGES, *more)}
     installed = {package: number for package, number in known.items() if number is not None}
     return {"python": platform.python_version(), **installed}
@@ -21,7 +21,7 @@ def versions(*more: str) -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str | None:
-    """The installed version of a package; None if it is missing. It is cached, since every manifest states it."""
+    """The installed version of a package; None if it is not installed. Cached, since every manifest needs it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -29,7 +29,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that runs, marked where files were changed since; None of an installed package."""
+    """The git commit of the running clone, with "-dirty" if files were changed since; None if it is no clone."""
     folder = Path(__file__).parents[1]
     if not (folder / ".git").exists():
         return None
@@ -41,7 +41,7 @@ def commit() -> str | None:
 
 
 def extra_of(module: str) -> str | None:
-    """The extra of closelook that brings a module; None where none does, or closelook is not installed."""
+    """The extra of closelook that installs a module, as in `closelook[run]`; None if there is none."""
     try:
         asked = requires("closelook") or []
     except PackageNotFoundError:

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package` (PEP 562): `homes` gives the module that defines each name."""
+    """The `__getattr__` and `__dir__` of `package` (PEP 562), which import a name when it is first used.
+
+    `homes` maps each name to the module that defines it. `__getattr__` raises AttributeError for other names.
+    """
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -23,6 +26,6 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
 
 
 def named(path: str) -> Any:
-    """The object that "module:name" names. Raises ImportError or AttributeError where it is not there."""
+    """Import and return the object at `path`, written "module:name". Raises ImportError or AttributeError if absent."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

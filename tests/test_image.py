@@ -51,7 +51,10 @@ def test_what_is_given_goes_before_the_dockerfiles_own(image, tmp_path):
 
 @pytest.mark.parametrize(
     ("instruction", "message"),
-    [(("HEALTHCHECK", "NONE"), "HEALTHCHECK is not known here"), (("FROM", "alpine"), "no likeness is known here")],
+    [
+        (("HEALTHCHECK", "NONE"), "does not know the instruction HEALTHCHECK"),
+        (("FROM", "alpine"), "the base alpine is none"),
+    ],
 )
 def test_what_cannot_be_carried_out_is_refused_by_name(image, tmp_path, instruction, message):
     with pytest.raises(SystemExit, match=message):

@@ -18,19 +18,18 @@ def sizes():
 
 
 def test_explaining_brings_no_ray_no_spacy_no_fastcoref_and_the_extras_do(sizes):
-    alone = sizes["brought"](PROJECT["dependencies"], "torch")
+    alone = sizes["required_packages"](PROJECT["dependencies"], "torch")
     assert {"transformers", "numpy", "pandas"} <= alone, "what requirements need in turn is counted"
     assert not {"ray", "spacy", "fastcoref", "torch"} & alone
     for extra, names in {"run": {"ray"}, "annotate": {"spacy", "fastcoref"}}.items():
-        assert names <= sizes["brought"](PROJECT["optional-dependencies"][extra], "torch")
+        assert names <= sizes["required_packages"](PROJECT["optional-dependencies"][extra], "torch")
 
 
 def test_the_readmes_sizes_are_those_that_are_printed(sizes, capsys):
     sizes["main"]()
     printed = dict(re.findall(r"^(closelook\S*) +\d+ +(\d+)$", capsys.readouterr().out, re.M))
-    told = re.search(
-        r"without torch (\d+) MB alone, (\d+) MB with both", (ROOT / "README.md").read_text(encoding="utf-8")
-    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = re.search(r"need: (\d+) MB beside torch(?s:.*)takes (\d+) MB beside torch", readme)
     found = printed["closelook"], printed["closelook[run,annotate]"]
     assert [int(one) for one in found] == pytest.approx([int(one) for one in told.groups()], rel=0.1)
 

@@ -1,4 +1,7 @@
-"""The baselines of `closelook bench alti`: every transformed vector at once, and nothing but matrix products."""
+"""The baselines of `closelook bench alti`.
+
+One holds all transformed vectors in memory at once; the other computes the matrix products and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,17 @@ from alti.threads import run_all, without_python
 from alti.transformed import Chunk, extents, slices, value_output
 from lrp_core import Batch, ModelView
 
-_PRODUCT_BYTES = 2**22  # fewer at a time are slower
+_PRODUCT_BYTES = 2**22  # of a product's output: smaller products are slower
 
 
 @torch.inference_mode()
 def materialising(view: ModelView, batch: Batch) -> Tensor:
     """Attention's share of the logit difference by input token [T], for one unpadded sample of a GPT-2.
 
-    The order of work of Ferrando et al. 2023's implementation: every head's transformed vectors [H, T, T, D] exist at
-    once and go through the final norm as products with its matrices. It does so for all destinations, and this is
-    kinder to it in one point: it does everything twice, with and without the biases of the value path.
+    This works in the order of the implementation of Ferrando et al. 2023: the transformed vectors [H, T, T, D] of all
+    heads and all destinations exist at once, and the final norm is applied to them as products with its matrices. In
+    one point this baseline is faster than theirs, which computes everything twice: with the biases of the value path
+    and without them.
     """
     layers: list[Layer] = []
     states: list[Tensor] = []
@@ -46,8 +50,11 @@ def materialising(view: ModelView, batch: Batch) -> Tensor:
 
 
 def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
-    """The matrix products of one sample's attention block and of its map, nothing else: as many threads as `chunk` has,
-    in the blocks that are fastest for products alone, outputs reused."""
+    """A function that computes the matrix products of one sample's attention block and of its map, and nothing else.
+
+    It uses as many threads as `chunk` has workers, blocks of the size that is fastest for products alone, and the same
+    output buffers again and again.
+    """
     heads, key_heads, head_dim = layer.query.shape[1], layer.key.shape[1], layer.query.shape[-1]
     x = layer.residual[0]
     length, width = x.shape
@@ -79,7 +86,7 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
 
 @without_python
 def _causal_products(weights: Tensor, products: Tensor, buffer: Tensor, first: int, rows: int) -> None:
-    """weights [H, j, Ti] times products [j, H, D], for each source and the destinations that see it."""
+    """Multiplies weights [H, Tj, Ti] by products [Tj, H, D], for each source j and the destinations i that see it."""
     for j in range(weights.size(1)):
         for i in range(first + j, weights.size(2), rows):
             some = weights[:, j, i : i + rows].t()
@@ -87,6 +94,7 @@ def _causal_products(weights: Tensor, products: Tensor, buffer: Tensor, first: i
 
 
 def _vectors(layer: Layer) -> tuple[Tensor, Tensor]:
+    """The transformed vectors [H, Ti, Tj, D] of a layer, and the bias [D] of its attention output."""
     output, bias = layer.block.output_weights()
     assert bias is not None
     value_output = torch.einsum("hjk,hkd->hjd", layer.values()[0], output)
@@ -103,7 +111,10 @@ def _map(layer: Layer, vectors: Tensor, bias: Tensor) -> Tensor:
 
 
 def _through_final_norm(view: ModelView, vectors: Tensor, states: Tensor) -> Tensor:
-    """Vectors [H, Ti, Tj, D] through the final norm, linearised at states [Ti, D], as products with its matrices."""
+    """The vectors [H, Ti, Tj, D] after the final norm, linearised at the states [Ti, D].
+
+    The norm is applied as products with its matrices.
+    """
     assert view.final_norm is not None
     weight, _ = view.final_norm.parameters()
     centring = torch.eye(len(weight)).to(weight) - 1 / len(weight)

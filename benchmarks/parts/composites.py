@@ -1,7 +1,7 @@
-"""Cost of a composite of rules: one backward pass of a vision transformer, against that of the plain gradient.
+"""Cost of a composite of rules: a backward pass of a vision transformer under it, compared with the plain gradient's.
 
-The three stand side by side on every image. On a CPU seconds are those of the processor, which a busy machine disturbs
-less than the clock.
+The plain pass and those under two composites take turns on every image. On a CPU, processor seconds are measured,
+because other processes of a busy machine disturb them less than they disturb clock time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from lrp_core.rules import ATTNLRP, Composite, changed
 from lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
 from lrp_core.rules.scope import rules_on
 
-#: The most that a backward pass under a composite may cost, in those of the plain gradient.
+#: By composite, how many times as long as the plain gradient's backward pass its own may take.
 TARGETS = {EPSILON: 1.05, VIT: 2.5}
 
 
 def composites(bench: Bench, view: ModelView, count: int) -> None:
-    """Milliseconds of a backward pass to the pixels of one image, plain and under two composites of attnlrp."""
+    """Measures milliseconds of a backward pass to the pixels of one image: plain, and under two composites of attnlrp.
+
+    `count` images are measured.
+    """
     rules: dict[str, Composite | None] = {"plain": None}
     rules |= {name: changed(ATTNLRP, OF_ATTNLRP.read(name)) for name in TARGETS}
     seconds: dict[str, list[float]] = {name: [] for name in rules}
@@ -46,7 +49,10 @@ def composites(bench: Bench, view: ModelView, count: int) -> None:
 
 
 def backward(view: ModelView, batch: Batch, composite: Composite | None) -> float:
-    """Seconds of one backward pass to tokens and pixels, contrastive; None is the stock model without any rule."""
+    """Seconds of one backward pass from the logit difference to tokens and pixels.
+
+    A `composite` of None means the stock model without any rule.
+    """
     clock = time.perf_counter if view.device.type == "cuda" else time.process_time
     with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
         traced = view.traced(batch)
@@ -60,7 +66,7 @@ def backward(view: ModelView, batch: Batch, composite: Composite | None) -> floa
 
 
 def random_image(view: ModelView, source: random.Random) -> Batch:
-    """A batch of one image of noise, with a target and a foil, on the device of the model."""
+    """A batch of one image of random pixels, with a random target and foil, on the model's device."""
     generator = torch.Generator().manual_seed(source.randrange(2**31))
     pixels = torch.randn(view.image_shape, generator=generator)  # type: ignore[attr-defined]
     target, foil = source.sample(range(view.config.num_labels), 2)

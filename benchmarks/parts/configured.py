@@ -1,4 +1,4 @@
-"""Table 8 on the models of a config: the first prepared samples of a task, as the model's own tokenizer sees them."""
+"""Table 8 for the models of a config, on the first prepared samples of a task, in the tokens of each model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ QUICK_SAMPLES = 3
 
 
 def measure_config(bench: Bench) -> str:
-    """Adds every model of the config that the options name; returns the root that holds its samples.
+    """Measures every model of the config that the options name, and returns the root that holds its samples.
 
-    Raises UserError when the samples are not prepared or a model is out of reach.
+    Raises UserError if samples are not prepared or a model cannot be opened.
     """
     chosen = bench.chosen
     config = RunConfig.load(chosen.config, chosen.root, chosen.set or ())

@@ -1,5 +1,7 @@
-"""The computations that `closelook bench context` times: explanations of one sample, forwards without a token, and
-bare passes."""
+"""The computations that `closelook bench context` times.
+
+These are explanations of one sample, forward passes with one token left out, and bare passes of the model.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from jobs.geometries import Geometry
 from lrp_core import METHODS, Batch, ModelView
 from lrp_core.records.types import UserError
 
-TIMED_FORWARDS, TIMED_STEPS = 8, 2  # of a perturbation, of a path
+TIMED_FORWARDS, TIMED_STEPS = 8, 2  # forward passes of a perturbation and steps of a path that are timed
 ATTNLRP, ROLLOUT, PATH = "attnlrp", "grad_attention_rollout", "integrated_gradients"
 FORWARD, CHECKPOINT, PERTURBATION = "forward", "attnlrp, checkpointing", "perturbation"
 KERNELS = ("sdpa", "eager")  # of attention
@@ -23,25 +25,31 @@ KERNELS = ("sdpa", "eager")  # of attention
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, opened with a kernel of attention; `columns` name it in the results, by `model` or by `geometry`."""
+    """A model to measure. `open` opens it with an attention kernel.
+
+    `columns` identify it in the results, by `model` or by `geometry`.
+    """
 
     columns: dict[str, str]
     open: Callable[[str], ModelView]
-    geometry: Geometry | None = None  # of random weights, whose layers can be counted up
+    geometry: Geometry | None = None  # set for random weights: such a model can be built with more layers
 
 
 def lengths_that_fit(name: str, view: ModelView, lengths: Sequence[int]) -> list[int]:
-    """The lengths that the model can hold. Raises UserError for none, and for a model of no text, or of two."""
+    """Those of the `lengths` that the model can read.
+
+    Raises UserError if there is none, and for models of images and encoder-decoders.
+    """
     if view.kind.images or view.family.decoder is not None:
-        raise UserError(f"{name}: what grows here is the one text that a model reads, unlike {view.family.title}")
+        raise UserError(f"{name}: only models that read one text can be measured here, unlike {view.family.title}")
     allowed = [length for length in lengths if length <= view.max_length]
     if not allowed:
-        raise UserError(f"{name} holds {view.max_length} tokens: give --lengths that fit")
+        raise UserError(f"{name} reads at most {view.max_length} tokens: give shorter --lengths")
     return allowed
 
 
 def opened(model_id: str, dtype: str, device: str, kernel: str) -> ModelView:
-    """A model as a config would name it."""
+    """The view of a model, whose `model_id` is written as in a config."""
     from jobs.config import ModelConfig
     from jobs.plan.models import open_view, resolve
 
@@ -51,11 +59,11 @@ def opened(model_id: str, dtype: str, device: str, kernel: str) -> ModelView:
 
 @dataclass(frozen=True)
 class TimedVariant:
-    """A computation to time, possibly a sample of a longer one."""
+    """A computation to time; `run` is either the whole of it or a part, from which the whole duration is estimated."""
 
     run: Callable[[], object]
-    full_cost_ratio: float = 1.0  # duration of the full computation / duration of `run`
-    memory_probe: Callable[[], object] | None = None  # has the same peak memory as the full one; None: `run`
+    full_cost_ratio: float = 1.0  # duration of the whole computation / duration of `run`
+    memory_probe: Callable[[], object] | None = None  # has the peak memory of the whole computation; None: `run` has
 
     @property
     def measured(self) -> Callable[[], object]:
@@ -63,7 +71,7 @@ class TimedVariant:
 
 
 def variants_of(view: ModelView, batch: Batch, full: bool = False) -> dict[str, TimedVariant]:
-    """The computations that the model has, by name; with `full`, none is a sample of a longer one."""
+    """The computations that the model supports, by name. With `full`, each is run as a whole."""
     capabilities, length = view.family.capabilities, batch.input_ids.shape[1]
     forward = partial(forwards, view, batch, 1)
     variants = {FORWARD: TimedVariant(forward)}
@@ -85,14 +93,14 @@ def variants_of(view: ModelView, batch: Batch, full: bool = False) -> dict[str, 
 
 
 def explain(name: str, view: ModelView, batch: Batch, **settings: Any) -> Tensor:
-    """Relevance of tokens [1, T] for the target's logit."""
+    """The relevance [1, T] of tokens for the target's logit."""
     method = METHODS[name]
     return method(view, batch, explanation="target", embedding=method.embeddings[-1], **settings).tokens
 
 
 @torch.no_grad()
 def forwards(view: ModelView, batch: Batch, count: int) -> None:
-    """Forward passes in turn: the first of the whole text, the others without a token each."""
+    """Computes `count` forward passes one after the other: of the whole text, then with one token each left out."""
     token = view.token_embedding(batch.input_ids)
     for index in range(count):
         perturbed = token.clone()
@@ -101,7 +109,7 @@ def forwards(view: ModelView, batch: Batch, count: int) -> None:
 
 
 def bare(view: ModelView, batch: Batch) -> Tensor:
-    """A forward, and the gradient at the embeddings of tokens; no rule of ours."""
+    """The gradient of the target's logit at the token embeddings, by a forward and backward pass without our rules."""
     with torch.enable_grad():
         token = view.token_embedding(batch.input_ids).detach().requires_grad_()
         logits = view.logits(view.hidden(batch, token), batch)

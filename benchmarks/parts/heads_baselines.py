@@ -1,4 +1,7 @@
-"""The passes that `closelook bench heads` compares with: bare ones, layers run token by token, matrix products."""
+"""The computations that `closelook bench heads` compares with.
+
+These are bare forward passes, layers that run token by token, and matrix products alone.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ from lrp_core.readers.attention import around_attention
 
 @torch.inference_mode()
 def bare(view: ModelView, batch: Batch) -> None:
-    """The backbone, and the head where each sample predicts."""
+    """Runs the backbone, and the head at the position where each sample predicts."""
     logits_at(view, int(batch.position[0]), input_ids=batch.input_ids, attention_mask=batch.attention_mask)
 
 
 @torch.inference_mode()
 def products(view: ModelView, length: int) -> None:
-    """The vector products of a sample: in the last layer of one destination, in the first without history."""
+    """Computes the matrix products that the vectors of one sample need, on random numbers.
+
+    The last layer needs one destination only; before the first layer, there are no vectors of earlier layers.
+    """
     drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
     value, output = drawn(view.d_model, view.head_dim), drawn(view.head_dim, view.d_model)
     weights, vectors = drawn(length, length), drawn(length, length, view.d_model)
@@ -40,6 +46,7 @@ def products(view: ModelView, length: int) -> None:
 
 
 def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
+    """Multiplies vectors [Ti, Tj, D] by both matrices of the block's feed-forward network."""
     layers = [LinearLayer(module, "linear", view.family.transposed) for module in (block.up, block.down)]
     up, down = (layer.parameters()[0] for layer in layers)
     for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):
@@ -48,7 +55,7 @@ def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
 
 @torch.inference_mode()
 def every_layer_again(view: ModelView, batch: Batch) -> None:
-    """Forwards of each block, as many as the sample has tokens."""
+    """Runs each block once for every token of the sample."""
     calls: list[tuple[Any, Any, Any]] = []
 
     def record(module: Any, positional: Any, named: Any, _: Any) -> None:

@@ -1,6 +1,6 @@
-"""An S3 server of objects in memory, which answers listings of millions of keys. It takes no writes.
+"""An S3 server that holds objects in memory and lists millions of keys fast. It accepts no writes.
 
-moto, which other benchmarks use, walks through all keys of a bucket for every page of a listing.
+Other benchmarks use moto, which walks through all keys of a bucket for every page of a listing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from xml.sax.saxutils import escape
 
 from benchmarks.parts.object_store import BUCKET, CREDENTIALS
 
-PAGE = 1000  # keys of a listing that S3 gives at once
-_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # of every object as listed; asked for by itself it is a day younger
+PAGE = 1000  # keys that S3 lists in one answer
+_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # of every object in a listing; a request for the object says one day later
 TIME_NS = int(_TIME.timestamp()) * 10**9
 
-#: By key its content, or the bytes of a content that nobody reads.
+#: The content of each object by key, or only its size in bytes where nobody reads the content.
 Objects = Mapping[str, bytes | int]
 
 
 @dataclass
 class Served:
-    """The address of a server, and what it has served since it was last reset."""
+    """The address of a server, and counts of what it has answered since the last `reset`."""
 
     endpoint: str
     _counts: Any
@@ -44,12 +44,12 @@ class Served:
 
     @property
     def listings(self) -> int:
-        """Requests that list keys."""
+        """The number of requests that listed keys."""
         return self._counts[1]
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of contents."""
+        """The bytes of contents that were sent."""
         return self._counts[2]
 
     @property
@@ -59,7 +59,7 @@ class Served:
 
 @contextmanager
 def listed_store(objects: Objects) -> Iterator[Served]:
-    """The server, a process of its own, with its address and credentials in the environment while inside."""
+    """Starts the server in another process. Inside the `with`, its address and credentials are in the environment."""
     forked = multiprocessing.get_context("fork")  # the objects are not copied
     counts, port = forked.Array("q", 4), forked.Value("i", 0)
     ready = forked.Event()
@@ -76,6 +76,10 @@ def listed_store(objects: Objects) -> Iterator[Served]:
 
 
 def _serve(objects: Objects, counts: Any, port: Any, ready: Any) -> None:
+    """Answers requests for the objects on a free port, which it writes to `port`; then it sets `ready`.
+
+    `counts` are requests, listings, bytes of contents and bytes of listings. Runs until its process is ended.
+    """
     keys = sorted(objects)
     entries = [_entry(key, _size(objects[key])) for key in keys]
 
@@ -138,12 +142,16 @@ def _size(content: bytes | int) -> int:
 
 
 def _entry(key: str, size: int) -> str:
+    """An object in a listing, as XML."""
     facts = f"<LastModified>{_TIME:%Y-%m-%dT%H:%M:%S}.000Z</LastModified><ETag>&quot;0&quot;</ETag><Size>{size}</Size>"
     return f"<Contents><Key>{escape(key)}</Key>{facts}<StorageClass>STANDARD</StorageClass></Contents>"
 
 
 def _page(keys: list[str], entries: list[str], asked: Mapping[str, str]) -> str:
-    """A page of the keys that begin with the prefix, from behind the token on; a delimiter makes folders of them."""
+    """One page of a listing, as XML: the keys that begin with the prefix, from after the continuation token on.
+
+    With a delimiter, keys that contain it after the prefix are listed as folders.
+    """
     prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
     most = min(PAGE, int(asked.get("max-keys") or PAGE))
     token = unquote(asked.get("continuation-token", ""))

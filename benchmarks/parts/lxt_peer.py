@@ -1,8 +1,8 @@
-"""One explanation after the other by lxt's efficient path, timed, for `closelook bench lrp --lxt PYTHON`.
+"""A script that times explanations by lxt's efficient path, for `closelook bench lrp --lxt PYTHON`.
 
-Runs in lxt's own environment (its model files need transformers 4), as a script that imports torch, transformers and
-lxt alone. It reads one JSON object a line and answers each with one: first the model to build, then samples. lxt knows
-torchvision's vision transformer too; where torchvision is missing, an empty stand-in lets the language models load.
+It runs in lxt's own environment, because lxt's model files need transformers 4, and imports only torch, transformers
+and lxt. It reads one JSON object a line and answers each with a JSON line: first the model to build, then samples. lxt
+imports torchvision's vision transformer; if torchvision is missing, empty modules take its place, so that lxt loads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import transformers
 
 
 def main() -> None:
+    """Builds the model that the first line describes, then times both variants on the sample of each further line."""
     order = json.loads(sys.stdin.readline())
     torch.set_num_threads(order["threads"])
     peer = Peer(order)
@@ -33,11 +34,12 @@ def main() -> None:
 
 
 def answer(record: dict[str, Any]) -> None:
+    """Prints an answer as a line of JSON."""
     print(json.dumps(record), flush=True)
 
 
 class Peer:
-    """A model of random weights under lxt's AttnLRP."""
+    """A model with random weights that lxt's AttnLRP explains."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.device = order["device"]
@@ -55,7 +57,7 @@ class Peer:
         self.transform = model.get_submodule(order["transform"]) if order["transform"] else None
 
     def timed(self, variant: Callable[..., Any], sample: dict[str, Any]) -> float:
-        """Seconds of forward, backward and aggregation; an untimed run before it warms caches up."""
+        """Seconds of a forward pass, a backward pass and the sum over embeddings, after an untimed run as warm-up."""
         ids = torch.tensor([sample["input_ids"]], device=self.device)
         for _ in range(2):
             self.synchronise()
@@ -65,13 +67,13 @@ class Peer:
         return time.perf_counter() - start
 
     def as_documented(self, ids: torch.Tensor, sample: dict[str, Any]) -> torch.Tensor:
-        """The model's own logits for all tokens, as in lxt's README."""
+        """The relevance of tokens, from all logits of the model at every position, as lxt's README does it."""
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         logits = self.model(inputs_embeds=embeds, **self.options).logits[0, sample["position"]]
         return self.relevance(embeds, logits[sample["target_id"]] - logits[sample["foil_id"]])
 
     def same_logits(self, ids: torch.Tensor, sample: dict[str, Any]) -> torch.Tensor:
-        """The two logits that are explained and no others, as ours does it."""
+        """The relevance of tokens, from the logits of target and foil alone, as ours does it."""
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         hidden = self.model.base_model(inputs_embeds=embeds, **self.options).last_hidden_state
         state = hidden[0, sample["position"]]
@@ -85,16 +87,19 @@ class Peer:
         return self.relevance(embeds, logits[0] - logits[1])
 
     def relevance(self, embeds: torch.Tensor, explained: torch.Tensor) -> torch.Tensor:
+        """The relevance [T] of tokens: embeddings times their gradients, summed over the embedding dimension."""
         explained.backward()
         assert embeds.grad is not None
         return (embeds * embeds.grad).float().sum(-1)
 
     def synchronise(self) -> None:
+        """Waits until a GPU has computed all that was started."""
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
 
 
 def stand_in_for_torchvision() -> None:
+    """Puts empty modules in the place of torchvision if it is not installed, so that lxt can be imported."""
     if importlib.util.find_spec("torchvision") is not None:
         return
     transformer: Any = types.ModuleType("torchvision.models.vision_transformer")

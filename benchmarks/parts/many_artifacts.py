@@ -1,4 +1,4 @@
-"""A complete root of very many artifacts, as runs leave it, of which only what `closelook status` reads has content."""
+"""A root with very many artifacts, as complete runs leave it. Only files that `closelook status` reads have content."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from jobs.store.manifests import FOLDER, PACK, packed
 from lrp_core.families import FAMILIES
 
 TASKS = ("sva", "ra", "qa", "next_word")
-ROWS, TOKENS = 64, 8  # samples of each task, and their length
-CLOSED_TOGETHER = 500  # artifacts whose hashes share a file
+ROWS, TOKENS = 64, 8  # samples of each task, and tokens of each sample
+CLOSED_TOGETHER = 500  # artifacts whose hashes are written to one file
 SHARD_BYTES, SHARD_ROWS = 60_000, 64
 MODEL = "demo/gpt2"
 _HASH = "0" * 64
 
 
 def run_of(root: str, models: int) -> RunConfig:
-    """A run of so many models with about 500 artifacts each: every method, faithfulness curves, relevance of heads."""
+    """The config of a run with `models` models of about 500 artifacts each.
+
+    It asks for every method, faithfulness curves and relevance of heads.
+    """
     known = [method.name for method in applicable(FAMILIES["gpt2"].capabilities)]
     again: list[str | Facts] = [{"name": f"{name}-2", "method": name} for name in known]
     return small_run(
@@ -43,13 +46,14 @@ def run_of(root: str, models: int) -> RunConfig:
 
 
 class _Recording(Store):
-    """A local store whose writes are kept by path; only samples and their manifests are written, which plans read."""
+    """A store that keeps what is written in memory, by path. Only samples and their manifests reach the disk."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.objects: dict[str, bytes | int] = {}
 
     def write_bytes(self, path: str, data: bytes) -> Written:
+        """Keeps the content in memory; samples and their manifests are also written to the disk."""
         self.objects[path] = data
         if path.startswith(("benchmark/", "manifest/views.")):
             super().write_bytes(path, data)
@@ -57,7 +61,7 @@ class _Recording(Store):
 
 
 def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
-    """The config, the objects of its root under s3:// by key, and the number of artifacts."""
+    """The config of a complete run on s3://, the objects of its root by key, and the number of its artifacts."""
     with TemporaryDirectory() as folder:
         store, config = _Recording(folder), run_of(folder, models)
         for task in TASKS:
@@ -83,6 +87,10 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
 
 
 def _enter(store: _Recording, ledger: Ledger, node: Node, settings: dict[str, Any]) -> None:
+    """Commits an artifact to the ledger, with files and a record as a run leaves them.
+
+    Contents of shards are only sizes.
+    """
     artifact = node.artifact
     names = ["index.html"] if artifact.product == "report" else [artifact.shard("00000-0123abcd")]
     files = {}

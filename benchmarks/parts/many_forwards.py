@@ -1,4 +1,4 @@
-"""Integrated gradients and AtMan beside as many bare passes of the model, for `closelook bench perturb`."""
+"""Integrated gradients and AtMan, compared with as many bare passes of the model, for `closelook bench perturb`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from lrp_core.methods import METHODS
 from lrp_core.readers.attention import around_attention
 
 STEPS = 50
-IG_TARGET = 1.05  # seconds, of as many forwards and backwards
-CAPTUM_TARGET = 1.0  # seconds, of captum's
-MEMORY_TARGET = 1.2  # peak bytes, of bare passes under the same token budget
-#: Times as fast as one forward a token at batch size 1: on a CPU a masked model gains by batching alone, a causal one
-#: by what stands before the suppressed token.
+IG_TARGET = 1.05  # seconds / seconds of as many bare forward and backward passes
+CAPTUM_TARGET = 1.0  # seconds / captum's seconds
+MEMORY_TARGET = 1.2  # peak bytes / peak bytes of bare passes under the same token budget
+#: How many times as fast AtMan is as one forward pass for each token at batch size 1. On a CPU, a masked model gains
+#: only by batches; a causal one also because the tokens before the suppressed one need not be read again.
 ATMAN_MASKED, ATMAN_CAUSAL, ATMAN_GPU = 1.1, 1.8, 5.0
 
 
 def many_forwards(bench: Bench, view: ModelView, length: int) -> None:
-    """Both methods on a sample of `length` tokens: time, and the peak of bytes beyond the weights."""
+    """Measures both methods on a sample of `length` tokens: seconds, and peak bytes in addition to the weights."""
     batch = random_sample(view, length)
     integrated_gradients(bench, view, batch)
     atman(bench, view, batch)
 
 
 def integrated_gradients(bench: Bench, view: ModelView, batch: Batch) -> None:
-    """Against bare forwards and backwards in the same batches, and against captum's where it is installed."""
+    """Compares with bare forward and backward passes in the same batches, and with captum if it is installed."""
     name, length, budget = "integrated_gradients", batch.input_ids.shape[1], bench.chosen.token_budget
     rows = min(STEPS, max(1, budget // length))
     token = view.token_embedding(batch.input_ids).detach()
@@ -60,7 +60,7 @@ def integrated_gradients(bench: Bench, view: ModelView, batch: Batch) -> None:
 
 
 def atman(bench: Bench, view: ModelView, batch: Batch) -> None:
-    """Against one whole forward a token at batch size 1, with the weights of attention that suppression needs."""
+    """Compares with one whole forward pass for each token, at batch size 1, by eager attention as AtMan needs it."""
     name, length, budget = "atman", batch.input_ids.shape[1], bench.chosen.token_budget
     explain = partial(METHODS[name], view, batch, explanation="target", token_budget=budget)
     rows = min(length, max(1, budget // length))
@@ -87,14 +87,14 @@ def atman(bench: Bench, view: ModelView, batch: Batch) -> None:
 
 
 def _target(view: ModelView, batch: Batch, token: Tensor) -> Tensor:
-    """The target's logit of each row of token embeddings [R, T, D], of all logits where the prediction is read."""
+    """The target's logit [R] for each row of token embeddings [R, T, D]; all logits of that position are computed."""
     mask = batch.attention_mask.expand(len(token), -1)
     logits = logits_at(view, int(batch.position[0]), inputs_embeds=token, attention_mask=mask)
     return logits[:, int(batch.target_ids[0])]
 
 
 def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
-    """Captum's relevance of tokens [1, T] from the same points, `rows` of them in a forward pass."""
+    """Captum's relevance of tokens [1, T] at the same points of the path, `rows` of them in each forward pass."""
     from captum.attr import IntegratedGradients
 
     method = IntegratedGradients(partial(_target, view, batch))
@@ -103,7 +103,7 @@ def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
 
 
 def _memory(bench: Bench, view: ModelView, length: int, runs: Runs) -> None:
-    """The memory that the token budget bounds: the bytes of a method, and of bare passes of as many tokens."""
+    """Compares the peak bytes of a method with those of bare passes of as many tokens: the budget limits both."""
     method, *_ = runs
     ours, bare = bench.peaks(runs, view.device, {"part": "memory", "method": method, "length": length})
     bench.ratio(f"T={length}: {method}, peak bytes / bare", ours / bare, MEMORY_TARGET, "lower")

@@ -1,6 +1,7 @@
-"""The paper's matrix without its computation: every cell, unit and file of the config `paper`, of a few samples.
+"""A run of the config `paper` with all its cells, units and files, but with few samples and without computation.
 
-Plans, reads, commits and closes are the run's own; only models are not loaded, and relevance is zeros.
+Planning, reading, committing and closing are done by the code of real runs. Models are not loaded, and all relevance is
+zero.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from jobs.stages.compute import works_of
 from jobs.store import Ledger, Store
 from lrp_core import POOLINGS, Relevance
 
-LENGTH = 8  # tokens of a sample; requests do not depend on it
-BATCH = 8  # samples; a unit is whole batches
+LENGTH = 8  # tokens of a sample; the number of requests does not depend on it
+BATCH = 8  # samples of a batch; a unit consists of whole batches
 HEADS = 4
 
 
@@ -40,22 +41,22 @@ def matrix_config(root: str, shard_rows: int, models: int | None = None) -> RunC
         tokenizer = (str(model_dir(geometry.family)),)
         changes: dict[str, Any] = {"id": f"random/{geometry.name}", "tokenizer": tokenizer, "token_budget": None}
         drawn.append(model.model_copy(update=changes))
-    heads = dict.fromkeys(config.heads or {})  # of every sample: doubling samples then doubles all there is
+    heads = dict.fromkeys(config.heads or {})  # of every sample: twice the samples then mean twice the work
     changes = {"models": tuple(drawn), "shard_rows": shard_rows, "heads": heads, "token_budget": BATCH * LENGTH}
     return config.model_copy(update=changes)
 
 
 def prepare(config: RunConfig, store: Store, rows: int) -> None:
-    """Views of `rows` samples for every task and tokenizer, in shards as `prepare` writes them."""
+    """Writes views of `rows` samples for every task and tokenizer, in shards as the stage `prepare` does."""
     for model in {model.tokenizer: model for model in config.models}.values():
         for task in config.tasks:
             write_views(store, model, task, rows, (LENGTH, LENGTH), config.shard_rows)
 
 
 def attribute(config: RunConfig, store: Store) -> tuple[int, int]:
-    """The stage `attribute` in this process, with computation left out: how many units and cells it had to do.
+    """Runs the stage `attribute` in this process without computation, and returns how many units and cells it did.
 
-    Raises RuntimeError when a cell is not complete afterwards.
+    Raises RuntimeError if a cell is not complete afterwards.
     """
     ledger = Ledger(store)
     models = works_of(Run(config, make_plan(config, store), ledger), "attribute")
@@ -77,12 +78,13 @@ def attribute(config: RunConfig, store: Store) -> tuple[int, int]:
 
 
 class Idle(Worker):
-    """A worker that does everything but explain."""
+    """A worker that does everything except the explanations, which are zeros."""
 
     def _open(self, dtype: str) -> Any:
         return SimpleNamespace(n_segments=2, device=torch.device("cpu"))
 
     def _compute(self, product: Any, opened: Any, task: Any, rows: Any) -> dict[Part, Outcome | NodeFailed]:
+        """Relevance of zeros for every request, in place of explanations."""
         number = torch.zeros(len(rows))
         tokens, heads = torch.zeros(len(rows), LENGTH), torch.zeros(len(rows), 1, HEADS, len(POOLINGS))
         nothing = Relevance(tokens, number, number, number, heads=heads)

@@ -1,4 +1,4 @@
-"""An S3 server on this machine that counts requests and delays each. It needs `moto[server]`."""
+"""An S3 server on this machine that counts requests and delays each of them. It needs `moto[server]`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ CREDENTIALS = {
 
 @dataclass
 class ObjectStore:
-    """`requests` counts those since it was last set to zero; each waits for `latency_s` first.
+    """What the server counts and how it behaves.
 
-    `disturb`, where it is set, answers a request, given what the server would do.
+    `requests` counts requests since it was last set to zero. Each request waits `latency_s` before it is answered. If
+    `disturb` is set, it answers requests; it is given the request and the server's own function.
     """
 
     requests: int = 0
@@ -38,7 +39,10 @@ class ObjectStore:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """The server, with its address and credentials in the environment while inside. Raises UserError without moto."""
+    """Starts the server. Inside the `with`, its address and credentials are in the environment.
+
+    Raises UserError if moto is not installed.
+    """
     try:
         import boto3
         from moto.server import ThreadedMotoServer

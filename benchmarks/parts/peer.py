@@ -1,7 +1,7 @@
-"""Our attnlrp against lxt's efficient path, each in a process of its own, taking turns on the same samples.
+"""Our attnlrp compared with lxt's efficient path, in two processes that take turns on the same samples.
 
-Both start from token ids and end with the relevance of tokens, forward pass included. The process whose turn it is not
-waits for its input, so the machine is the other's.
+Both start with token ids and end with the relevance of tokens, so the forward pass is included. While one computes, the
+other waits for input and does not disturb it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from lrp_core.methods.gradients import explain_many
 from lrp_core.records.types import UserError
 
 SCRIPT = Path(__file__).with_name("lxt_peer.py")
-#: Fields of a transformers config that both versions 4 and 5 know, beside those that the family names.
+#: Fields of a transformers config in versions 4 and 5 alike; the family names further ones.
 _FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "tie_word_embeddings")
 TARGET = 1.0
-#: The methods in the results, by the names of their seconds.
+#: Titles of the methods in the results, by the names under which their seconds are kept.
 _METHODS = {"ours": "ours", "same_logits_s": "lxt, same logits", "as_documented_s": "lxt, as documented"}
 
 
 class Interpreter:
-    """A script in another interpreter that answers JSON by lines, for as long as the `with` lasts.
+    """A script that runs in another Python interpreter during the `with`, and answers lines of JSON.
 
-    Its first answer, to `order`, has the `versions` of its packages. `option` is what names the interpreter.
+    Its first answer, to `order`, holds the `versions` of its packages. `option` is the command line option that names
+    the interpreter; error messages begin with it.
     """
 
     def __init__(self, option: str, python: str, script: Path, order: Mapping[str, Any]) -> None:
@@ -44,7 +45,7 @@ class Interpreter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Raises UserError when the interpreter cannot be started, or a package not be imported there."""
+        """Raises UserError if the interpreter does not start or cannot import a package."""
         self._errors = self._stack.enter_context(tempfile.TemporaryFile("w+"))
         try:
             pipe = subprocess.PIPE
@@ -65,9 +66,9 @@ class Interpreter:
         self._stack.close()
 
     def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a question and return the answer.
+        """Sends a question and returns the answer.
 
-        Raises UserError with the last line of stderr if the process ends instead.
+        Raises UserError with the last line of stderr if the process ends without an answer.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -77,18 +78,18 @@ class Interpreter:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-            with suppress(BrokenPipeError):  # what was not read is still to be flushed
+            with suppress(BrokenPipeError):  # closing tries to send the rest of the question
                 self._process.stdin.close()
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            lines = self._errors.read().strip().splitlines() or ["it ended without a word"]
+            lines = self._errors.read().strip().splitlines() or ["the process ended and printed no error"]
             raise UserError(f"{self._name}: {lines[-1]}")
         return json.loads(line)
 
 
 def described(geometry: Geometry) -> dict[str, Any]:
-    """A model of the geometry, so that versions 4 and 5 of transformers build it alike."""
+    """A description of the geometry's model from which transformers 4 and 5 build the same model."""
     config, family = geometry.config(), geometry.model_family
     fields = [*_FIELDS, family.max_length_field, family.feed_forward_field]
     fields += ["num_key_value_heads"] * family.grouped
@@ -97,7 +98,7 @@ def described(geometry: Geometry) -> dict[str, Any]:
 
 
 class Lxt(Interpreter):
-    """lxt in another interpreter."""
+    """lxt, in another interpreter."""
 
     def __init__(self, python: str, geometry: Geometry, dtype: str, device: str) -> None:
         family = geometry.model_family
@@ -107,7 +108,7 @@ class Lxt(Interpreter):
 
 
 def against_lxt(bench: Bench, geometry: Geometry, view: ModelView, python: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Seconds of whole explanations of `rows` by ours and by lxt, and their ratio."""
+    """Measures the seconds of whole explanations of `rows` by our code and by lxt, and their ratio."""
     dtype = str(view.dtype).removeprefix("torch.")
     seconds: dict[str, list[float]] = {name: [] for name in _METHODS}
     with Lxt(python, geometry, dtype, str(view.device)) as lxt:
@@ -128,7 +129,7 @@ def against_lxt(bench: Bench, geometry: Geometry, view: ModelView, python: str, 
 
 
 def _ours(view: ModelView, row: dict[str, Any]) -> float:
-    """Seconds of a whole explanation; an untimed run before it warms caches up, as in lxt's turn."""
+    """Seconds of a whole explanation by our code, after an untimed run as warm-up, which lxt has too."""
     batch = alone(row).to(view.device)
     runs = {"ours": partial(explain_many, view, batch, [Request("attnlrp")])}
     return interleave(runs, repeats=1)["ours"][0]

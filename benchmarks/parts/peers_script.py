@@ -1,7 +1,8 @@
-"""Texts explained by a peer's own calls, timed, for `closelook bench peers`: Captum, Inseq or lxt.
+"""A script that times how Captum, Inseq or lxt explain texts by their own functions, for `closelook bench peers`.
 
-Runs in the peer's own environment, as a script that imports torch, transformers, tokenizers, safetensors and the peer
-alone. It reads one JSON object a line and answers each with one: first the model to build, then texts in batches.
+It runs in the environment of the peer and imports only torch, transformers, tokenizers, safetensors and the peer. It
+reads one JSON object a line and answers each with a JSON line: first the model to build, then batches of texts.
+Seconds are processor seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Explain = Callable[[list[str], list[int]], list[list[float]]]
 
 
 def main() -> None:
+    """Builds the model that the first line describes, then explains the texts of each further line."""
     order = json.loads(sys.stdin.readline())
     torch.set_num_threads(order["threads"])
     explain = PEERS[order["peer"]](order)
@@ -30,18 +32,20 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         size, relevance = asked["batch"], []
-        start = time.perf_counter()
+        start = time.process_time()
         for first in range(0, len(asked["texts"]), size):
             some = slice(first, first + size)
             relevance += explain(asked["texts"][some], asked["targets"][some])
-        answer({"seconds": time.perf_counter() - start, "relevance": relevance})
+        answer({"seconds": time.process_time() - start, "relevance": relevance})
 
 
 def answer(record: dict[str, Any]) -> None:
+    """Prints an answer as a line of JSON."""
     print(json.dumps(record), flush=True)
 
 
 def _version(name: str) -> str:
+    """The installed version of a package, or "unknown"."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -49,7 +53,7 @@ def _version(name: str) -> str:
 
 
 def build(order: dict[str, Any]) -> Any:
-    """The model with the weights of the order's file. Raises RuntimeError where a weight is missing."""
+    """The model, with the weights of the file that the order names. Raises RuntimeError if a weight is missing."""
     config = transformers.AutoConfig.for_model(order["family"], **order["sizes"])
     model = getattr(transformers, order["auto"]).from_config(config, attn_implementation="sdpa")
     lacking = set(model.load_state_dict(load_file(order["weights"]), strict=False).missing_keys)
@@ -61,7 +65,7 @@ def build(order: dict[str, Any]) -> Any:
 
 
 def read(order: dict[str, Any]) -> Any:
-    """The tokenizer of the order's folder."""
+    """The tokenizer, from the folder that the order names."""
     fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(Path(order["tokenizer"]) / "tokenizer.json"))
     fast.pad_token = order["pad_token"]
     fast.eos_token = fast.eos_token or order["pad_token"]
@@ -70,13 +74,14 @@ def read(order: dict[str, Any]) -> Any:
 
 
 class Loop:
-    """Gradients of the explained logits by the embeddings of a padded batch, as users write it."""
+    """What users write around a gradient method: a padded batch, its embeddings, and the logit to explain."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.model, self.tokenizer = build(order), read(order)
         self.labels = order["labels"]
 
     def inputs(self, texts: list[str], targets: list[int]) -> dict[str, Any]:
+        """The inputs of `explained` for texts: embeddings with gradients, mask, last position and target."""
         encoded = self.tokenizer(texts, return_tensors="pt", padding=True)
         mask = encoded["attention_mask"]
         embeds = self.model.get_input_embeddings()(encoded["input_ids"]).detach().requires_grad_()
@@ -89,12 +94,12 @@ class Loop:
         return logits[rows, target] if self.labels else logits[rows, position, target]
 
     def listed(self, relevance: Any, mask: Any) -> list[list[float]]:
-        """Relevance [B, T] without padding."""
+        """The relevance [B, T] as lists of numbers, without padding."""
         return [row[:length].tolist() for row, length in zip(relevance, mask.sum(1).tolist(), strict=True)]
 
 
 def captum(order: dict[str, Any]) -> Explain:
-    """InputXGradient on the token embeddings."""
+    """Captum's InputXGradient, on the token embeddings."""
     from captum.attr import InputXGradient
 
     loop = Loop(order)
@@ -109,8 +114,8 @@ def captum(order: dict[str, Any]) -> Explain:
 
 
 def lxt(order: dict[str, Any]) -> Explain:
-    """AttnLRP by lxt's efficient path, in the loop of its README."""
-    sys.path.insert(0, str(Path(__file__).parent))  # an isolated interpreter does not look there
+    """AttnLRP by lxt's efficient path, as the example in its README computes it."""
+    sys.path.insert(0, str(Path(__file__).parent))  # an isolated interpreter (-I) leaves the script's folder out
     from lxt_peer import stand_in_for_torchvision
 
     stand_in_for_torchvision()
@@ -129,7 +134,7 @@ def lxt(order: dict[str, Any]) -> Explain:
 
 
 def inseq(order: dict[str, Any]) -> Explain:
-    """Inseq's input_x_gradient of the next token, by its `attribute`."""
+    """Inseq's input_x_gradient for the next token, by its function `attribute`."""
     import inseq as package
 
     model, tokenizer = build(order), read(order)
@@ -145,7 +150,7 @@ def inseq(order: dict[str, Any]) -> Explain:
 
 
 def _first_steps(sequences: Any) -> Iterator[list[float]]:
-    """The relevance of the tokens read before the first that was generated, summed over embeddings."""
+    """For each text, the relevance of its tokens for the first generated token, summed over embeddings."""
     for sequence in sequences:
         step = sequence.target_attributions[:, 0]
         step = step.sum(-1) if step.ndim == 2 else step

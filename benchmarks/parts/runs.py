@@ -1,4 +1,4 @@
-"""Configs of small runs on the CPU, over tasks of the demo."""
+"""Configs of small runs on the CPU, with tasks of the demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ METHODS = ("attnlrp", "gradient_x_input", "random")
 def small_run(
     root: str, limits: Limits, models: Sequence[Facts], methods: Sequence[str | Facts] = METHODS, **settings: Any
 ) -> RunConfig:
-    """A run of these tasks, of so many samples each (None: all), with further keys of a config in `settings`."""
+    """The config of a run. `limits` are its tasks with the number of samples of each; None means all.
+
+    `settings` are further keys of the config.
+    """
     tasks = {task: {"source": "demo", "limit": limit} for task, limit in limits.items()}
     made = {"name": "bench", "root": root, "device": "cpu", "tasks": tasks, "models": models, "methods": methods}
     return RunConfig.model_validate({**made, **settings})

@@ -1,4 +1,4 @@
-"""Models of random weights, and single samples of random tokens whose lengths follow the sva task."""
+"""Models with random weights, and samples of random tokens with lengths as in the task sva."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from torch import Tensor
 from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, random_model
 
-#: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.
-LENGTHS = {"causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26), "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54)}
+#: Deciles of the numbers of tokens of the first 1000 sva samples under GPT-2's tokenizer. Causal models read the words
+#: before the verb, masked models the whole sentence.
+LENGTHS = {
+    "causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26),
+    "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54),
+}
 
 
 def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:
-    """The geometry, a small one of its family with `quick`, cut to so many `layers`."""
+    """The named geometry; with `quick`, a small one of its family. It has at most `layers` layers."""
     geometry = GEOMETRIES[name].shrunk() if quick else GEOMETRIES[name]
     return replace(geometry, layers=min(geometry.layers, layers or geometry.layers))
 
@@ -26,22 +30,25 @@ def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:
 def drawn(
     geometry: Geometry, chosen: argparse.Namespace, kernel: str = "sdpa", labels: Sequence[str] = ()
 ) -> ModelView:
-    """Random weights of the geometry in the precision and on the device of the options."""
+    """A model of the geometry with random weights, in the precision and on the device that the options choose."""
     return random_model(geometry.config(labels), dtype=chosen.dtype, attn=kernel, device=chosen.device)
 
 
 def model_of(name: str, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
-    """Random weights of a named geometry with the layers of the options; with `labels`, a classifier."""
+    """A model of a named geometry with random weights; with `labels`, a classifier.
+
+    The options choose its number of layers, its precision and its device.
+    """
     return drawn(geometry_of(name, chosen.quick, chosen.layers), chosen, labels=labels)
 
 
 def sva_like(view: ModelView, count: int) -> list[Batch]:
-    """Batches of one sample on the device of the model."""
+    """Batches of one random sample each, with lengths as in sva, on the model's device."""
     return [alone(row).to(view.device) for row in rows_like_sva(view, count)]
 
 
 def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
-    """Rows for `Batch.collate`."""
+    """Rows of random samples with lengths as in sva, for `Batch.collate`."""
     source = random.Random(0)
     lengths = LENGTHS[view.kind.name]
     drawn_lengths = [lengths[i % len(lengths)] for i in range(count)]
@@ -50,7 +57,7 @@ def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
 
 
 def random_row(view: ModelView, length: int, source: random.Random) -> dict[str, Any]:
-    """A row of `length` random tokens; of a classifier, with its first two labels as target and foil."""
+    """A row of `length` random tokens with a random target and foil; a classifier's are its first two labels."""
     row: dict[str, Any] = {"input_ids": [source.randrange(view.vocab) for _ in range(length)]}
     if view.kind.labels:
         foil = 1 if view.config.num_labels > 1 else None
@@ -60,14 +67,14 @@ def random_row(view: ModelView, length: int, source: random.Random) -> dict[str,
 
 
 def random_sample(view: ModelView, length: int, count: int = 1) -> Batch:
-    """A batch of `count` samples of `length` random tokens, on the device of the model."""
+    """A batch of `count` samples of `length` random tokens each, on the model's device."""
     source = random.Random(0)
     rows = [random_row(view, length, source) for _ in range(count)]
     return Batch.collate(rows, pad_id=0).to(view.device)
 
 
 def logits_at(view: ModelView, position: int, **inputs: Tensor) -> Tensor:
-    """All logits [R, V] at one position, by a bare forward of the backbone and the head."""
+    """All logits [R, V] at one position, by a bare forward pass of the backbone and the head."""
     output = view.model.base_model(**inputs, **view.kind.forward_options)
     return view.unembedding(view.head(output.last_hidden_state[:, position]))
 

@@ -1,4 +1,4 @@
-"""The paper's matrix on more GPUs than this machine has: the planner's schedule with estimated durations."""
+"""A simulation of the paper's run on more GPUs than this machine has: the real schedule with estimated durations."""
 
 from __future__ import annotations
 
@@ -15,46 +15,45 @@ from jobs.config.methods import configured
 from jobs.geometries import Geometry, geometry_of
 from jobs.plan.forwards import forwards
 
-#: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
+#: The cost of all passes divided by the cost of the gradients' passes, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]
-START_S = 60.0  # of a model's pool: processes, weights
+START_S = 60.0  # until a model's pool computes: its processes start and load weights
 WHOLE = Share(1, 0)
 
 
 @dataclass(frozen=True)
 class PoolWork:
-    """The units of a model in precisions that share workers, in the order in which its pool computes them."""
+    """The units of one model that one pool of workers computes, in the order in which it computes them."""
 
     model: str
     most_workers: int
-    unit_s: tuple[float, ...]  # on the GPU that plans assume
-    dtypes: tuple[str, ...] = ()  # of each unit; none: every GPU is as that one
+    unit_s: tuple[float, ...]  # seconds of each unit, on the GPU that plans assume
+    dtypes: tuple[str, ...] = ()  # the precision of each unit; if empty, all GPUs are as fast as that one
     share: Share = WHOLE
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """The outcome of a schedule. The tail is the time from the first idle GPU with no model waiting to the end."""
+    """The result of a simulated run."""
 
-    makespan_s: float
-    busy_s: float  # of all GPUs together
-    utilisation: float  # busy share of all GPUs until the end
-    tail_s: float
+    makespan_s: float  # from the start to the end
+    busy_s: float  # in which GPUs compute, summed over all GPUs
+    utilisation: float  # the share of the time of all GPUs in which they compute
+    tail_s: float  # from the time when a GPU is idle and no model waits for one, to the end
     last: str  # the model that ends last
     last_workers: int
-    #: All work, each unit as on the fastest GPU that will do, over all GPUs; of models that need the same, over those.
-    lower_bound_s: float
+    lower_bound_s: float  # see _bound_s
 
 
 def paper(*overrides: str) -> RunConfig:
-    """The config `paper`, or with `--set`'s overrides."""
+    """The config `paper`, with `overrides` as `--set` takes them."""
     return RunConfig.load("paper", overrides=overrides)
 
 
 def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None) -> list[PoolWork]:
-    """The models of the config, by default the nine of `paper`, over all published samples.
+    """The work of every model of the config, by default `paper`, on all published samples.
 
-    `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
+    `relative` are measured costs; without them, costs are estimated from the number of forward passes.
     """
     config = config or paper()
     jobs = []
@@ -93,16 +92,20 @@ def _units(
 
 
 def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions: Iterable[Needs] = ()) -> Simulated:
-    """Start every model, in order, when a GPU is free for it, with as many workers as fit; pools keep their size.
+    """Simulates a run: each model in turn starts as soon as a GPU is free for it, with as many workers as fit.
 
-    `precisions` are what the precisions of the run need. Raises ValueError for a model that no node will do for.
+    A pool keeps its number of workers to its end. `precisions` say what nodes must offer for the precisions of the run.
+    Raises ValueError if no kind of node can hold a worker of some model.
     """
     each = [kind for kind in nodes for _ in range(kind.count)]
     slots = Slots([(kind.labels, kind.gpus) for kind in each], (), precisions)
     if homeless := [job.model for job in jobs if not slots.room(job.share)]:
-        raise ValueError(f"no node will do for {', '.join(homeless)}")
+        raise ValueError(
+            f"no kind of node has the GPUs and labels that a worker of {', '.join(homeless)} needs: add such nodes, or "
+            "lower what these models ask for"
+        )
     waiting = list(jobs)
-    running: list[tuple[float, str, Share, list[int]]] = []  # by their ends
+    running: list[tuple[float, str, Share, list[int]]] = []  # a heap: the pool that ends first comes first
     now = busy = last_start = 0.0
     workers_end: list[float] = []
     while waiting or running:
@@ -123,7 +126,10 @@ def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions:
 
 
 def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[list[float], float]:
-    """The end of each worker of the pool, and the seconds that all compute: units go to the first free worker."""
+    """When each worker of the pool ends, and the seconds that all compute together.
+
+    Each unit goes to the worker that is free first.
+    """
     free = [(start + START_S, worker) for worker in range(len(nodes))]
     spent = 0.0
     for unit in range(len(job.unit_s)):
@@ -135,14 +141,19 @@ def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[li
 
 
 def _on(job: PoolWork, unit: int, node: NodesConfig) -> float:
-    """Seconds of a unit on a GPU of the node."""
+    """The seconds of a unit on a GPU of the node."""
     if not job.dtypes:
         return job.unit_s[unit]
     return job.unit_s[unit] * FLOPS[job.dtypes[unit]] / flops_of(node, job.dtypes[unit])
 
 
 def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slots) -> float:
-    """No schedule is shorter: neither for all models, nor for those that go to the same nodes."""
+    """A number of seconds that no schedule can be shorter than.
+
+    It assumes that every unit runs on the fastest GPU that it can run on. For all models together, and for each group
+    of models that can run on the same nodes, their work is divided by the number of these nodes' GPUs; the largest
+    result is the bound.
+    """
     work: dict[tuple[int, ...], float] = defaultdict(float)
     everywhere = tuple(range(len(nodes)))
     for job in jobs:

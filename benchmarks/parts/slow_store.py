@@ -1,4 +1,4 @@
-"""A store whose file system delays every request, like a distant one, without a server."""
+"""A store whose file system delays every request, as a distant object store would, without a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.store import Store
 
 
 class SlowStore(Store):
-    """A store in a local folder that is used as object stores are; each of its requests waits first."""
+    """A store in a local folder that is treated as an object store; each request waits before it is carried out."""
 
     def __init__(self, root: str, latency_s: float) -> None:
         super().__init__(root)
@@ -24,13 +24,13 @@ class SlowStore(Store):
 
 
 class _Slow:
-    """The requests that a store makes of its file system."""
+    """A file system with the requests that a store makes, each of them delayed."""
 
     def __init__(self, files: pafs.FileSystem, latency_s: float) -> None:
         self._files, self._latency_s = files, latency_s
 
     def open_input_file(self, path: str) -> pafs.NativeFile:
-        return self._waiting(2).open_input_file(path)  # one for the size, one for the content
+        return self._waiting(2).open_input_file(path)  # an object store takes two requests: for size and for content
 
     def open_output_stream(self, path: str) -> pafs.NativeFile:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -43,6 +43,6 @@ class _Slow:
         return self._waiting().get_file_info(where)
 
     def _waiting(self, requests: int = 1) -> pafs.FileSystem:
-        """The file system, after the time that so many requests take."""
+        """Waits for the time that so many requests take, and returns the file system."""
         time.sleep(requests * self._latency_s)
         return self._files

@@ -1,4 +1,4 @@
-"""Units of very many samples on their way to a worker that commits nothing, through the pipeline of a cluster."""
+"""Very many samples that are sent in units through a cluster's pipeline, to a worker that commits nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STORE, _LOOK_S = "object_store.json", 0.05
 
 
 class Pooled(RayExecutor):
-    """Pools of actors for every model, on a single machine too, as on a cluster."""
+    """An executor with a pool of actors for every model, as on a cluster, on a single machine too."""
 
     @contextmanager
     def streaming(self, works: Sequence[Work], on_gpu: bool) -> Iterator[Stream]:
@@ -52,12 +52,15 @@ class Idle:
 
 
 def prepare(root: str, rows: int) -> None:
-    """Views of so many samples."""
+    """Writes views of `rows` samples."""
     write_views(Store(root), _config(root).models[0], "sva", rows, (TOKENS, TOKENS), FILE_ROWS)
 
 
 def stream(root: str, rows: int) -> None:
-    """Send every unit through a pipeline; `object_store_bytes` tells the most that its object store held."""
+    """Sends all units through a pipeline, and notes the most bytes that Ray's object store held meanwhile.
+
+    `object_store_bytes` returns that number.
+    """
     config, store = _config(root), Store(root)
     (missing,) = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     counted: list[int] = []
@@ -71,24 +74,25 @@ def stream(root: str, rows: int) -> None:
     with _watched_object_store() as most, executed_by(Pooled()):
         failures = run_all(config, store, [work], stage="bench", unit="rows")
     if failures or sum(counted) != rows:
-        raise RuntimeError(f"{sum(counted)} of {rows} rows came: {'; '.join(failures)}")
+        raise RuntimeError(f"only {sum(counted)} of {rows} rows reached the worker: {'; '.join(failures)}")
     Path(root, _STORE).write_text(json.dumps(most[0]))
 
 
 def object_store_bytes(root: str) -> int:
-    """The most bytes that Ray's object store held in `stream`."""
+    """The most bytes that Ray's object store held during `stream`."""
     held: int = json.loads(Path(root, _STORE).read_text())
     return held
 
 
 def _config(root: str) -> RunConfig:
+    """The config of a run with one model and method, in units of UNIT_ROWS samples."""
     model = {"name": "gpt2", "id": "demo/gpt2"}
     return small_run(root, {"sva": None}, [model], ["gradient_x_input"], shard_rows=UNIT_ROWS, token_budget=65_536)
 
 
 @contextmanager
 def _watched_object_store() -> Iterator[list[int]]:
-    """The most bytes in the object store of this node, the only one, while inside."""
+    """Watches the object store of this node, the only one: inside the `with`, the list holds its most bytes so far."""
     import ray
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 

@@ -1,4 +1,4 @@
-"""Made-up tables of a store: tokenised views of random tokens, as the stage `prepare` writes them, and any columns."""
+"""Made-up tables in a store: views of random tokens, as the stage `prepare` writes, and tables of given columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.store.artifacts import views_of
 def write_views(
     store: Store, model: ModelConfig, task: str, rows: int, lengths: tuple[int, int], shard_rows: int
 ) -> None:
-    """Write so many samples of random tokens for the tokenizer of a model; `lengths` are the fewest and most tokens."""
+    """Writes `rows` samples of random tokens for the tokenizer of a model; `lengths` are the fewest and most tokens."""
     views, drawn = views_of(tokenizer_key(load_tokenizer(model)), task), _rows(task, lengths)
     for start in range(0, rows, shard_rows):
         part = [next(drawn) for _ in range(min(shard_rows, rows - start))]
@@ -29,7 +29,7 @@ def write_views(
 
 
 def enter_views(store: Store, model: ModelConfig, task: str, rows: int, tokens: int) -> None:
-    """Write one shard of so many samples of `tokens` random tokens, and enter it as `prepare` does."""
+    """Writes one shard of `rows` samples of `tokens` random tokens, and commits it to the ledger as `prepare` does."""
     views = replace(views_of(tokenizer_key(load_tokenizer(model)), task), key=key_of(task=task))
     drawn, path = _rows(task, (tokens, tokens)), f"{views.folder}/{views.shard('00000')}"
     table = pa.Table.from_pylist([next(drawn) for _ in range(rows)], schema=VIEW)
@@ -38,6 +38,7 @@ def enter_views(store: Store, model: ModelConfig, task: str, rows: int, tokens: 
 
 
 def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """Endless rows of the table VIEW, with random tokens; the same for the same arguments."""
     draw, index = random.Random(0), 0
     while True:
         length = draw.randint(*lengths)
@@ -49,7 +50,7 @@ def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:
 
 
 def write_columns(store: Store, path: str, columns: Mapping[str, Any], schema: pa.Schema) -> None:
-    """Write a shard of these columns; all others of the schema are null or zero."""
+    """Writes a shard with these columns; all other columns of the schema are null or zero."""
     rows = len(columns["sample_id"])
     empty = {field.name: pa.nulls(rows, field.type) if field.nullable else np.zeros(rows) for field in schema}
     store.write_shard(path, pa.table(empty | dict(columns)), schema)

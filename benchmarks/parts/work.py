@@ -1,6 +1,7 @@
-"""Work of a backward pass on any machine: its operations, and the bytes that they read and write.
+"""The work of a backward pass: the number of its operations, and the bytes that they read and write.
 
-Two methods that do the same work and differ in time tell of the machine, or of what calling an operation costs.
+Work is the same on every machine. If two methods do the same work in different times, the machine makes the difference,
+or the cost of starting an operation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_iter
 
 @dataclass
 class Counted:
-    """`product_bytes` are those of matrix products, which no rule can spare."""
+    """Counts of work. `product_bytes` are the bytes of matrix products, which every rule needs."""
 
     operations: float = 0.0
     moved_bytes: int = 0
@@ -24,7 +25,7 @@ class Counted:
 
 
 class Counting(TorchDispatchMode):
-    """Counts what is computed inside the `with`; operations that only look at their input differently are free."""
+    """Counts what is computed inside the `with`. Views of a tensor, such as transposes, count as no work."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Ablations of the sources of an answer: their choice, methods that are made of them, and the judgement of methods."""
+"""Ablations of the sources of an answer: which are run, the methods that use them, and how they judge methods."""

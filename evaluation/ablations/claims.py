@@ -1,7 +1,9 @@
-"""Claims of methods about a sample's units, and the numbers by which they are judged.
+"""Claims of methods about a sample's units, and the measures by which they are judged.
 
-A claim is the relevance of units under one explanation. Where all masks of a sample are enumerated, methods that are
-fitted make a claim of each half, which the other half judges, and results are means of both.
+A claim is a method's relevance of the units, for one explanation. A sample with few units has all its masks run. They
+are split in two halves: a method is fitted to each half and judged by the other, and its result is the mean of both.
+
+Shapes: n units of a sample, M its masks, R masks still to run.
 """
 
 from __future__ import annotations
@@ -20,50 +22,53 @@ from evaluation.scoring.metrics import METRICS, UNITS, score, shown
 from lrp_core.methods.record import Method
 from lrp_core.records.ablated import Ablated
 
-BUDGET = "budget"  # the option of methods that are fitted to so many masks at most
+BUDGET = "budget"  # name of the option that limits to how many masks a method is fitted
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample's ablations, with all that claims about it are judged by."""
+    """A sample's ablations, and what else claims about its units are judged by."""
 
     ablated: Ablated
-    swapped: bool  # all masks are enumerated
-    random: Mapping[int, np.ndarray]  # masks without random units, by how many are gone
+    swapped: bool  # True: all masks are run, and the halves to fit and to judge are also used the other way round
+    random: Mapping[int, np.ndarray]  # indices of masks that remove random units, by the number of removed units
     ties: np.ndarray  # [n] the order of units of equal relevance
-    evidence: np.ndarray | None = None  # [n] bool; None: nobody marked any
+    evidence: np.ndarray | None = None  # [n] bool; None if the sample has no evidence
 
     @cached_property
     def folds(self) -> list[Ablated]:
-        """The ablations as methods are fitted and judged; with roles swapped once more where masks are enumerated."""
+        """The ablations, once for each way to fit and to judge: if `swapped`, also with both halves exchanged."""
         ablated = self.ablated
         other = replace(ablated, fit=ablated.judge, judge=ablated.fit)
         return [ablated, other] if self.swapped else [ablated]
 
     @property
     def sizes(self) -> list[int]:
-        """The numbers of units that go together in drops."""
+        """The numbers of top units that are removed together to measure drops; fewer than the sample has units."""
         return [count for count in DROPPED if count < self.ablated.units]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The relevance of a sample's units by a method under an explanation, for each fold [n]."""
+    """The relevance of a sample's units by a method, for one explanation."""
 
     explanation: str
-    relevance: Sequence[np.ndarray]
-    prompts: int = 0  # that were run again for it
-    screened: bool = False
-    is_whole: bool = True  # the method's own claim: others, of smaller budgets, are held to LDS alone
+    relevance: Sequence[np.ndarray]  # [n] for each of `Sample.folds`
+    prompts: int = 0  # ablated prompts that the method ran
+    screened: bool = False  # True: made by `screened`
+    is_whole: bool = True  # False: a screened claim or one of a smaller budget, which has no drops and no evidence
 
 
 def of_tokens(sample: Sample, explanation: str, relevance: np.ndarray) -> Claim:
-    """The claim of a method whose relevance of units [n] is made of that of tokens."""
+    """The claim of a method whose `relevance` of units [n] comes from its relevance of tokens: equal in all folds."""
     return Claim(explanation, [relevance] * len(sample.folds))
 
 
 def of_ablations(sample: Sample, method: Method) -> Iterator[Claim]:
-    """The claims of a method that is made of ablations; of one with a budget, those of smaller ones come first."""
+    """The claims of a method that is computed from ablations, for each of its explanations.
+
+    A method with a budget makes claims for smaller BUDGETS too, before its own, if masks are not all run.
+    """
     budgets: list[int | None] = [None]
     if BUDGET in method.values and not sample.swapped:
         most = min(method.values[BUDGET], len(sample.ablated.fit))
@@ -77,7 +82,10 @@ def of_ablations(sample: Sample, method: Method) -> Iterator[Claim]:
 
 
 def screened(sample: Sample, claim: Claim) -> Iterator[Claim]:
-    """Leave-one-out of the k units that a claim finds most relevant, the others at 0, for every k."""
+    """A claim for every k from 1 to n: leave-one-out of the k units that `claim` finds most relevant, 0 for the others.
+
+    It costs k + 1 prompts: the whole prompt, and one without each of these units.
+    """
     odds = sample.ablated.answer_odds
     drops = odds[sample.ablated.full] - odds[sample.ablated.without]  # [n]
     for count in range(1, sample.ablated.units + 1):
@@ -87,7 +95,10 @@ def screened(sample: Sample, claim: Claim) -> Iterator[Claim]:
 
 
 def masks_to_run(sample: Sample, claims: Sequence[Claim]) -> np.ndarray:
-    """The masks [R, n] without the units that claims find most relevant, each once, but for those that were run."""
+    """The distinct masks [R, n] that `judged` needs for drops and that were not run yet.
+
+    Each removes the units that a claim finds most relevant, in the numbers of `Sample.sizes`.
+    """
     known = {mask.tobytes() for mask in sample.ablated.kept}
     masks: dict[bytes, np.ndarray] = {}
     for claim in claims:
@@ -100,10 +111,10 @@ def masks_to_run(sample: Sample, claims: Sequence[Claim]) -> np.ndarray:
 
 
 def judged(sample: Sample, claim: Claim, run: Ablated, by_chance: bool = False) -> dict[str, object]:
-    """Columns of the schema of sources: the claim, and the numbers by which it is judged.
+    """The columns of the schema of sources for a claim: its relevance, and the measures by which it is judged.
 
-    `run` are the sample's ablations with all masks of `masks_to_run`. Of relevance at random (`by_chance`) numbers are
-    those that are expected, but for its infidelity, which is that of its draw.
+    `run` are the sample's ablations, those of `masks_to_run` included. With `by_chance`, which is for random relevance,
+    measures are their expected values; only infidelity is that of the relevance drawn.
     """
     columns: dict[str, object] = {
         "explanation": claim.explanation,
@@ -123,7 +134,10 @@ def judged(sample: Sample, claim: Claim, run: Ablated, by_chance: bool = False) 
 
 
 def _of_masks(sample: Sample, claim: Claim, by_chance: bool) -> dict[str, float | None]:
-    """LDS and infidelity against L and F."""
+    """LDS and infidelity of a claim against L and F (see `judging`), as means over folds; None if undefined.
+
+    With `by_chance` LDS is 0, the expected value for random relevance.
+    """
     numbers: dict[str, list[float]] = {}
     for fold, relevance in zip(sample.folds, claim.relevance, strict=True):
         kept = fold.kept[fold.judge]
@@ -137,11 +151,15 @@ def _of_masks(sample: Sample, claim: Claim, by_chance: bool) -> dict[str, float 
 
 
 def _known(value: float) -> float | None:
+    """The value; None if it is not finite."""
     return value if np.isfinite(value) else None
 
 
 def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[str, list[float]]:
-    """Drops of L, F and y without the units of highest relevance, by how many go."""
+    """The drops of L, F and y without the most relevant units: a list for each, in the order of `Sample.sizes`.
+
+    With `by_chance` the units removed are random ones.
+    """
     at = {mask.tobytes(): number for number, mask in enumerate(run.kept)}
     drops = {}
     for name, worth in (("l", run.log_probability), ("f", run.summed_logits), ("y", run.answer_odds)):
@@ -158,7 +176,10 @@ def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[
 
 
 def _of_evidence(evidence: np.ndarray, claim: Claim, by_chance: bool) -> dict[str, float]:
-    """Metrics of evidence, with units in place of tokens."""
+    """The metrics of evidence that are shown for sources, over a sample's units as others are over tokens.
+
+    `evidence` [n] marks units. Values are means over the claim's folds; with `by_chance`, the chance level.
+    """
     metrics = {name: METRICS[name] for name in shown(UNITS)}
     if by_chance:
         units, marked = np.array([len(evidence)]), np.array([evidence.sum()])

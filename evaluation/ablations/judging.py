@@ -1,7 +1,7 @@
 """Measures of how well relevance of units predicts the effect of removing them: LDS, infidelity, drops.
 
-Each is taken against L, the answer's log-probability, and F, its summed logits (see `lrp_core.records.ablated`). Every
-method of a sample is judged by the same masks.
+Each is measured against L, the answer's log-probability, and F, the sum of its logits (see `lrp_core.records.ablated`).
+All methods are judged by the same masks of a sample. The *worth* of a mask is L or F after the prompt that it leaves.
 
 Shapes: J judging masks, n units.
 """
@@ -15,16 +15,17 @@ from scipy.stats import rankdata
 
 from evaluation.scoring.faithfulness.areas import ranks_of
 
-FEWEST = 4  # units that LDS takes
+FEWEST = 4  # units; LDS is not defined for fewer
 NAN = float("nan")
-_DIGITS = 12  # behind the point, of shares of all relevance: sums that differ by less are equal but for rounding
+_DIGITS = 12  # decimals of sums of relevance, as shares of all relevance: smaller differences are rounding errors
 
 
 def lds(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray) -> float:
-    """Linear datamodeling score: Spearman's correlation of the relevance [n] that is kept with the `worth` [J].
+    """Linear datamodeling score: Spearman's correlation, over masks, of the kept relevance and the worth.
 
-    `kept` [J, n] are judging masks. 0 where the relevance that is kept is the same in all; NaN where the worth is but
-    for the rounding of a forward, and of fewer than FEWEST units.
+    The kept relevance of a mask is the sum of `relevance` [n] over the units that it keeps; `kept` [J, n] are the
+    judging masks, `worth` [J] their worths. 0 if the kept relevance is the same for all masks. NaN if the worth is the
+    same for all up to rounding, and for fewer than FEWEST units or two masks.
 
     >>> kept = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], bool)
     >>> lds(np.array([2.0, 1.0, 0.0, 0.0]), kept, np.array([0.5, 0.9, 0.1]))
@@ -42,14 +43,16 @@ def lds(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray) -> float:
 
 
 def _centred(ranks: np.ndarray) -> np.ndarray:
+    """`ranks` [J] minus their mean."""
     return ranks - ranks.mean()
 
 
 def infidelity(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray, full: float) -> float:
-    """Infidelity (Yeh et al. 2019) after scaling: the mean of (b x - d)^2 over that of d^2.
+    """Infidelity (Yeh et al. 2019) after scaling: sum of (b x - d)^2 over masks, divided by the sum of d^2.
 
-    x is the relevance of the units that are gone, d the `full` worth minus that of the mask [J], and b >= 0 makes it
-    least. 1 where x is 0 throughout; NaN where d is.
+    x [J] is the sum of `relevance` [n] over the units that a mask removes, d [J] the worth of the `full` prompt minus
+    the mask's `worth`; `kept` [J, n] are the masks. The factor b >= 0 is the one that makes the error smallest. 1 if x
+    is 0 for all masks; NaN if d is.
 
     >>> kept = ~np.eye(2, dtype=bool)
     >>> infidelity(np.array([2.0, 4.0]), kept, np.array([9.0, 8.0]), 10.0)
@@ -67,9 +70,9 @@ def infidelity(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray, full:
 
 
 def most_relevant(relevance: np.ndarray, count: int, ties: np.ndarray) -> np.ndarray:
-    """The `count` units of the highest relevance [n], as the mask [n] that keeps all others.
+    """The mask [n] that removes the `count` units of largest `relevance` [n] and keeps all others.
 
-    Of equal ones those that come first in the order `ties` [n], a permutation that all methods of a sample share.
+    Units of equal relevance are removed in the order of `ties` [n], a permutation that all methods of a sample share.
     """
     order = sorted(range(len(relevance)), key=lambda unit: (-relevance[unit], ties[unit]))
     kept = np.ones(len(relevance), bool)
@@ -78,6 +81,6 @@ def most_relevant(relevance: np.ndarray, count: int, ties: np.ndarray) -> np.nda
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """The mean of the values that are there; NaN of none."""
+    """The mean of the finite `values`; NaN if there are none."""
     known = [value for value in values if np.isfinite(value)]
     return float(np.mean(known)) if known else NAN

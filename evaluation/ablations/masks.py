@@ -1,7 +1,9 @@
-"""Masks of a sample's units: which stay in a prompt. They depend on the sample and the seed, never on the model.
+"""Masks of a sample's units: which units stay in the prompt. They depend on the sample and the seed, not on the model.
 
-Sets of masks: the full prompt, every leave-one-out, masks to fit methods to, masks to judge methods by, Shapley-kernel
-pairs, and random units that go together. The full and the leave-one-out masks never judge.
+Sets of masks: the full prompt; leave-one-out masks, each without one unit; masks to fit methods to; masks to judge
+methods by; pairs for Shapley values; masks without several random units. The full and leave-one-out masks never judge.
+
+Shapes: n units, M distinct masks, R masks of a set.
 """
 
 from __future__ import annotations
@@ -14,41 +16,41 @@ from math import comb
 
 import numpy as np
 
-ENUMERATED = 256  # of so many masks or fewer all are run, half of them to fit and half to judge
-DROPPED = (1, 3, 5)  # units that go together where methods say which
-_RANDOM_SETS = 32  # of units that go together at random, at most, of each size
+ENUMERATED = 256  # up to so many masks, all are run: half of them to fit, half to judge
+DROPPED = (1, 3, 5)  # numbers of most relevant units that are removed together
+_RANDOM_SETS = 32  # most sets of random units of each of these numbers
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers of masks of a sample with many units."""
+    """The numbers of masks that are drawn for a sample with more than ENUMERATED masks."""
 
     fit: int = 128
     judge: int = 64
-    shapley: int = 0  # sets of Shapley-kernel pairs
+    shapley: int = 0  # for Shapley values, of a sample with any number of units
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The distinct masks of a sample, and which of them make each set."""
+    """The distinct masks of a sample, and the sets of them; sets are indices into `kept`."""
 
-    kept: np.ndarray  # [M, n] bool, what stays
-    full: int
-    without: np.ndarray  # [n]
-    fit: np.ndarray
-    judge: np.ndarray
-    swapped: bool  # all masks are enumerated: methods are also fitted to `judge` and judged by `fit`
-    shapley: np.ndarray  # none, a set of each pair, then their complements; empty where they are not run
-    shapley_weights: np.ndarray  # of the pairs
-    random: Mapping[int, np.ndarray]  # by how many units are gone: indices
+    kept: np.ndarray  # [M, n] bool, True for units that stay
+    full: int  # the mask that keeps all units
+    without: np.ndarray  # [n] the masks without one unit, by unit
+    fit: np.ndarray  # masks to fit methods to
+    judge: np.ndarray  # masks to judge methods by
+    swapped: bool  # True: all masks are run, so that methods are also fitted to `judge` and judged by `fit`
+    shapley: np.ndarray  # the mask that keeps nothing, one of each pair, then their complements; empty if not asked for
+    shapley_weights: np.ndarray  # how often each pair was drawn
+    random: Mapping[int, np.ndarray]  # masks without random units, by the number of removed units
 
 
 def masks_of(sample: str, units: int, seed: int, sizes: Sizes) -> Masks:
-    """The masks of a sample with so many units.
+    """The masks of a sample with so many `units`, drawn from a seed of `seed` and the name of the `sample`.
 
-    With 2^n > ENUMERATED the masks to fit and to judge keep each unit with probability 1/2, independently; those that
-    judge are drawn again while they are among the others. Otherwise every mask but the full and the leave-one-out ones
-    is in one of the two halves.
+    With up to ENUMERATED masks (2^n), every mask but the full and leave-one-out ones is in `fit` or in `judge`, half of
+    them in each. Otherwise each mask of both keeps every unit with probability 1/2; a mask to judge is drawn again if
+    it is in another set.
     """
     entropy = hashlib.sha256(f"ablations:{seed}:{sample}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(entropy[:16]))
@@ -73,29 +75,32 @@ def masks_of(sample: str, units: int, seed: int, sizes: Sizes) -> Masks:
 
 
 class _Gathered:
-    """Masks that are added to a list, each once."""
+    """A growing list of distinct masks of so many `units`."""
 
     def __init__(self, units: int) -> None:
+        """An empty list."""
         self.units = units
         self.place: dict[bytes, int] = {}
 
     def add(self, masks: np.ndarray) -> np.ndarray:
-        """The places in the list of the rows of `masks` [R, n]."""
+        """Adds the rows of `masks` [R, n] that are new, and returns the index of every row in the list [R]."""
         places = [self.place.setdefault(mask.tobytes(), len(self.place)) for mask in np.ascontiguousarray(masks)]
         return np.array(places, int)
 
     def __contains__(self, mask: np.ndarray) -> bool:
+        """True if the mask [n] is in the list."""
         return mask.tobytes() in self.place
 
     @property
     def kept(self) -> np.ndarray:
+        """All masks [M, n] bool, in the order in which they were added."""
         return np.frombuffer(b"".join(self.place), bool).reshape(-1, self.units)
 
 
 def _halves(gathered: _Gathered, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Every mask that is not in the list yet, split at random."""
+    """Adds every mask that is not in the list, and returns their indices as two random halves."""
     codes = np.arange(2**gathered.units)
-    every = (codes[:, None] >> np.arange(gathered.units) & 1).astype(bool)
+    every = (codes[:, None] >> np.arange(gathered.units) & 1).astype(bool)  # the bits of a code are the units kept
     others = every[[mask not in gathered for mask in every]]
     shuffled = others[rng.permutation(len(others))]
     first, second = np.split(shuffled, [len(shuffled) // 2])
@@ -103,7 +108,7 @@ def _halves(gathered: _Gathered, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 def _apart(gathered: _Gathered, count: int, rng: np.random.Generator) -> np.ndarray:
-    """So many masks [R, n] that are not in the list."""
+    """`count` random masks [R, n] that are not in the list; they may repeat."""
     drawn: list[np.ndarray] = []
     while len(drawn) < count:
         mask = rng.random(gathered.units) < 0.5
@@ -113,7 +118,7 @@ def _apart(gathered: _Gathered, count: int, rng: np.random.Generator) -> np.ndar
 
 
 def _some(units: int, gone: int, rng: np.random.Generator) -> np.ndarray:
-    """Masks [R, n] that leave out `gone` of the units: all of them, or _RANDOM_SETS different ones."""
+    """Masks [R, n] that each remove `gone` units: all there are, or _RANDOM_SETS different ones drawn at random."""
     sets: set[tuple[int, ...]] = set()
     if comb(units, gone) <= _RANDOM_SETS:
         sets.update(combinations(range(units), gone))

@@ -1,4 +1,7 @@
-"""Means over samples of the numbers by which the sources of answers are judged, with intervals and tests."""
+"""Means over samples of the measures by which methods' sources of answers are judged, with intervals and tests.
+
+Shapes: N samples, V variants.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ Values = dict[str, float]  # by sample
 
 
 class Variant(NamedTuple):
-    """A method's relevance under one explanation, made of so many ablated prompts."""
+    """A method's relevance for one explanation; its own, a screened one, or that of a smaller budget."""
 
     method: str
     explanation: str
-    screened: int = 0  # units whose leave-one-out takes the place of what the method says of them
-    budget: int = 0  # masks that it is fitted to, where it has fewer than it asks for
+    screened: int = 0  # number of top units whose relevance leave-one-out replaces; 0: not screened
+    budget: int = 0  # masks that the method was fitted to; 0: as many as it asks for
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a sample's sources."""
+    """A measure of how good a method's relevance of a sample's sources is."""
 
     name: str
-    group: str  # what it is taken against
+    group: str  # heading in tables: what the measure is taken against
     label: str
     higher_is_better: bool = True
     scale: float = 1.0
@@ -40,12 +43,13 @@ class Measure:
     bounds: tuple[float, float] | None = None
 
 
-LEAD = "lds_l"  # the measure that stands for all where only one can be shown
+LEAD = "lds_l"  # the measure that is shown where only one can be
 AGAINST = {"l": "against log p", "f": "against logits", "y": "log-odds"}
 EVIDENCE = "evidence"
 
 
 def _of_worths() -> Iterable[Measure]:
+    """The measures against L, F and y: LDS and infidelity, and drops for each number of removed units."""
     for name in ("l", "f"):
         yield Measure(f"lds_{name}", AGAINST[name], "LDS", bounds=(-1.0, 1.0))
         yield Measure(f"infidelity_{name}", AGAINST[name], "infidelity", higher_is_better=False)
@@ -55,39 +59,43 @@ def _of_worths() -> Iterable[Measure]:
         yield Measure(f"drop_y_{gone}", AGAINST["y"], f"drop {gone}")
 
 
-MEASURES = {measure.name: measure for measure in _of_worths()} | {
-    name: Measure(name, EVIDENCE, METRICS[name].label, True, METRICS[name].scale, METRICS[name].unit, (0.0, 1.0))
-    for name in shown(UNITS)
-}
+def _of_evidence() -> Iterable[Measure]:
+    """The metrics of evidence that are shown for units."""
+    for name in shown(UNITS):
+        metric = METRICS[name]
+        yield Measure(name, EVIDENCE, metric.label, True, metric.scale, metric.unit, (0.0, 1.0))
+
+
+MEASURES = {measure.name: measure for measure in (*_of_worths(), *_of_evidence())}
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Every variant's sources of the answers of one model, task and way."""
+    """The measures of all variants for one model, task and way to ablate."""
 
     model: str
     task: str
-    way: str
-    values: Mapping[tuple[Variant, str], Values]  # by variant and measure
-    prompts: Mapping[Variant, float]  # ablated prompts of a sample, in the mean
+    way: str  # how sources are ablated
+    values: Mapping[tuple[Variant, str], Values]  # by variant and name of the measure
+    prompts: Mapping[Variant, float]  # mean number of ablated prompts that a sample takes
     summaries: Mapping[tuple[Variant, str], Summary] = field(default_factory=dict)
-    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # by measure, of the methods' own variants
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # of `variants`, by name of the measure
     samples: int = 0
-    #: LDS against log p of variants, smaller budgets and screened ones among them, over the samples that all have.
+    #: The measure LEAD of variants, those of smaller budgets and screened ones included, on common samples.
     alike: Mapping[Variant, Summary] = field(default_factory=dict)
 
     @property
     def variants(self) -> list[Variant]:
-        """The methods' own variants, in order: neither screened nor of a smaller budget."""
+        """The methods' own variants: neither screened nor of a smaller budget."""
         return [variant for variant in self.prompts if not variant.screened and not variant.budget]
 
     def left_out(self, measure: str) -> int:
-        """Samples without this number, the most that any variant lacks."""
+        """The largest number of samples for which a variant of `variants` lacks the measure."""
         return max((self.summaries[variant, measure].left_out for variant in self.variants), default=0)
 
 
 def key_of(variant: Variant) -> str:
-    """The name of a variant among those that are compared."""
+    """The name of a method's own variant in comparisons."""
     return f"{variant.method}|{variant.explanation}"
 
 
@@ -98,7 +106,10 @@ def judgement_of(
     seed: int,
     clusters: Mapping[str, str],
 ) -> Judgement:
-    """The means of one (model, task, way) from the rows of each method."""
+    """The judgement of a `setting` (model, task, way), from `rows` of the schema of sources by method.
+
+    `clusters` maps samples that share a cluster to its name.
+    """
     values: dict[tuple[Variant, str], Values] = {}
     prompts: dict[Variant, list[float]] = {}
     samples: set[str] = set()
@@ -118,10 +129,12 @@ def judgement_of(
 
 
 def _is_whole(row: Row) -> bool:
+    """True for the row of a method's own claim: only these have drops."""
     return bool(row["drop_l"])
 
 
 def _variant(method: str, row: Row, whole: Mapping[tuple[str, str], int]) -> Variant:
+    """The variant of a method's row."""
     if row["screened"]:
         return Variant(method, row["explanation"], screened=row["ablated"] - 1)
     budget = 0 if _is_whole(row) else row["ablated"]
@@ -129,7 +142,7 @@ def _variant(method: str, row: Row, whole: Mapping[tuple[str, str], int]) -> Var
 
 
 def _numbers(row: Row) -> Iterable[tuple[str, float]]:
-    """(measure, value) of what a row has a number for."""
+    """(name, value) of every measure that the row has a value of; drops are lists in the order of DROPPED."""
     for name in MEASURES:
         stem, _, count = name.rpartition("_")
         if stem.startswith("drop_"):
@@ -144,6 +157,7 @@ def _numbers(row: Row) -> Iterable[tuple[str, float]]:
 def _summarised(
     judgement: Judgement, samples: list[str], resamples: int, seed: int, clusters: Mapping[str, str]
 ) -> Judgement:
+    """`judgement` with means, intervals and comparisons over `samples`."""
     of = cluster_numbers(clusters, samples)
     columns = {
         key: np.array([by_sample.get(sample, np.nan) for sample in samples])
@@ -171,7 +185,10 @@ def _alike(
     seed: int,
     clusters: np.ndarray | None,
 ) -> dict[Variant, Summary]:
-    """LDS of variants over the samples that all but screened ones have; of those the ones that have all of these."""
+    """The mean of LEAD, on common samples, of each variant that has it for all of these.
+
+    Common samples are those for which every variant that is not screened has a value; `columns` [N] are the values.
+    """
     measure = MEASURES[LEAD]
     by_variant = {variant: columns[variant, measure.name] for variant in judgement.prompts}
     known = [np.isfinite(values) for variant, values in by_variant.items() if not variant.screened]

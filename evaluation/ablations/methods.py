@@ -1,4 +1,4 @@
-"""The methods that are made of ablations of whole sources; their functions are imported when they are called."""
+"""The records of methods that are computed from ablations of sources; their functions are imported when called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lrp_core.records.explained import NO_CHOICE
 from lrp_core.records.option import Option
 from lrp_core.records.registry import Registry
 
-BUDGETS = (32, 64, 128)  # of ablations, each the beginning of the next
+BUDGETS = (32, 64, 128)  # numbers of ablations to fit to; a larger budget includes the ablations of a smaller one
 
 METHODS: Registry[Method] = Registry(
     "method",

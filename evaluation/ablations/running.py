@@ -1,4 +1,7 @@
-"""Running a model on a sample's ablated prompts."""
+"""Runs a model on a sample's ablated prompts.
+
+Shapes: M masks, n units of the sample.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,11 @@ def answers_of_masks(
     way: str,
     token_budget: int,
 ) -> AnswerNumbers:
-    """The numbers of a sample's answer after its prompt without the units that masks `kept` [M, n] leave out.
+    """The numbers of a sample's answer after its ablated prompts, one prompt for each of the masks `kept` [M, n].
 
-    `row` is a view of an answer. Raises what `answers_after` and `answers_without` raise, and UnusableRows, of row 0,
-    for a prompt of which nothing is left.
+    `row` is the view of the answer. With the way REMOVE, prompts are written and tokenised again without the units that
+    a mask removes; other ways replace the units' tokens in place. Raises what `answers_after` and `answers_without`
+    raise, and UnusableRows for row 0 if nothing of a prompt is left.
     """
     answer = row["answer_ids"]
     if way == REMOVE:
@@ -46,7 +50,10 @@ def answers_of_masks(
 def removed(
     row: Mapping[str, Any], kept: np.ndarray, tokenizer: PreTrainedTokenizerBase, open_ended: bool
 ) -> list[Sequence[int]]:
-    """Token ids of a sample's prompt, written again without the units that each mask [M, n] leaves out."""
+    """The token ids of a sample's prompt, written again for each of the masks `kept` [M, n] with the units it keeps.
+
+    `open_ended`: without special tokens at the end (see `prompts.encoded`).
+    """
     whole = Prompt.of(row["prompt"], {"turns": None if row["turns"] is None else json.loads(row["turns"])})
     texts = [written(whole.without(row["unit_spans"], mask), tokenizer) for mask in kept]
     return [encoding.ids for encoding in encoded(texts, tokenizer, open_ended)]

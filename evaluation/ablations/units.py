@@ -1,4 +1,7 @@
-"""Relevance of units: a Lasso fitted to ablations, and sums of the relevance of tokens."""
+"""Relevance of units: from a Lasso fitted to ablations, or from the relevance of their tokens.
+
+Shapes: n units, T tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from lrp_core.records.types import UserError
 
 ALPHA, TOLERANCE, _ITERATIONS = 0.01, 1e-10, 1_000_000  # of ContextCite's Lasso
 
-#: How the relevance of a unit is made of that of its tokens.
+#: The functions that make the relevance of a unit from that of its tokens, by name.
 POOLS: Mapping[str, Callable[[np.ndarray], float]] = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
 def of_units(tokens: np.ndarray, units: np.ndarray, count: int, pool: str = "sum") -> np.ndarray:
-    """The relevance of units [n] from that of tokens [T], whose units [T] are numbers, negative of none.
+    """The relevance [n] of `count` units from that of `tokens` [T]; `units` [T] are their units, negative for none.
 
     >>> of_units(np.array([1.0, 2.0, 4.0]), np.array([0, 0, -1]), 1).tolist()
     [3.0]
@@ -25,10 +28,11 @@ def of_units(tokens: np.ndarray, units: np.ndarray, count: int, pool: str = "sum
 
 
 def contextcite(ablated: Ablated, *, budget: int) -> UnitRelevance:
-    """Weights of the Lasso of y on the masks that methods are fitted to, the first `budget` (Cohen-Wang et al. 2024).
+    """The weights of a Lasso that predicts the answer's log-odds from which units stay (Cohen-Wang et al. 2024).
 
-    It is fitted to y divided by the answer's tokens on standardised masks, and its weights are scaled back. Raises
-    UserError where scikit-learn is not installed, and for ablations without masks to fit to.
+    It is fitted to the first `budget` masks of `ablated.fit`: to the log-odds divided by the answer's number of tokens,
+    on standardised masks; the weights are scaled back. Raises UserError if scikit-learn is not installed, and for
+    ablations without masks to fit to.
     """
     try:
         from sklearn.linear_model import Lasso

@@ -1,4 +1,4 @@
-"""The benchmark's audit: rows that came in, rows that were left out and why, and figures of the evidence."""
+"""The benchmark's audit: counts of rows read and rejected, with reasons, and the share of evidence in the tokens."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ VIEW_COLUMNS = ["sample_id", "length", "evidence_mask", "special_mask", "scope_m
 
 
 def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
-    """Figures of generic samples (columns GENERIC_COLUMNS), shard by shard.
+    """Figures of generic samples, from their shards, `tables` of GENERIC_COLUMNS.
 
-    `agreement` is the share of samples, in percent, whose evidence agrees in number with the target; null without any.
+    `annotators` counts samples by annotator, `attractors` by the number of attractors. `agrees` counts annotated
+    samples by whether evidence and target agree in number ("yes", "no", "unknown"); `agreement` is the percentage of
+    "yes", None without annotated samples.
     """
     notes = [json.loads(text) for table in tables for text in table["meta"].to_pylist()]
     annotated = [meta for meta in notes if "annotator" in meta]
+    annotators = Counter(meta["annotator"] for meta in annotated)
     agrees = Counter(_AGREES[meta["agrees"]] for meta in annotated)
     attractors = Counter(str(meta["attractors"]) for meta in notes if "attractors" in meta)
     return {
-        "annotators": dict(Counter(meta["annotator"] for meta in annotated)),
+        "annotators": dict(annotators),
         "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
         "agrees": dict(agrees),
         "attractors": dict(sorted(attractors.items())),
@@ -37,11 +40,11 @@ def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
 
 def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
-    """Figures of views (columns VIEW_COLUMNS), shard by shard.
+    """Figures of views, from their shards, `tables` of VIEW_COLUMNS: their number, lengths and shares of evidence.
 
-    `evidence_share` is the mean share of evidence among the tokens that metrics look at by default (the scope where
-    there is one, else those that are not special), `evidence_share_full` among all that are not special; in percent.
-    Both are null for a task without evidence.
+    `evidence_share` is the mean percentage of evidence among the tokens that metrics use by default: the scope, or
+    without one all tokens that are not special. `evidence_share_full` is the percentage among all tokens that are not
+    special. Both are None for a task without evidence.
     """
     lengths = np.zeros(0, dtype=np.int64)
     chosen, full = np.zeros(0), np.zeros(0)  # shares of evidence by sample
@@ -65,16 +68,20 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
 
 def _figure(function: Callable[[np.ndarray], Any], values: np.ndarray) -> Any:
-    """A number of the values; None where there are none."""
+    """`function(values)` as a Python number; None without values."""
     return function(values).item() if len(values) else None
 
 
 def _mean_percent(shares: np.ndarray) -> Any:
+    """The mean of shares, in percent."""
     return 100 * shares.mean()
 
 
 def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
-    """Sample ids (of columns GENERIC_COLUMNS) by the value that `meta` has under `name`."""
+    """Sample ids by the value that their `meta` has under `name`; samples without it are left out.
+
+    `tables` have GENERIC_COLUMNS.
+    """
     samples: dict[str, list[str]] = {}
     rows = (row for table in tables for row in table.select(GENERIC_COLUMNS).to_pylist())
     for row in rows:
@@ -86,10 +93,10 @@ def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
 def of_parts(
     tables: Iterable[pa.Table], parts: Mapping[str, list[str]], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Figures of views by part of a task.
+    """The figures of `of_views` by part of a task.
 
-    `rows_in` counts the part's rows in the source (null where the manifest does not tell), of which `samples` have
-    evidence and were to be seen.
+    `parts` are the sample ids of each part, `rows` the number of its rows in the source, which is `rows_in` (None if
+    unknown); `samples` counts the part's ids.
     """
     shards = list(tables) if parts else []
     figures = {}
@@ -102,7 +109,7 @@ def of_parts(
 
 
 def _counts(table: pa.Table, mask: str) -> np.ndarray:
-    """True entries of every row of a list<bool> column [N]."""
+    """The number of True entries in each row of the column `mask` of lists, [N]."""
     return np.array([sum(row) for row in table[mask].to_pylist()], dtype=np.int64)
 
 
@@ -153,14 +160,14 @@ def table(audit: Audit) -> list[str]:
 
 
 def _each(audit: Audit) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """(task, tokenizer, figures) of an audit."""
+    """Every (task, tokenizer, figures) of an audit."""
     for task, tokenizers in audit.items():
         for tokenizer, figures in tokenizers.items():
             yield task, tokenizer, figures
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """`rows`, the first of them headings, as Markdown."""
+    """The lines of a Markdown table with aligned columns; the first of `rows` are the headings."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [rows[0], tuple("-" * width for width in widths), *rows[1:]]
     return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in lines]
@@ -172,20 +179,26 @@ def reasons(audit: Audit) -> list[str]:
 
 
 def rejected(rejects: Mapping[str, int]) -> str:
-    """Counts by reason in words, the most frequent first."""
+    """The counts of rejects by reason as text, the most frequent reason first.
+
+    >>> rejected({"too long": 1, "empty text": 2})
+    '3 rejected (2 empty text, 1 too long)'
+    """
     counts = Counter(rejects)
     listed = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
     return f"{counts.total()} rejected" + (f" ({listed})" if listed else "")
 
 
 def _number(value: float | None) -> str:
+    """The number with one decimal; "" for None."""
     return "" if value is None else f"{value:.1f}"
 
 
 def judged(row: Row, colours: bool) -> Text:
-    """A generic sample as a person judges it: evidence on green, the target in its slot, the foil and notes behind.
+    """A generic sample as text for a person to check: evidence on green, the target in its slot, then the foil.
 
-    Without `colours` evidence stands in [brackets], the target between *stars*.
+    Without `colours` evidence stands in [brackets], the target between *stars*. A note follows where evidence and
+    target differ in number.
     """
     text, marks = row["text"], [(*span, "black on green", "[]") for span in row["evidence"]]
     if row["slot"] is not None:

@@ -1,4 +1,4 @@
-"""Views of texts that a model is to go on with: their first tokens, and the one that it predicts next."""
+"""Views of texts without a slot: the model reads their first tokens and predicts the next one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lrp_core.records.kinds import Kind
 def begin(
     row: Row, tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int, beginning: Beginning | None
 ) -> Row:
-    """The view of a generic row without a slot.
+    """The view of a generic row without a slot, read as `beginning` says.
 
-    A causal model reads the first tokens of the text, a masked one has a mask token behind them; what the template adds
-    comes on top. A text that is shorter is read but for its last token, so that one always follows.
-    Raises Malformed for a text of a single token, and where no beginning is asked for.
+    A causal model reads the first tokens of the text; a masked one reads a mask token after them. Special tokens that
+    the template adds come on top. Of a text that is too short, all tokens but the last are read, so that a token always
+    follows. Raises Malformed for a text of fewer than two tokens, and if `beginning` is None.
     """
     if beginning is None:
-        raise Malformed("no slot", "the task does not say how much of a text is read")
+        raise Malformed("no slot", "the task's record has no `beginning`, which says how many tokens are read")
     [encoding] = encode(tokenizer, [row["text"]])
     ordinary = (~encoding.special).nonzero()[0]
     if not len(ordinary):

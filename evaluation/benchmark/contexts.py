@@ -1,4 +1,7 @@
-"""Contexts: the texts of a corpus as a tokenizer cuts them, each as a model of that tokenizer is used to read."""
+"""Contexts: the texts of a corpus as tokens, cut into passages of at most so many tokens.
+
+Each has the special tokens that its tokenizer's template adds, as models are used to read them.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,28 @@ from evaluation.benchmark.corpus import Entry
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LENGTH = 64  # tokens of a context, where nobody says
+LENGTH = 64  # tokens of a context by default
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A context: a text, or so many tokens of it."""
+    """A context: a passage of a text of the corpus."""
 
     ids: list[int]
     text: str
     entry: Entry
-    start: int  # in characters of the text of the entry
+    start: int  # where the passage begins in the entry's text, in characters
 
     def row(self, number: int) -> dict[str, Any]:
+        """The row of the schema of contexts; `number` is the number of the context."""
         columns = {"context": number, "input_ids": self.ids, "text": self.text, "start": self.start}
         return {**columns, "number": self.entry.number, "place": self.entry.where}
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], length: int) -> Iterator[Piece]:
-    """The contexts of texts, with at most `length` tokens each, including those of the tokenizer's template.
+    """The contexts of `entries` in order, of at most `length` tokens each, special tokens included.
 
-    A text without tokens has none.
+    A text without ordinary tokens has no context.
     """
     encoded = tokenizer(
         [entry.text for entry in entries],
@@ -50,7 +54,10 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], leng
 
 
 def batches(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Contexts of like lengths together, the longest first, in batches of at most so many tokens with padding."""
+    """Batches of contexts, as their indices in `lengths`, the longest first.
+
+    A batch has at most `token_budget` tokens, padding included, but at least one context.
+    """
     order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
     start = 0
     while start < len(order):

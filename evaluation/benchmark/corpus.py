@@ -1,6 +1,6 @@
-"""A corpus: texts without targets, in which it is looked for what neurons answer to (AttnLRP 4.3).
+"""A corpus: texts without targets, searched for the passages that activate neurons most (AttnLRP 4.3).
 
-Any source whose record says which texts it holds is one. Memory stays flat: texts are read one after the other.
+Any source whose record has `texts` can be a corpus. Texts are read one after another, so that few are in memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lrp_core.records.types import UserError
 class Corpus:
     """The origin of a corpus's texts."""
 
-    source: str  # its name
+    source: str  # name of the source
     path: str | None = None
     hub: str | None = None
-    subset: str | None = None  # of the data set on the hub; None: the source's own
-    split: str | None = None  # likewise
+    subset: str | None = None  # configuration of the data set on the hub; None: that of the source's record
+    split: str | None = None  # split of the data set on the hub; None: those of the source's record
     revision: str | None = None
     sha256: str | None = None
     column: str = "text"
-    limit: int | None = None  # of texts, the first
-    seed: int = 0  # of what is generated
+    limit: int | None = None  # the number of texts, from the first; None: all
+    seed: int = 0  # of generated texts
 
 
 class Entry(NamedTuple):
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusSurvey:
-    """A first pass over a corpus."""
+    """The findings of the first pass over a corpus."""
 
     texts: int
     characters: int
@@ -56,28 +56,38 @@ class CorpusSurvey:
 
 
 def source_for(corpus: Corpus) -> AnySource:
-    """The record of its source, on the hub the part that the corpus names.
+    """The record of the corpus's source, with its subset and split on the hub.
 
-    Raises UserError for a source that is none of texts, and for one that says no path.
+    Raises UserError for a source whose texts cannot be a corpus, and if there is no path where the source needs one.
     """
     source = SOURCES[corpus.source]
     if isinstance(source, Generated):
         if source.corpus is None:
-            raise UserError(f"the {source.name} source has no corpus")
+            raise UserError(f"the {source.name} source has no corpus: take one of {_known()}")
         return source
     if source.texts is None:
-        raise UserError(f"the {source.name} source holds no texts of which a corpus could be made")
+        raise UserError(f"the {source.name} source holds no texts for a corpus: take one of {_known()}")
     if corpus.path is None and corpus.hub is None and source.hub is None and source.file_url is None:
-        raise UserError(f"the {source.name} source has no place of its own: give a path, or a data set on the hub")
+        raise UserError(f"the {source.name} source is published nowhere: give a `path`, or a data set on the `hub`")
     if corpus.subset is not None:
         source = replace(source, hub_config=corpus.subset)
     return source if corpus.split is None else replace(source, hub_splits=(corpus.split,))
 
 
-def stamps(corpus: Corpus) -> list[list[str | int]]:
-    """[path, bytes, time of change in ns] of each of its files; empty where they are not files of this machine.
+def _known() -> str:
+    """The names of the sources that can be a corpus."""
+    names = []
+    for name, source in SOURCES.items():
+        texts = source.corpus if isinstance(source, Generated) else source.texts
+        if texts is not None:
+            names.append(name)
+    return ", ".join(sorted(names))
 
-    Raises UserError where there is none.
+
+def stamps(corpus: Corpus) -> list[list[str | int]]:
+    """[path, size in bytes, time of change in ns] of each file of the corpus; empty unless they are local files.
+
+    Raises UserError if there is no such file.
     """
     source = source_for(corpus)
     if isinstance(source, Generated) or corpus.path is None or scheme_of(corpus.path):
@@ -87,7 +97,10 @@ def stamps(corpus: Corpus) -> list[list[str | int]]:
 
 
 def entries(corpus: Corpus) -> Iterator[Entry | Malformed]:
-    """The texts of the corpus, and in between why an entry holds none. Raises UserError where it cannot be had."""
+    """The texts of the corpus in order; in place of an entry without a usable text, the Malformed that says why.
+
+    Raises UserError if the corpus cannot be read.
+    """
     number = 0
     for where, text in _texts(corpus):
         if corpus.limit is not None and number == corpus.limit:
@@ -100,11 +113,12 @@ def entries(corpus: Corpus) -> Iterator[Entry | Malformed]:
 
 
 def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:
+    """(place, text or Malformed) of every text of the corpus's records, before any check."""
     source = source_for(corpus)
     if isinstance(source, Generated):
         assert source.corpus is not None
         if corpus.limit is None:
-            raise UserError(f"the {source.name} source makes as many texts as are asked for: give a limit")
+            raise UserError(f"the {source.name} source generates texts without end: set `limit` to the number of texts")
         for number, row in enumerate(source.generate(source.corpus, corpus.limit, corpus.seed)):
             yield f"{source.name}:{number + 1}", row["text"]
         return
@@ -115,6 +129,7 @@ def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:
 
 
 def _texts_of(source: Source, record: object, column: str) -> Iterator[str | Malformed]:
+    """The texts of a record, or Malformed where it has none; errors are yielded, not raised."""
     assert source.texts is not None
     if isinstance(record, Malformed):
         yield record
@@ -126,7 +141,7 @@ def _texts_of(source: Source, record: object, column: str) -> Iterator[str | Mal
 
 
 def _checked(text: str | Malformed) -> str:
-    """The text without white space around it. Raises Malformed where it is none."""
+    """The text without white space around it. Raises Malformed for an error in its place, binary or blank text."""
     if isinstance(text, Malformed):
         raise text
     if "\0" in text:
@@ -141,11 +156,12 @@ def _checked(text: str | Malformed) -> str:
 
 
 def units(corpus: Corpus, characters: int) -> Iterator[list[Entry]]:
-    """The texts of the corpus in order, as many together as make so many `characters`, at least one."""
+    """The texts of the corpus in units of work: lists of at most so many `characters`, but at least one text."""
     return _packed((entry for entry in entries(corpus) if isinstance(entry, Entry)), characters)
 
 
 def _packed(texts: Iterable[Entry], characters: int) -> Iterator[list[Entry]]:
+    """Consecutive texts in lists of at most so many `characters`; a longer text is alone in its list."""
     pending: list[Entry] = []
     size = 0
     for entry in texts:
@@ -159,10 +175,14 @@ def _packed(texts: Iterable[Entry], characters: int) -> Iterator[list[Entry]]:
 
 
 def survey(corpus: Corpus, characters: int) -> CorpusSurvey:
-    """Reads it once, keeping nothing but counts. Raises UserError where it cannot be had or holds no text."""
+    """Reads the corpus once, and keeps nothing but counts and a hash; units have at most so many `characters`.
+
+    Raises UserError if the corpus cannot be read or holds no text.
+    """
     unusable, first = 0, None
 
     def usable() -> Iterator[Entry]:
+        """The texts; counts the other entries, and keeps the reason of the first."""
         nonlocal unusable, first
         for entry in entries(corpus):
             if isinstance(entry, Entry):
@@ -180,6 +200,6 @@ def survey(corpus: Corpus, characters: int) -> CorpusSurvey:
             data = entry.text.encode()
             digest.update(len(data).to_bytes(8, "big") + data)
     if not texts:
-        none = f": {unusable} places hold none, the first is {first}" if unusable else ""
+        none = f": {unusable} entries are unusable, the first at {first}" if unusable else ""
         raise UserError(f"the corpus {corpus.path or corpus.hub or corpus.source} holds no text{none}")
     return CorpusSurvey(texts, length, count, unusable, first, digest.hexdigest())

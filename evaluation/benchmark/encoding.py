@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-_CONTEXT = 8  # tokens before others that may change how these are spelt
+_CONTEXT = 8  # tokens before a token that may change its text, such as by a space
 _PART_OF_CHARACTER = "\ufffd"  # what decoding gives for the first bytes of a character
 _BYTES = 4  # of a character, at most
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """An encoded text. *Special* is what the tokenizer's template added; those tokens cover no characters."""
+    """The tokens of a text. *Special* ones are those that the tokenizer's template added; they cover no characters."""
 
     ids: list[int]  # [T]
     offsets: np.ndarray  # [T, 2], [start, end) in characters
@@ -24,27 +24,28 @@ class Encoding:
     types: list[int] | None = None  # [T] of a pair: the token types, where the tokenizer has them
 
     def __len__(self) -> int:
+        """The number of tokens T."""
         return len(self.ids)
 
     def open_ended(self) -> Encoding:
-        """Without what the template adds behind the last ordinary token, for models that continue a text."""
+        """The encoding without special tokens after the last ordinary one, for models that continue a text."""
         ordinary = (~self.special).nonzero()[0]
         return self._only(np.arange(ordinary[-1] + 1 if len(ordinary) else 0))
 
     def without_second_opening(self) -> Encoding:
-        """Without the token that both the template and the text begin with, where they do: it is read once."""
+        """The encoding with its opening token once, where both the template and the text begin with it."""
         if len(self) < 2 or not self.special[0] or self.special[1] or self.ids[0] != self.ids[1]:
             return self
         return self._only(np.delete(np.arange(len(self)), 1))
 
     def _only(self, kept: np.ndarray) -> Encoding:
-        """The tokens at these indices."""
+        """The encoding of the tokens at the indices `kept` alone."""
         sequence = None if self.sequence is None else self.sequence[kept]
         types = None if self.types is None else [self.types[index] for index in kept]
         return Encoding([self.ids[index] for index in kept], self.offsets[kept], self.special[kept], sequence, types)
 
     def covers(self, spans: Iterable[Sequence[int]], first: bool = False) -> np.ndarray:
-        """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool.
+        """The ordinary tokens that share a character with one of the spans, [T] bool; with `first` the first of each.
 
         Spans are of the first text of a pair.
         """
@@ -58,7 +59,7 @@ class Encoding:
         return covered
 
     def mask(self, spans: Iterable[Sequence[int]] | None, first: bool = False) -> list[bool] | None:
-        """The same as a list; None without spans."""
+        """The result of `covers` as a list; None if `spans` is None."""
         return None if spans is None else self.covers(spans, first).tolist()
 
 
@@ -69,10 +70,10 @@ def encode(
     seconds: list[str] | None = None,
     max_length: int | None = None,
 ) -> list[Encoding]:
-    """Encodes a batch, with or without the tokenizer's template; with `seconds`, pairs of texts.
+    """The encodings of `texts`, or of pairs with `seconds`; `template` adds the tokenizer's special tokens.
 
-    At full length, or cut to `max_length` tokens: the longer text of a pair loses tokens at its end. A text that begins
-    with the token that the template puts first gets no second one.
+    A text of more than `max_length` tokens loses tokens at its end, of a pair the longer text; None cuts nothing. A
+    text that begins with the token that the template puts first has this token once.
     """
     if not texts:
         return []
@@ -102,7 +103,7 @@ def encode(
 
 
 def with_specials(encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Encoding:
-    """The encoding of a text that holds special tokens itself, as chat templates write them: they are special."""
+    """`encoding` with special tokens marked that stand in the text itself, as chat templates write them."""
     special = np.isin(encoding.ids, tokenizer.all_special_ids)
     return replace(encoding, special=special)
 
@@ -110,9 +111,10 @@ def with_specials(encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Enc
 def encoding_of_ids(
     ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, after: Sequence[int] = ()
 ) -> tuple[Encoding, str]:
-    """Tokens by their ids, and the text that they spell behind the tokens `after`; nothing is tokenised.
+    """(the encoding of tokens by their `ids`, the text that they spell after the tokens `after`); nothing is tokenised.
 
-    A character that several tokens spell together belongs to each of them.
+    Each token's text is what decoding gains by it. A character that several tokens spell together, byte by byte,
+    belongs to each of them.
     """
     context = list(after[-_CONTEXT:])
     known, begin, end = [*context, *ids], 0, len(context)
@@ -131,11 +133,12 @@ def encoding_of_ids(
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of tokens, special tokens included, with spaces as they are."""
     return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The token that a text may begin with although it is special: what the template puts first, else BOS; else ""."""
+    """The special token with which a text may begin: the one that the template puts first, else BOS, else ""."""
     [encoding] = encode(tokenizer, ["a"])
     if not encoding.special[:1].any():
         return str(tokenizer.bos_token or "")
@@ -143,6 +146,6 @@ def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def has_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """True where words can be spelled with a space before them: not where a space is an unknown character."""
+    """True if the tokenizer can write a space before a word; False where a space is an unknown character."""
     [encoding] = encode(tokenizer, [" "], template=False)
     return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in encoding.ids

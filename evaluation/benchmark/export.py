@@ -1,4 +1,4 @@
-"""The generic benchmark as a folder for `datasets`: a Parquet file a shard, and a dataset card that tells its story."""
+"""The generic benchmark as a folder that `datasets` loads: a Parquet file for each shard, and a dataset card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def export(
     to: Path,
     tasks: Mapping[str, Task] = TASKS,
 ) -> list[Path]:
-    """Write `to`/<task>/*.parquet and `to`/README.md, and return them. All arguments are by task.
+    """Write `to`/<task>/*.parquet and the card `to`/README.md, and return the files written.
+
+    `shards`, `records` (what the manifests say) and `audit` are by task.
 
     Raises UserError when the folder is not empty or cannot be written.
     """

@@ -1,6 +1,6 @@
-"""Placeholders: rows in place of samples that were forgotten, which keep the numbers of the others and no content.
+"""Placeholders: rows without content in place of forgotten samples, so that the other samples keep their row numbers.
 
-Nothing is computed of a placeholder, and nobody is shown one.
+Nothing is computed for a placeholder, and no page or table shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evaluation.benchmark.samples import Row
 
 FORGOTTEN = "forgotten"  # the reason why a placeholder has no results
 _NAME = re.compile(rf"{FORGOTTEN}-[0-9a-f]{{16}}")
-#: Columns of views whose numbers tell how long a sample was and how it was cut, but nothing of its content.
+#: Columns of views that tell how long a sample was and how it was cut, but nothing of its content.
 _OF_SHAPE = frozenset(
     {"position", "special_mask", "scope_mask", "evidence_mask", "length", "token_type_ids", "cut"}
     | {"units", "unit_spans", "unit_evidence", "answer_spans", "answer_parts"}
@@ -25,7 +25,7 @@ _TOKEN = frozenset({"target_id", "foil_id"})
 
 
 def name_of(hashed: str) -> str:
-    """The id of the placeholder of a sample whose id has this hash, in hex."""
+    """The id of the placeholder of a sample; `hashed` is the hash of the sample's id, in hex."""
     return f"{FORGOTTEN}-{hashed[:16]}"
 
 
@@ -55,7 +55,11 @@ def blanked(view: Mapping[str, Any], name: str) -> Row:
 def replaced(
     table: pa.Table, placeholder_of: Callable[[str], str | None], blank: Callable[[Row, str], Row]
 ) -> pa.Table:
-    """The table with `blank(row, name)` in place of each row whose `sample_id` has a placeholder of that name."""
+    """The table with placeholders in place of forgotten samples.
+
+    `placeholder_of(sample_id)` is the name of a sample's placeholder, None for a sample that stays; `blank(row, name)`
+    is the row of the placeholder.
+    """
     names = [placeholder_of(sample) for sample in table["sample_id"].to_pylist()]
     pieces, start = [], 0
     for at, name in enumerate(names):
@@ -68,6 +72,6 @@ def replaced(
 
 
 def without_placeholders(table: pa.Table) -> pa.Table:
-    """The rows of samples; the table has a column `sample_id`."""
+    """The rows of `table` that are no placeholders; it has a column `sample_id`."""
     kept = [not is_placeholder(sample) for sample in table["sample_id"].to_pylist()]
     return table if all(kept) else table.filter(pa.array(kept, pa.bool_()))

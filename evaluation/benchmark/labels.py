@@ -1,4 +1,4 @@
-"""Labels by their names: equality of names, and numbers that tell apart outputs with the same name."""
+"""Names of labels: which names are equal, and how outputs with the same name are told apart by their numbers."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from collections.abc import Sequence
 
 
 def plain(label: str) -> str:
-    """A label as names are compared: NOT-ENTAILMENT is not_entailment."""
+    """A label in the form in which names are compared: NOT-ENTAILMENT becomes not_entailment."""
     return label.strip().casefold().replace("-", "_").replace(" ", "_")
 
 
 def distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Labels in their order, with its number behind each that several have: `crane (134)` is the bird of ImageNet."""
+    """Labels in their order; a name that several outputs have is followed by the output's number.
+
+    >>> distinct(["crane", "wren", "crane"])
+    ('crane (0)', 'wren', 'crane (2)')
+    """
     count = Counter(map(plain, labels))
     return tuple(_numbered(name, at) if count[plain(name)] > 1 else name for at, name in enumerate(labels))
 
 
 def sharing(name: str, labels: Sequence[str]) -> list[str]:
-    """The labels of `distinct` that were called `name` before."""
+    """Those of `labels` that `distinct` made of the name `name` by adding the number of the output."""
     return [label for at, label in enumerate(labels) if plain(label) == plain(_numbered(name, at))]
 
 
 def _numbered(name: str, at: int) -> str:
+    """The name followed by the number of its output."""
     return f"{name} ({at})"
 
 
 def index_of(name: str, labels: Sequence[str], numbers: bool = True) -> int | None:
-    """The output of a classifier with these labels that means `name`, whatever its case; None where no output does.
+    """The index of the output whose label is `name`, whatever its case; None if there is none.
 
-    With `numbers`, `2` and `LABEL_2` mean the output of that number, unless labels are numbers themselves and count
-    otherwise, as stars from 1 to 5 do.
+    With `numbers`, `2` and `LABEL_2` mean output 2, unless the labels are themselves numbers other than their indices,
+    such as stars from 1 to 5.
     """
     known = list(map(plain, labels))
     if plain(name) in known:
@@ -42,6 +47,6 @@ def index_of(name: str, labels: Sequence[str], numbers: bool = True) -> int | No
 
 
 def _number(label: str) -> int | None:
-    """The number that a plain label is, as `2` or `label_2`."""
+    """The number in a plain label such as `2` or `label_2`; None for other labels."""
     matched = re.fullmatch(r"(?:label_)?(\d+)", label)
     return None if matched is None else int(matched.group(1))

@@ -1,4 +1,7 @@
-"""Grammatical number of a subject's head and of a verb form: a check on the annotation, recorded and never a filter."""
+"""Grammatical number of a subject's head and of a verb form.
+
+Whether they agree is recorded, as a check of the annotation; no sample is left out for it.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +37,29 @@ _TAGS: dict[str, Number] = {
 
 
 def of_verb(form: str, other: str) -> Number:
-    """The number of a present-tense form, from the form of the other number: the longer one ends in s."""
+    """The number of the present-tense `form` of a verb; `other` is the form of the other number.
+
+    The singular ends in s, so that it is the longer one; forms of be, have and do are listed.
+    """
     if form.lower() in _SINGULAR_VERBS:
         return "singular"
     return "singular" if len(form) > len(other) and form.lower() not in _PLURAL_VERBS else "plural"
 
 
 def of_determiner(word: str) -> Number:
+    """The number of a determiner such as `this` or `those`."""
     return "plural" if word.lower() in _PLURAL else "singular"
 
 
 def of_reflexive(word: str) -> Number:
+    """The number of a reflexive pronoun such as `herself` or `themselves`."""
     return "plural" if word.lower().endswith("selves") else "singular"
 
 
 def of_head(head: Token) -> Number | None:
     """The number that a verb takes after a subject with this head; None if the parse does not determine it.
 
-    "I" and "you" count as plural, as they take that form. Conjuncts under "and" make a plural, under "or" either.
+    "I" and "you" count as plural, whose verb form they take. Heads joined by "and" are plural; by "or" they are None.
     """
     if any(child.dep_ == "conj" for child in head.children):
         joined = any(word.lower_ == "and" for word in head.subtree if word.dep_ == "cc")

@@ -1,8 +1,8 @@
-"""Images as samples, and as input of a model: decoded by Pillow, prepared by the checkpoint's settings.
+"""Images as samples and as a model's input: decoded by Pillow, prepared as the checkpoint's settings say.
 
-transformers' image processors need torchvision or are chosen among several classes; the few steps that vision
-transformers take are written here, and give what transformers' processors on Pillow give. Legend of shapes: h, w of an
-image as it comes, H, W of what the model reads, C channels, T = 1 + patches.
+transformers' image processors need torchvision, or must be chosen among several classes. The few steps that vision
+transformers need are therefore written here; they give what transformers' processors on Pillow give. Shapes: h, w of an
+image as it is stored, H, W of what the model reads, C channels, T = 1 + patches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view
 from lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are decoded: bytes of any other kind are refused unread
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # other formats are refused before they are decoded
 _CHANNELS = {"L": 1, "RGB": 3}
 Region = Sequence[int]  # [top, left, bottom, right) in pixels
 
-#: Settings where a checkpoint is silent.
+#: Settings that a checkpoint leaves out.
 _DEFAULTS = {
     "size": {"height": 224, "width": 224},
     "resample": Image.Resampling.BILINEAR,
@@ -34,13 +34,13 @@ _DEFAULTS = {
     "image_mean": 0.5,
     "image_std": 0.5,
 }
-#: Settings that leave out a step.
+#: Settings that replace a step which a checkpoint turns off.
 _WITHOUT: dict[str, dict[str, Any]] = {
     "do_resize": {"size": None},
     "do_rescale": {"rescale_factor": 1.0},
     "do_normalize": {"image_mean": 0.0, "image_std": 1.0},
 }
-#: Steps of other processors that change the pixels a model sees, and which nothing here does.
+#: Steps of other processors that change pixels and are not supported here.
 _UNKNOWN_STEPS = ("do_pad", "do_reduce_labels", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
 
 
@@ -53,9 +53,9 @@ def decoded(data: bytes) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             opened.load()
             image = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
-    except UnidentifiedImageError:  # which names the object in memory
+    except UnidentifiedImageError:  # its own message names an object in memory
         raise Malformed("not an image that can be read", f"it is none of {', '.join(FORMATS)}") from None
-    except Exception as error:  # whatever a decoder raises of broken bytes: Pillow promises no kind
+    except Exception as error:  # decoders may raise any error for broken bytes
         raise Malformed("not an image that can be read", " ".join(str(error).split())[:120]) from None
     if image.mode not in _CHANNELS:
         raise Malformed("the image is neither 8-bit grey nor RGB", f"its mode is {image.mode}")
@@ -78,9 +78,10 @@ def picture(
     regions: Sequence[Region] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Row:
-    """A row of the generic schema, named by its pixels and label; `name` says where the image is from.
+    """A row of the generic schema for the image file `data`; its `sample_id` is a hash of its pixels and label.
 
-    `regions` are what a method should find. Raises Malformed as :func:`decoded` does, and for regions outside.
+    `name` says where the image comes from, and stands in the column `text`; `regions` are the evidence. Raises
+    Malformed as :func:`decoded` does, and for regions outside of the image.
     """
     image = decoded(data)
     for top, left, bottom, right in regions or ():
@@ -96,15 +97,15 @@ def picture(
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The preparation of a model's images (resize, crop, rescale, normalise), and its cut into patches."""
+    """The preparation of a model's images (resize, crop, rescale, normalise) and their cut into patches."""
 
     height: int
     width: int
     patch: tuple[int, int]  # rows and columns of pixels
     channels: int
-    resize: tuple[int, int] | int | None  # to [height, width], or the shorter edge to so many pixels
-    resample: int  # Pillow's number of the filter
-    crop: tuple[int, int] | None  # the middle
+    resize: tuple[int, int] | int | None  # to (height, width), or the shorter edge to so many pixels; None: not
+    resample: int  # Pillow's number of the filter for resizing
+    crop: tuple[int, int] | None  # (height, width) of the middle that is kept; None: all
     rescale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -112,13 +113,13 @@ class Preprocessing:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocessing:
-        """From `preprocessor_config.json` and the model's `config.json`.
+        """The preparation by a checkpoint's `settings` (preprocessor_config.json) and its `config` (config.json).
 
-        Raises UserError for a step that is not known here.
+        Raises UserError for a step or size that is not supported, and for patches that do not tile the image.
         """
         for step in _UNKNOWN_STEPS:
             if settings.get(step):
-                raise UserError(f"its {SETTINGS} asks for {step}, which closelook does not do")
+                raise UserError(f"its {SETTINGS} asks for {step}, which closelook does not support")
         written: dict[str, Any] = {**_DEFAULTS, **settings}
         for step, without in _WITHOUT.items():
             if not written.get(step, True):
@@ -149,7 +150,7 @@ class Preprocessing:
 
     @cached_property
     def key(self) -> str:
-        """``image-<hash8>``: equal exactly when models see every image alike, patches included."""
+        """``image-<hash8>``: equal for models that get the same pixels and patches of every image."""
         return f"image-{hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]}"
 
     @property
@@ -159,7 +160,7 @@ class Preprocessing:
 
     @property
     def tokens(self) -> int:
-        """T: the class token, then the patches row by row."""
+        """T, the number of tokens: the class token, then the patches row by row."""
         return 1 + self.grid[0] * self.grid[1]
 
     @property
@@ -182,7 +183,7 @@ class Preprocessing:
         if pixels.shape[:2] != (self.height, self.width):
             raise Malformed(
                 "the image is of another size",
-                f"{_size(image)} pixels, and the model takes {self.height} × {self.width}, which it does not resize to",
+                f"{_size(image)} pixels, but the model takes {self.height} × {self.width} and does not resize",
             )
         return pixels
 
@@ -193,7 +194,10 @@ class Preprocessing:
         return np.ascontiguousarray(normalised.transpose(2, 0, 1))
 
     def covered(self, regions: Iterable[Region], size: tuple[int, int]) -> np.ndarray:
-        """[T] bool, patches that share a pixel with one of the regions of an image of `size` (w, h)."""
+        """[T] bool, True for patches that share a pixel with one of `regions` of an image of `size` (w, h).
+
+        The class token is False.
+        """
         patches = np.zeros(self.grid, bool)
         wide, tall = self._resized(*size)
         cut_top, cut_left = ((tall - self.height) // 2, (wide - self.width) // 2) if self.crop else (0, 0)
@@ -204,12 +208,15 @@ class Preprocessing:
         return np.append(False, patches)
 
     def _patches(self, start: int, end: int, scale: float, cut: int, axis: int) -> slice:
-        """The patches along an axis that the pixels [start, end) of the image lie in, once scaled and cut."""
+        """The patches along an axis (0: rows, 1: columns) in which the pixels [start, end) of the image lie.
+
+        The image is resized by `scale`, then `cut` pixels are cut off at its beginning.
+        """
         first, last = (start * scale - cut) / self.patch[axis], (end * scale - cut) / self.patch[axis]
         return slice(max(0, int(np.floor(first + 1e-9))), max(0, int(np.ceil(last - 1e-9))))
 
     def _resized(self, wide: int, tall: int) -> tuple[int, int]:
-        """(w, h) after resizing."""
+        """(w, h) of the resized image, from those of the image."""
         if self.resize is None:
             return wide, tall
         if isinstance(self.resize, tuple):
@@ -222,9 +229,9 @@ _WORDS = {"L": "grey", "RGB": "RGB"}
 
 
 def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], list[Row]]:
-    """(view rows, reject rows) of generic rows with an image: together as many as came in.
+    """(view rows, reject rows) of generic rows with an image, one for each row that came in.
 
-    Labels stay the samples' own: what is explained is the model's prediction, as for texts that are read whole.
+    The explained class is the model's prediction; the sample's own label is kept to judge it.
     """
     views: list[Row] = []
     rejects: list[Row] = []
@@ -235,16 +242,19 @@ def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], 
 
 
 def view_of(row: Row, preprocessing: Preprocessing) -> Row:
-    """The view row of a generic row. Raises Malformed."""
+    """The view row of a generic row with an image.
+
+    Raises Malformed for a row without one, for an image that the model cannot read, and for regions that are cropped.
+    """
     if row["image"] is None:
-        raise Malformed("a text, and the model reads images")
+        raise Malformed("a text, but the model reads images")
     image, tokens = decoded(row["image"]), preprocessing.tokens
     pixels = preprocessing.fitted(image)
     evidence = None
     if row["regions"]:
         covered = preprocessing.covered(row["regions"], image.size)
         if not covered.any():
-            raise Malformed("no patch has evidence", "it was cut off")
+            raise Malformed("no patch has evidence", "the regions lie where the image is cropped")
         evidence = covered.tolist()
     special = [True] + [False] * (tokens - 1)
     shown = {"label": row["label"], "score": None, "pixels": pixels.tobytes()}
@@ -258,19 +268,20 @@ def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarr
 
 
 def _pair(value: Any) -> tuple[int, int]:
+    """(height, width) from a list of both, or from a number that stands for both."""
     tall, wide = value if isinstance(value, list | tuple) else (value, value)
     return int(tall), int(wide)
 
 
 def _edges(size: Any) -> tuple[int, int] | int | None:
-    """The sides of the resized image. Raises UserError for an unknown way to resize."""
+    """`Preprocessing.resize` from the setting `size`. Raises UserError for a form that is not supported."""
     if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
         return int(size["shortest_edge"])
     return None if size is None else _box(size, "resizes to {}: closelook knows height and width, or shortest_edge")
 
 
 def _box(size: Any, message: str) -> tuple[int, int]:
-    """(height, width) of a size. Raises UserError with the message, which names the size, for another form."""
+    """(height, width) of a setting. Raises UserError for another form, with `message`, into which `size` is put."""
     if isinstance(size, int):
         return size, size
     if isinstance(size, Mapping) and set(size) == {"height", "width"}:
@@ -279,14 +290,15 @@ def _box(size: Any, message: str) -> tuple[int, int]:
 
 
 def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
+    """A number for each channel; a single number stands for all. Raises UserError for another number of them."""
     numbers = tuple(map(float, value)) if isinstance(value, list | tuple) else (float(value),) * channels
     if len(numbers) != channels:
-        raise UserError(f"its {SETTINGS} has {len(numbers)} numbers as {name}, and the model has {channels} channels")
+        raise UserError(f"its {SETTINGS} has {len(numbers)} numbers as {name}, but the model has {channels} channels")
     return numbers
 
 
 def _middle(pixels: np.ndarray, crop: tuple[int, int]) -> np.ndarray:
-    """The middle `crop` (h, w) of `pixels` [h, w, C]. Raises Malformed where there is less."""
+    """The middle `crop` (height, width) of `pixels` [h, w, C]. Raises Malformed for a smaller image."""
     top, left = ((have - want) // 2 for have, want in zip(pixels.shape, crop, strict=False))
     if top < 0 or left < 0:
         raise Malformed("the image is smaller than what is cut out of it", f"{pixels.shape[:2]} for {crop}")
@@ -294,4 +306,5 @@ def _middle(pixels: np.ndarray, crop: tuple[int, int]) -> np.ndarray:
 
 
 def _size(image: Image.Image) -> str:
+    """Height and width for messages, as "28 × 28"."""
     return f"{image.height} × {image.width}"

@@ -6,41 +6,47 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-START = "‹start›"  # what a decoder sees first, by whatever token
+START = "‹start›"  # stands for the token that a decoder reads first, whatever its name
 
 
 class Pieces:
-    """The texts of a tokenizer's tokens; what was decoded once is remembered."""
+    """The text of each token of a tokenizer; texts that were decoded once are kept."""
 
     def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer` is one of transformers."""
         self.tokenizer = tokenizer
         self._alone: dict[int, str] = {}
-        self._behind: dict[tuple[int, int], str] = {}  # by the token before and the token
-        self._usual: dict[int, str] = {}  # behind whatever token it was met last
+        self._behind: dict[tuple[int, int], str] = {}  # by (token before, token)
+        self._usual: dict[int, str] = {}  # a guess, by token: its text after a token that it followed earlier
 
     def of(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token; tokens at the start of a word include the space before it, for every tokenizer."""
+        """The text of each token; the first token of a word includes the space before it, for every tokenizer.
+
+        Tokens have the text that they had earlier; only if these do not join to the decoded text is each decoded again.
+        """
         ids = list(ids)
         first, pairs = [self._text(token) for token in ids[:1]], list(pairwise(ids))
         texts = first + [self._usual_text(*pair) for pair in pairs]
         if "".join(texts) == self.tokenizer.decode(ids):
             return texts
-        # What stands before decides: a character spans tokens, or a space comes behind some tokens alone.
+        # The text depends on the token before: a character spans tokens, or a space follows only some tokens.
         behind = {pair: self._text_behind(*pair) for pair in pairs}
         self._usual |= {token: text for (_, token), text in behind.items()}
         return first + [behind[pair] for pair in pairs]
 
     def _text(self, token: int) -> str:
+        """The text of a token by itself."""
         if token not in self._alone:
             self._alone[token] = self.tokenizer.decode([token])
         return self._alone[token]
 
     def _usual_text(self, before: int, token: int) -> str:
+        """The text that the token had earlier, after whatever token; else its text after `before`."""
         text = self._usual.get(token)
         return self._text_behind(before, token) if text is None else text
 
     def _text_behind(self, before: int, token: int) -> str:
-        """The text of a token behind another one; by itself where the two make other characters together."""
+        """The text of `token` after `before`; its text by itself where both together spell other characters."""
         pair = before, token
         if pair not in self._behind:
             together, first = self.tokenizer.decode(list(pair)), self._text(before)
@@ -50,32 +56,35 @@ class Pieces:
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text of each token, as :class:`Pieces` has it."""
+    """The text of each token (see :meth:`Pieces.of`)."""
     return Pieces(tokenizer).of(ids)
 
 
 def seen(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The input of a decoder that has `ids` these tokens: the start token, then the text of each."""
+    """The texts of what a decoder reads that has written the tokens `ids`: START, then the text of each token."""
     return [START, *pieces(tokenizer, ids)]
 
 
 def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
-    """Indices of the tokens of each word, in order.
+    """The indices of the tokens of each word, in order; `tokens` [T] are texts, `special` [T] marks special tokens.
 
-    A word begins at a piece that starts with a space. Special tokens are alone, and punctuation before and behind a
-    word is apart from it.
+    A word begins at a token that starts with a space or follows a special token. A special token is a word of its own,
+    and so is the punctuation before or after a word.
     """
     groups: list[list[int]] = []
-    for at, (token, alone) in enumerate(zip(tokens, special, strict=True)):
-        begins = token[:1].isspace() or alone or special[at - 1] or not groups
-        groups += [[at]] if begins else []
-        if not begins:
+    for at, (token, is_special) in enumerate(zip(tokens, special, strict=True)):
+        if at == 0 or token[:1].isspace() or is_special or special[at - 1]:
+            groups.append([at])
+        else:
             groups[-1].append(at)
     return [part for group in groups for part in _without_punctuation(group, tokens)]
 
 
 def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[int]]:
-    """The pieces before the first letter or digit of a group, those up to the last, and those behind."""
+    """A group of token indices in up to three parts: before the first token with a letter, up to the last, and after.
+
+    Digits count as letters. White space alone before the first letter is no part of its own.
+    """
     lettered = [at for at, token in enumerate(group) if _has_letters(tokens[token])]
     if not lettered:
         return [group]
@@ -85,5 +94,5 @@ def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[i
 
 
 def _has_letters(piece: str) -> bool:
-    """True of a piece with letters or digits, or a part of a character, which may be one."""
+    """True for a text with letters or digits; also for bytes of a character, which may be a letter."""
     return any(letter.isalnum() or letter == "�" for letter in piece)

@@ -1,4 +1,4 @@
-"""Samples of a task, read from its source: surveyed once, then drawn."""
+"""Reads the samples of a task from its source: a first pass surveys the source, a second one yields the samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GENERATED_ROWS = 1000  # where no limit is given
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a task: `path` (file, folder or URL), else `hub`, else the place where the source is published."""
+    """The origin of a task's samples: `path` (file, folder, URL), else `hub`, else where it is published."""
 
     task: str
     source: str
@@ -37,23 +37,23 @@ class Origin:
     sha256: str | None = None
     limit: int | None = None  # how many of the accepted rows to draw, by lowest sample id; for the demo, to generate
     seed: int = 0  # of the demo, and of balanced draws
-    balance: bool = False  # draw the rows of one side so often that there are as many as of the other
-    columns: Mapping[str, str] = field(default_factory=dict)  # of users' own: the file's name of each known column
+    balance: bool = False  # draw rows of the rarer side several times, so that both sides have as many
+    columns: Mapping[str, str] = field(default_factory=dict)  # of users' files: known name to name in the file
 
 
 @dataclass(frozen=True)
 class Survey:
-    """A first pass over a source."""
+    """The findings of the first pass over a source."""
 
     origin: Origin  # with the revision or checksum that was found
     read: int  # rows of the source
     drawn: int  # accepted and within the limit
     rejected: int
     last_id: str  # the highest sample id drawn
-    digest: str  # of the samples drawn, in whatever order they were found
+    digest: str  # hash of the samples drawn, whatever their order in the source
     parts: Mapping[str, int] = field(default_factory=dict)  # of the samples drawn, how many belong to each part
-    repeated: int = 0  # further rows of users' own with the content of a sample
-    unlabelled: int = 0  # of the samples drawn of users' own, those without label or score
+    repeated: int = 0  # further rows of users' files with the content of a sample
+    unlabelled: int = 0  # samples drawn from users' files without label or score
 
     @property
     def left(self) -> int:
@@ -62,11 +62,12 @@ class Survey:
 
 
 def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None) -> Survey:
-    """Read the whole source once and keep only hashes.
+    """Read the whole source once, and keep nothing but counts and hashes of its samples.
 
-    `part` is the field of `meta` that names parts; rows that do not match `fields` are rejects.
+    `part` is the field of `meta` that names the part of a task a sample belongs to; rows that `fields` does not accept
+    are rejects.
 
-    Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
+    Raises UserError if the source cannot be read, its checksum differs from the pinned one, or no row is a sample.
     """
     origin = pinned(origin)
     hashes: dict[str, str] = {}  # sample id to the hash of what the id does not cover
@@ -90,7 +91,7 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
         if fields is not None and fields.output != "token" and row["label"] is None and row["score"] is None:
             unlabelled.add(name)
     if not hashes:
-        rejected = "there are none"
+        rejected = "it has no rows"
         if first:
             why = ": ".join(filter(None, (first["reason"], first["detail"])))
             rejected = f"the first at {first['where']}: {why}"
@@ -112,22 +113,24 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
 
 
 def _beside_id(row: Row) -> list[object]:
-    """The parts of a generic row that its sample id does not cover."""
+    """The values of a generic row that do not enter its sample id; optional ones only where they are set."""
     rest = [row["evidence"], row["scope"], row["meta"]]
     return rest + [row[name] for name in ("regions", "cluster") if row[name] is not None]
 
 
 def _hash(content: list[object]) -> str:
+    """A hash of JSON values, 16 hex digits."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def read(survey: Survey, fields: Wanted | None = None) -> Iterator[Row]:
-    """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it.
+    """The samples that `survey` drew, and all rejects, in the order of the source.
 
-    The other columns of further rows of a sample are in its `meta.repeated`.
+    Evidence is empty where an annotator has still to find it. What further rows with a sample's content have in other
+    columns is in the sample's `meta.repeated`.
     """
     repeated: dict[str, list[Row]] = defaultdict(list)
-    if survey.repeated:  # they may come long after the first
+    if survey.repeated:  # a pass of its own, since further rows may come long after the sample's first
         for row in _rows(survey.origin, fields):
             if REPEATED in row:
                 repeated[row["sample_id"]].append(row[REPEATED])
@@ -140,9 +143,9 @@ def read(survey: Survey, fields: Wanted | None = None) -> Iterator[Row]:
 
 
 def _rows(origin: Origin, fields: Wanted | None) -> Iterator[Row]:
-    """Every row of the source; a row that is not as `fields` is a reject.
+    """Every row of the source; a row that `fields` does not accept is a reject.
 
-    So is one whose content came before. Of users' own it is a row with the key REPEATED.
+    A row with the content of an earlier one is a reject too, or of users' files a row with the key REPEATED.
     """
     source = SOURCES[origin.source]
     if isinstance(source, Generated):
@@ -156,6 +159,7 @@ def _rows(origin: Origin, fields: Wanted | None) -> Iterator[Row]:
 
 
 def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
+    """Every row of the source; a row with the `sample_id` of an earlier one, thus the same content, is a reject."""
     seen: set[str] = set()
     for record in records(source, origin):
         for row in source.rows(record):
@@ -178,6 +182,7 @@ def records(source: Source, origin: Origin) -> Iterator[Record]:
 
 
 def _records(source: Source, origin: Origin) -> Iterator[Record]:
+    """The records of the source as its files, or its splits on the hub, have them: columns are not yet renamed."""
     if origin.path is not None:
         for file in fetch(origin.path, source.suffixes, source.nested):
             yield from source.records(file)
@@ -188,6 +193,7 @@ def _records(source: Source, origin: Origin) -> Iterator[Record]:
 
 
 def _split(origin: Origin, config: str | None, split: str) -> datasets.Dataset:
+    """A split of the data set on the hub. Raises UserError if it cannot be loaded."""
     import datasets
 
     with _hub_errors(origin):
@@ -196,6 +202,7 @@ def _split(origin: Origin, config: str | None, split: str) -> datasets.Dataset:
 
 @contextmanager
 def _hub_errors(origin: Origin) -> Iterator[None]:
+    """Turns what `datasets` raises inside the block into a UserError that names the data set."""
     import datasets
 
     try:
@@ -206,10 +213,10 @@ def _hub_errors(origin: Origin) -> Iterator[None]:
 
 
 def pinned(origin: Origin, source: AnySource | None = None) -> Origin:
-    """`origin` with a path or hub id, and with the checksum or revision it has now.
+    """`origin` with its path or hub id filled in, and with the checksum or revision that the data have now.
 
-    `source` stands in for the record of its name. Raises UserError when it cannot be had, its checksum is not the
-    pinned one, or there is nothing to balance.
+    `source` replaces the record that SOURCES has of this name. Raises UserError if the data cannot be read, their
+    checksum is not the pinned one, or the source cannot be balanced.
     """
     source = source or SOURCES[origin.source]
     if origin.balance and (isinstance(source, Generated) or source.side is None):

@@ -12,13 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 Row = dict[str, Any]
 Span = tuple[int, int]  # [start, end) in characters
-#: Target and foil are one token each, the first that differs counts, or a target is an answer, explained as a whole.
+#: Which tokens of target and foil are explained: the only one of each, the first in which they differ, or all of an
+#: answer.
 Words = Literal["single", "first_difference", "all"]
-UnitKind = Literal["word", "sentence", "passage", "turn"]  # of a prompt: what stays or goes together
+UnitKind = Literal["word", "sentence", "passage", "turn"]  # the parts of a prompt that are removed one by one
 
 
 class Beginning(NamedTuple):
-    """The question about texts without a slot: their first `tokens` are read, and the next one is explained."""
+    """The reading of texts without a slot: the model reads their first `tokens`, and the next token is explained."""
 
     tokens: int
     explains: Literal["prediction", "true"]  # the token that the model predicts there, or the one that follows
@@ -28,6 +29,7 @@ class Malformed(ValueError):
     """A record that cannot become a sample, with a reason that many records share and a detail of this record."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
+        """The message is `reason`, or "reason: detail"."""
         super().__init__(reason if detail is None else f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
 
@@ -46,13 +48,14 @@ def sample(
     scope: Sequence[Span] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Row:
-    """A row of the generic schema, named by its content. `evidence` stays empty until an annotator has found it.
+    """A row of the generic schema; its `sample_id` is a hash of its texts, slot, target, foil, label and score.
 
-    A text that a model is to go on with has no `slot`, no `target` and no `foil`. Nor has one with a gold `label` or
-    `score`, which may be the first of a pair.
+    `slot` is the offset in `text` at which `target` goes; spans of `evidence` and `scope` are [start, end) in
+    characters. `evidence` is empty where an annotator has still to find it. A text that a model continues, and one
+    with a gold `label` or `score`, has no `slot`, `target` and `foil`. `second` is the second text of a pair.
 
-    Raises Malformed for an empty text or target, a target that equals its foil, offsets outside the text, and a score
-    that is no number.
+    Raises Malformed for an empty text or target, a target that equals its foil, offsets outside the text, a span around
+    the slot, and a score that is not finite.
     """
     if not text.strip():
         raise Malformed("empty text")
@@ -69,10 +72,11 @@ def sample(
             raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
     for span in (*evidence, *(scope or ())):
         _check(span, text, slot)
-    labelled = (second, label, score) != (None, None, None)
-    content = json.dumps([text, slot, target, foil, *([second, label, score] if labelled else [])])
+    content: list[str | float | None] = [text, slot, target, foil]
+    if (second, label, score) != (None, None, None):
+        content += [second, label, score]
     return {
-        "sample_id": hashlib.sha256(content.encode()).hexdigest()[:20],
+        "sample_id": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20],
         "source": source,
         "text": text,
         "slot": slot,
@@ -81,8 +85,8 @@ def sample(
         "second": second,
         "label": label,
         "score": score,
-        "evidence": [list(span) for span in evidence],
-        "scope": None if scope is None else [list(span) for span in scope],
+        "evidence": list(map(list, evidence)),
+        "scope": None if scope is None else list(map(list, scope)),
         "meta": _json(meta or {}),
         "image": None,
         "regions": None,
@@ -101,7 +105,7 @@ def reject(
 def rejecting(
     rejects: list[Row], stage: str, *, sample_id: str | None = None, where: str | None = None
 ) -> Iterator[None]:
-    """Appends the reject of a row that turns out Malformed inside the `with`, which ends there."""
+    """Turns Malformed into a reject: if the block raises it, the block ends and the reject is appended to `rejects`."""
     try:
         yield
     except Malformed as error:
@@ -109,11 +113,12 @@ def rejecting(
 
 
 def is_reject(row: Row) -> bool:
+    """True for a row of the reject schema, False for a sample."""
     return "reason" in row
 
 
 def meta_of(row: Row) -> dict[str, Any]:
-    """The notes of its source and of the annotator about a sample."""
+    """The notes of the source and the annotator about a sample, by name."""
     meta: dict[str, Any] = json.loads(row["meta"])
     return meta
 
@@ -161,29 +166,31 @@ def with_meta(row: Row, **meta: Any) -> Row:
 
 
 class Prompt(NamedTuple):
-    """The text that a model reads before a slot, and the space that belongs to the target behind it."""
+    """The text that a model reads before a slot, and the space between this text and the target."""
 
     text: str
     space: str  # directly before the target: " " or ""
 
     @classmethod
     def of(cls, before: str, has_spaces: bool = True) -> Prompt:
-        """The space between the text `before` a slot and the target: an ordinary space at the end belongs to the
-        target.
+        """The prompt of the text `before` a slot.
 
-        Every other character is read. Targets of a tokenizer that has no spaces (`has_spaces`) are spelled without one.
+        A space at the end of the text belongs to the target, as tokenizers put spaces at the beginning of tokens. If
+        the text ends in no white space, the target gets a space too. `has_spaces` is False for a tokenizer without
+        tokens for spaces: its targets get none.
         """
         read = before.removesuffix(" ")
         belongs = has_spaces and before and (read != before or not before[-1].isspace())
         return cls(read, " " if belongs else "")
 
     def with_target(self, word: str) -> str:
+        """The text with `word` behind it."""
         return f"{self.text}{self.space}{word}"
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A sample's text with a word in its slot, set apart by spaces where the text has none."""
+    """A sample's text with a word in its slot; spaces are added where the text has none around the slot."""
 
     text: str
     word: Span
@@ -192,6 +199,7 @@ class Filled:
 
     @classmethod
     def of(cls, text: str, slot: int, word: str) -> Filled:
+        """`text` with `word` at the offset `slot`."""
         before, after = text[:slot], text[slot:]
         start = len(before) + bool(before and not before[-1].isspace())
         end = start + len(word)
@@ -199,25 +207,29 @@ class Filled:
         return cls(before.ljust(start) + word.ljust(tail - start) + after, (start, end), slot, tail)
 
     def shifted(self, span: Sequence[int]) -> Span:
-        """The span in the filled text of a span of the sample's text."""
+        """A span [start, end) of the sample's text, moved to where it lies in the filled text."""
         start, end = span
         shift = self.tail - self.slot if end > self.slot else 0
         return start + shift, end + shift
 
     def origin(self, span: Span) -> Span:
-        """The span in the sample's text of a span of the filled text beside the word."""
+        """A span [start, end) of the filled text outside the word, moved to where it lies in the sample's text."""
         start, end = span
         shift = self.tail - self.slot if start >= self.tail else 0
         return start - shift, end - shift
 
 
 def _check(span: Sequence[int], text: str, slot: int | None) -> None:
+    """Raises Malformed for a span that is empty, outside of the text or around the slot."""
     start, end = span
     if not 0 <= start < end <= len(text):
         raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
     if slot is not None and start < slot < end:
-        raise Malformed("span across the slot", f"[{start}, {end}) around {slot}")
+        raise Malformed(
+            "span across the slot", f"give [{start}, {slot}) and [{slot}, {end}) instead of [{start}, {end})"
+        )
 
 
 def _json(meta: Mapping[str, Any]) -> str:
+    """`meta` as JSON that is the same for the same content: names are sorted."""
     return json.dumps(dict(meta), ensure_ascii=False, sort_keys=True)

@@ -1,12 +1,12 @@
 """The tokens of target and foil in the slot, as the tokenizer splits them in their text.
 
-A causal model continues its text, so target and foil are what the tokenizer adds to the text when they follow it. What
-both add alike (a space of its own, the first digits of two years) is no choice between them: it is read with the text,
-and the first tokens that differ are explained. A masked model fills its slot with one token.
+A causal model continues its text: the tokens of target and foil are those that the tokenizer adds when they follow the
+text. Tokens that both begin with (a space, the first digits of two years) are read with the text, and the first tokens
+that differ are explained. A masked model fills its slot with one token.
 
-What counts is said by the task: where words are `single`, target and foil must be one token each; where the
-`first_difference` counts, a causal model may be asked for words of several. A masked model predicts one token in any
-case: of a whole answer the first word, which must be one.
+Where the task's words are `single`, target and foil must be one token each. With `first_difference` a causal model may
+be asked for words of several tokens. A masked model always predicts one token: of an answer of several words the first
+word, which must be one token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ NOT_ONE_TOKEN = "target or foil is not one token"
 
 
 class Prediction(NamedTuple):
-    """Token ids. `shared` lie between the text and what is predicted; `foil` is None where the row has no foil."""
+    """Token ids: those that target and foil share, read after the text, and the two that are compared.
+
+    `foil` is None for a row without a foil.
+    """
 
     shared: list[int]
     target: int
@@ -33,7 +36,7 @@ class Prediction(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The tokens that a word adds to those of a text."""
+    """The tokens that a word adds to those of the text before it."""
 
     word: str
     ids: list[int]
@@ -49,9 +52,9 @@ def continuing(
     counts: Words,
     template: bool = True,
 ) -> list[Prediction | Malformed]:
-    """The tokens that a causal model predicts behind each row's prompt, or why there are none.
+    """The tokens that a causal model predicts after each row's prompt, or why there are none.
 
-    `contexts` are the encoded texts of the `prompts`, without the tokens that a template adds behind them.
+    `contexts` are the encodings of `prompts`, without special tokens at their ends. `counts` are the task's words.
     """
     words = [[word.strip() for word in _words(row)] for row in rows]
     joint = [prompt.with_target(word) for prompt, pair in zip(prompts, words, strict=True) for word in pair]
@@ -68,7 +71,7 @@ def continuing(
 
 
 def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: Words) -> list[Prediction | Malformed]:
-    """The tokens that the decoder of an encoder-decoder predicts: target and foil by themselves, behind no text."""
+    """The tokens that the decoder of an encoder-decoder predicts: those of target and foil, which follow no text."""
     nothing = Encoding([], np.zeros((0, 2), np.int32), np.zeros(0, bool))
     return continuing(rows, [Prompt("", "")] * len(rows), [nothing] * len(rows), tokenizer, counts, template=False)
 
@@ -83,8 +86,9 @@ def tail_behind(
 ) -> Tail:
     """The tokens that `word` adds to a prompt; `context` is the prompt encoded, `encoding` the prompt with the word.
 
-    White space before a word may be cut otherwise than at an end, as GPT-2 cuts two line ends: the prompt stays as it
-    is read alone, and the word is cut as behind its last character. Raises Malformed.
+    A tokenizer may split white space before a word otherwise than at the end of a text, as GPT-2 splits two line ends.
+    The word is then tokenised after the prompt's last character alone. Raises Malformed if the word shares a token with
+    the prompt, has no token but white space, or is unknown to the tokenizer.
     """
     if encoding.ids[: len(context)] != context.ids and prompt.text[-1:].isspace():
         prompt = Prompt(prompt.text[-1], prompt.space)
@@ -104,7 +108,11 @@ def tail_behind(
 
 
 def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
-    """The first tokens in which tails differ; for one tail, its first that is not white space. Raises Malformed."""
+    """The tokens that `tails`, of target and foil, share, and the first in which they differ.
+
+    For a target alone it is the first token that is not white space. Raises Malformed if one tail begins with the
+    other, and, with `single`, for a word of several tokens.
+    """
     if single:
         for tail in tails:
             if len(tail.ids) - tail.blanks > 1:
@@ -126,7 +134,7 @@ def _common(lists: Sequence[list[int]]) -> int:
 
 
 class FilledSlot(NamedTuple):
-    """A word between its neighbours."""
+    """A word in its slot, between the neighbouring words; all numbers are characters of `text`."""
 
     text: str
     left: int  # where the left neighbour ends
@@ -135,10 +143,10 @@ class FilledSlot(NamedTuple):
 
 
 def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bool) -> list[Prediction | Malformed]:
-    """The tokens that a masked model predicts in each row's slot, or why there are none. Nothing is shared.
+    """The tokens that a masked model predicts in each row's slot, or why there are none; `shared` is empty.
 
-    Where target and foil are whole `answers`, the first word of each counts. Tokenizers of masked models split at
-    white space, so the neighbouring words are all the context that a word in the slot needs.
+    If target and foil are `answers` of several words, the first word of each is predicted. Words are tokenised with
+    their neighbouring words only: tokenizers of masked models split at white space, so that no other word matters.
     """
     pairs = [[slot_of(row, word) for word in _words(row)] for row in rows]
     distinct = list(dict.fromkeys(slot for pair in pairs for slot in pair))
@@ -168,7 +176,10 @@ def slot_of(row: Row, word: str) -> FilledSlot:
 
 
 def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Raises Malformed."""
+    """The id of the token of the word in `slot`, whose text has this `encoding`; of an answer, its first word's.
+
+    Raises Malformed if the word is not one token of its own, or is unknown to the tokenizer.
+    """
     word = slot.text[slot.start : slot.end]
     if is_answer:  # its first word, without the punctuation behind it
         word = (re.match(r"\S*\w", word) or word.split())[0]
@@ -187,4 +198,5 @@ def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: Pre
 
 
 def _not_one_token(word: str, pieces: Sequence[str]) -> Malformed:
+    """The error of a `word` that the tokenizer splits into `pieces`."""
     return Malformed(NOT_ONE_TOKEN, f"{word!r} is split into {', '.join(map(repr, pieces))}")

@@ -1,9 +1,9 @@
-"""Tokenised views: a generic sample for a tokenizer and a kind of model.
+"""Tokenised views: a generic sample as the tokens that a kind of model reads.
 
-Masked models read the text with the mask token in the slot, causal ones the text up to the slot and what target and
-foil begin with alike, encoder-decoders the whole text up to the slot: their decoder reads what both begin with, each
-tokenised by itself. Spans become tokens through offsets. *Special* is what the tokenizer's template adds; the mask
-token is ordinary.
+A masked model reads the text with the mask token in the slot. A causal model reads the text up to the slot, and the
+tokens that target and foil share at their beginning. The encoder of an encoder-decoder reads the text up to the slot,
+its decoder these shared tokens. Spans of characters become tokens through the tokenizer's offsets. Tokens that the
+tokenizer's template adds are *special*; the mask token is not.
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ def tokenise(
     decoder_tokenizer: PreTrainedTokenizerBase | None = None,
     units: UnitKind | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """(view rows, reject rows) of generic rows: together as many as came in.
+    """Makes views of generic rows for one tokenizer: (view rows, reject rows), one row for each that came in.
 
-    Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
-    tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
-    `beginning` says, those that a model of labels reads whole as :mod:`labelled` says. Of an evidence word that is
-    several tokens all count, or with `first_piece` the first. Of an encoder-decoder, `decoder_tokenizer` writes targets
-    and foils where it is not `tokenizer`. Where `words` is `all`, targets are answers, and `units` the parts of prompts
-    that may go (see `evaluation.benchmark.answers`). Raises UserError for a tokenizer that cannot do this.
+    * `kind`: what the model reads and predicts.
+    * `max_length`, `truncate`: a text of more tokens is rejected, or, with `truncate`, its scope cut to what fits
+      around the evidence.
+    * `answers`: targets and foils may have several words, of which a masked model predicts the first.
+    * `words`: which tokens of target and foil are explained (see :mod:`slots`); `all`: a whole answer.
+    * `beginning`: how texts without a slot are read; models of labels read them whole.
+    * `first_piece`: of an evidence word of several tokens only the first counts.
+    * `decoder_tokenizer`: of an encoder-decoder, the tokenizer of targets and foils, if it is not `tokenizer`.
+    * `units`: of whole answers, the parts of prompts that are removed one by one.
+
+    Raises UserError for a tokenizer that gives no offsets, or has no mask token where the model needs one.
     """
     _check(tokenizer, kind)
     if decoder_tokenizer is not None:
@@ -81,7 +86,7 @@ def tokenise(
             elif row["slot"] is not None:
                 readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
             elif kind.decoder:
-                raise Malformed("no question that an encoder-decoder could answer")
+                raise Malformed("no slot", "an encoder-decoder needs a target to predict")
             else:
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
     views += read_whole(whole, tokenizer, kind, max_length, truncate, rejects)
@@ -98,21 +103,24 @@ def _check(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
     """Raises UserError for a tokenizer of which no views of this kind can be made."""
     if not tokenizer.is_fast:
         raise UserError(
-            f"{tokenizer.name_or_path} is no fast tokenizer; only those tell which characters a token covers"
+            f"{tokenizer.name_or_path} has no fast tokenizer, and only these tell which characters a token covers: "
+            "take a model with a tokenizer.json"
         )
     if kind.slot and tokenizer.mask_token is None:
-        raise UserError(f"{tokenizer.name_or_path} has no mask token, so it does not fit a masked model")
+        raise UserError(
+            f"{tokenizer.name_or_path} has no mask token, which a masked model needs: give the model's own tokenizer"
+        )
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """The part of a sample's text that a model reads, with the sample's spans where they lie in it."""
+    """The part of a sample's text that a model reads, with evidence and scope as spans of this part."""
 
     row: Row
     text: str
     evidence: tuple[Span, ...]
     scope: tuple[Span, ...] | None
-    space: str = ""  # of the target that follows
+    space: str = ""  # between the text and the target
 
 
 @dataclass(frozen=True)
@@ -125,20 +133,20 @@ class _Asked:
 
     @property
     def predicted(self) -> Prediction:
-        """Raises Malformed where there is no prediction."""
+        """The target and foil to predict. Raises the Malformed that says why there are none."""
         if isinstance(self.prediction, Malformed):
             raise self.prediction
         return self.prediction
 
     @property
     def length(self) -> int:
-        """Tokens, with those that target and foil share. Raises Malformed."""
+        """The number of tokens to read, those that target and foil share included. Raises as `predicted` does."""
         return len(self.encoding) + len(self.predicted.shared)
 
 
 @dataclass(frozen=True)
 class _Manner:
-    """The readings of a sample by a kind of model, and the readout position."""
+    """The reading of samples by a kind of model: the settings of `tokenise`, and the steps from a reading to a view."""
 
     tokenizer: PreTrainedTokenizerBase
     decoder_tokenizer: PreTrainedTokenizerBase
@@ -150,11 +158,13 @@ class _Manner:
     first_piece: bool
 
     def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
+        """The tokens of each reading; for a causal model without special tokens at the end, since it continues it."""
         encodings = encode(self.tokenizer, [reading.text for reading in readings])
         whole = self.kind.slot or self.kind.decoder
         return encodings if whole else [encoding.open_ended() for encoding in encodings]
 
     def predict(self, readings: Sequence[_Reading], encodings: Sequence[Encoding]) -> list[Prediction | Malformed]:
+        """The target and foil to predict for each reading, or why there are none; `encodings` are of the readings."""
         rows = [reading.row for reading in readings]
         if self.kind.slot:
             return filling(rows, self.tokenizer, self.answers)
@@ -164,13 +174,16 @@ class _Manner:
         return continuing(rows, prompts, encodings, self.tokenizer, self.words)
 
     def ask(self, reading: _Reading) -> _Asked:
-        """The view of one reading, see `tokenise`. Raises Malformed."""
+        """One reading as tokens, with the target and foil to predict."""
         [encoding] = self.encode([reading])
         [prediction] = self.predict([reading], [encoding])
         return _Asked(reading, encoding, prediction)
 
     def fitted(self, asked: _Asked) -> Row:
-        """The view row, cut to `max_length` tokens where it is longer and `truncate`. Raises Malformed."""
+        """The view row, with `truncate` cut to `max_length` tokens; `cut` is the number of tokens that were lost.
+
+        Raises Malformed for a text that is too long otherwise, and as `_view` does.
+        """
         length = asked.length
         if length <= self.max_length:
             return self._view(asked)
@@ -180,10 +193,10 @@ class _Manner:
         return self._view(cut) | {"cut": length - cut.length}
 
     def _view(self, asked: _Asked) -> Row:
-        """The view row. Masked models predict at the mask, causal ones at the last token that they read.
+        """The view row. A masked model predicts at the mask, a causal one at the last token that it reads.
 
-        The encoder of an encoder-decoder reads the text, its decoder the tokens that target and foil begin with. Raises
-        Malformed.
+        The decoder of an encoder-decoder predicts behind its start token and the tokens that target and foil share.
+        Raises Malformed if there is nothing to predict, no text to read, or no token of the evidence.
         """
         reading, encoding, (shared, target, foil) = asked.reading, asked.encoding, asked.predicted
         if encoding.special.all():
@@ -202,7 +215,11 @@ class _Manner:
             position, more = len(shared), {"decoder_input_ids": shared}
 
         def extended(mask: np.ndarray) -> list[bool]:
-            return [*mask.tolist(), *(False for _ in behind)]
+            """The mask of the text's tokens, with False for the shared tokens behind them."""
+            return [*mask.tolist(), *[False] * len(behind)]
+
+        evidence_mask = None if evidence is None else extended(evidence)
+        scope_mask = None if scope is None else extended(scope)
 
         return view_row(
             reading.row,
@@ -211,15 +228,17 @@ class _Manner:
             position,
             target=target,
             foil=foil,
-            evidence=None if evidence is None else extended(evidence),
-            scope=None if scope is None else extended(scope),
+            evidence=evidence_mask,
+            scope=scope_mask,
             **more,
         )
 
     def _cut(self, asked: _Asked) -> _Asked:
-        """`asked` with its scope shortened to a window around the evidence, so that it fits.
+        """`asked` with its scope cut to the longest window around the evidence with which the text fits.
 
-        Raises Malformed when there is no evidence, or not exactly one scope with it inside, or it is too long.
+        The shorter text is tokenised again, and the window cut by as many tokens as the text still has too many. Raises
+        Malformed if there is no evidence, if not exactly one scope holds all of it, or if the text does not fit even
+        with the evidence alone in its scope.
         """
         reading, encoding, length = asked.reading, asked.encoding, asked.length
         start, end = reading.scope[0] if reading.scope else (0, 0)
@@ -228,11 +247,11 @@ class _Manner:
             or len(reading.scope or ()) != 1
             or any(not start <= s < e <= end for s, e in reading.evidence)
         ):
-            raise Malformed("too long", "no single scope around the evidence that could be cut")
+            raise Malformed("too long", "it cannot be cut, which needs a single scope with all evidence inside")
         scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
         evidence = encoding.covers(reading.evidence).nonzero()[0]
         least = evidence[-1] - evidence[0] + 1
-        room = len(scope) + self.max_length - length
+        room = len(scope) + self.max_length - length  # tokens that the scope may keep
         while room >= least:
             first = min(max(evidence[0] - (room - least) // 2, scope[0]), scope[-1] + 1 - room)
             low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
@@ -243,13 +262,16 @@ class _Manner:
             if excess <= 0:
                 return shorter
             room -= excess
-        raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {self.max_length}")
+        raise Malformed(
+            "too long", f"{length} tokens, and more than {self.max_length} even if its scope is cut to the evidence"
+        )
 
 
 def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
-    """`row` as a masked model with this mask token reads it, or a causal one (None); `spaced` as for `Prompt.of`.
+    """The text of `row` that a model reads: with the `mask` token in the slot, or (None) what is before the slot.
 
-    Raises Malformed.
+    `spaced` is False for a tokenizer without spaces (see `Prompt.of`). Without a mask, raises Malformed for evidence
+    after the slot and for a slot at the beginning of the text.
     """
     evidence = tuple((start, end) for start, end in row["evidence"])
     scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
@@ -267,18 +289,19 @@ def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
 
 @dataclass(frozen=True)
 class _Specials:
-    """The special tokens of a tokenizer, and the one among them that a text may begin with."""
+    """The special tokens of a tokenizer, which no text may contain; a text may begin with the one that opens texts."""
 
     pattern: re.Pattern[str]
     opening: str
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> _Specials:
+        """The special tokens of `tokenizer`; without any, the pattern matches nothing."""
         contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
         return cls(re.compile("|".join(contents) or r"(?!)"), opening_of(tokenizer))
 
     def refuse(self, row: Row) -> None:
-        """Raises Malformed for a row with a special token anywhere else."""
+        """Raises Malformed for a row whose text, target or foil contains a special token, but for the opening one."""
         parts = (row["text"].removeprefix(self.opening), row["second"], row["target"], row["foil"])
         if any(self.pattern.search(part or "") for part in parts):
             raise Malformed("a special token of the tokenizer in the text")

@@ -1,1 +1,1 @@
-"""Explained texts as rows of words and tokens, and aggregates of these."""
+"""Explained texts as tables of words and tokens, and what is computed from these tables."""

@@ -1,4 +1,7 @@
-"""Cases read back from rows by word: a text, its decision, and the relevance of its words by every method."""
+"""Cases, read from tables of words: a text, the model's decision, and the relevance of its words by every method.
+
+Shapes: W words of a case.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ import pyarrow as pa
 from evaluation.explained.rows import Name
 from evaluation.explained.spans import TEXT
 
-_OF_CASE = ("id", "row", "model", "task", "decision", "against", "probability")  # alike in all rows of a case
+_OF_CASE = ("id", "row", "model", "task", "decision", "against", "probability")  # equal in all rows of a case
 
 
 class Variant(NamedTuple):
-    """A method with what it explains and what of the embedding it counts."""
+    """A method with its explanation and its embeddings (see the glossary)."""
 
     method: str
     explanation: str
@@ -24,44 +27,45 @@ class Variant(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word of a text, and where it stands: [start, end) in characters of its side; None: it has none there."""
+    """A word of a text: the characters [start, end) of its side, or None for a word without characters there."""
 
     word: str
     side: str
     start: int | None
     end: int | None
-    special: bool  # the tokenizer's template added it
+    special: bool  # True for a token that the tokenizer's template added
 
     @property
     def is_counted(self) -> bool:
-        """True of a word with letters or digits that the text itself has."""
+        """True for a word of the text itself with a letter or digit: it counts in means and rankings."""
         return not self.special and self.start is not None and any(map(str.isalnum, self.word))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A text and its decision, with the relevance [W] of its words by variant.
+    """A text and the model's decision, with the relevance [W] of its words by variant.
 
-    Of a method that says nothing of what a decoder has seen, relevance is shorter than the words.
+    The words of an encoder-decoder end with those that its decoder has seen. A method that gives these no relevance has
+    fewer numbers than there are words.
     """
 
     name: Name
     model: str
     task: str | None
-    decision: str | None  # None of a score
-    against: str | None
-    probability: float | None
+    decision: str | None  # the predicted label or token; None if the model predicts a score
+    against: str | None  # the label or token that the decision is compared with
+    probability: float | None  # of the decision
     words: Sequence[Word]
     relevance: dict[Variant, np.ndarray]
 
     @property
     def content(self) -> int:
-        """Cases with equal content are the same text with the same decision of the same model."""
+        """A hash that is equal for the same text with the same decision of the same model and task."""
         return hash((self.model, self.task, self.decision, *(word.word for word in self.words)))
 
     @property
     def by_method(self) -> dict[str, np.ndarray]:
-        """The relevance of each method, by the variant that comes first in the file."""
+        """The relevance by method; of a method with several variants, the one that comes first in the file."""
         first: dict[str, np.ndarray] = {}
         for variant, values in self.relevance.items():
             first.setdefault(variant.method, values)
@@ -69,9 +73,9 @@ class Case:
 
 
 def cases(table: pa.Table) -> Iterator[Case]:
-    """The cases of rows of the schema WORDS, in their order.
+    """The cases of a table of the schema WORDS, in its order.
 
-    The rows of a case and method follow each other, from the first word of its text; so do the methods of a case.
+    The rows of a case are together, variant by variant, and those of a variant begin with the first word of the text.
     """
     sides, numbers = table["side"].to_pylist(), table["at"].to_numpy()
     starts = [at for at in np.flatnonzero(numbers == 0).tolist() if sides[at] == TEXT]
@@ -99,8 +103,10 @@ def cases(table: pa.Table) -> Iterator[Case]:
 
 
 def _words(table: pa.Table) -> list[Word]:
+    """The word of every row of the table."""
     return list(map(Word, *(table[name].to_pylist() for name in Word._fields)))
 
 
 def _is_same(case: Case, name: Name, facts: dict[str, Any]) -> bool:
+    """True if a row with this name and these values of _OF_CASE belongs to the case."""
     return case.name == name and all(getattr(case, field) == value for field, value in facts.items())

@@ -11,12 +11,12 @@ import numpy as np
 from evaluation.explained.cases import Case
 from evaluation.scoring.agreement import agreement_of
 
-FEWEST = 3  # words: fewer say nothing about an order
+FEWEST = 3  # words; texts with fewer are left out, since two words have only two orders
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Two methods on a case: Spearman's correlation over the words with letters, and the word that each ranks first."""
+    """Two methods on a case: Spearman's correlation of their relevance over the counted words, and their top words."""
 
     id: str
     row: int | None
@@ -31,9 +31,9 @@ class Disagreement:
 
 
 def disagreements(cases: Iterable[Case]) -> Iterator[Disagreement]:
-    """Every two methods on each case, of each method its first variant.
+    """The disagreement of every two methods on each case; a method with several variants is taken by its first.
 
-    Cases are left out of which fewer than FEWEST words count, or of which a method gives all of them one number.
+    Cases with fewer than FEWEST counted words are skipped, and pairs in which a method gives all words equal relevance.
     """
     for case in cases:
         counted = [at for at, word in enumerate(case.words) if word.is_counted]

@@ -1,4 +1,4 @@
-"""The importance of words over a whole data set, by the decision that they speak for."""
+"""The importance of words over a whole data set: their mean relevance, by the model's decision."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import scipy
 from evaluation.explained.cases import Case, Variant
 
 LEVEL = 0.95
-FEWEST = 5  # texts with a word; of fewer there is no interval
+FEWEST = 5  # texts with a word; a mean over fewer has no interval
 
 
 class Group(NamedTuple):
-    """Cases with one decision of a model, under one method."""
+    """The cases of a model and task with the same decision, as one variant of a method explains them."""
 
     model: str
     task: str | None
@@ -27,9 +27,9 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Importance:
-    """The mean relevance of a word over the texts that have it, in lower case.
+    """The mean relevance of a word, in lower case, over the texts that contain it.
 
-    A text counts once, with the mean over the word's places in it; texts of equal content count once.
+    A text counts once, with the mean over the word's occurrences in it; texts of equal content count once.
     """
 
     word: str
@@ -41,13 +41,14 @@ class Importance:
 
 @dataclass
 class _Sums:
-    """Of a word in texts: how many, the mean and the sum of squared deviations (Welford 1962)."""
+    """The number of texts with a word, its mean relevance, and the sum of squared deviations (Welford 1962)."""
 
     texts: int = 0
     mean: float = 0.0
     squares: float = 0.0
 
     def add(self, value: float) -> None:
+        """Adds a text, in which the word has the mean relevance `value`."""
         self.texts += 1
         step = value - self.mean
         self.mean += step / self.texts
@@ -56,13 +57,14 @@ class _Sums:
 
 @dataclass
 class Importances:
-    """Collects the words of cases by group."""
+    """Collects the relevance of words by group, case by case."""
 
-    texts: dict[Group, int] = field(default_factory=lambda: defaultdict(int))  # of different content
+    texts: dict[Group, int] = field(default_factory=lambda: defaultdict(int))  # number of texts of different content
     _sums: dict[Group, dict[str, _Sums]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(_Sums)))
-    _met: set[int] = field(default_factory=set)
+    _met: set[int] = field(default_factory=set)  # `Case.content` of the cases that were added
 
     def add(self, case: Case) -> None:
+        """Adds the words of a case; a case with the content of an earlier one changes nothing."""
         if case.content in self._met:
             return
         self._met.add(case.content)
@@ -79,23 +81,23 @@ class Importances:
     def of(self, group: Group) -> list[Importance]:
         """The words of a group, the largest mean first.
 
-        All intervals of a group hold together at LEVEL: Student's t of each word at a level that Bonferroni's
-        correction has adjusted for the number of words with an interval.
+        Intervals are by Student's t. Bonferroni's correction for the number of words with an interval makes all of them
+        hold together with probability LEVEL.
         """
         sums = self._sums[group]
         compared = sum(each.texts >= FEWEST for each in sums.values())
-        told = []
+        words = []
         for word, each in sums.items():
             low = high = None
             if each.texts >= FEWEST:
                 error = np.sqrt(each.squares / (each.texts - 1) / each.texts)
                 half = float(scipy.stats.t.ppf(1 - (1 - LEVEL) / 2 / compared, each.texts - 1) * error)
                 low, high = each.mean - half, each.mean + half
-            told.append(Importance(word, each.texts, each.mean, low, high))
-        return sorted(told, key=lambda one: (-one.mean, one.word))
+            words.append(Importance(word, each.texts, each.mean, low, high))
+        return sorted(words, key=lambda importance: (-importance.mean, importance.word))
 
     def table(self) -> pa.Table:
-        """A row for each group and word."""
+        """A row for each group and word: the group's fields, its number of texts, and the word's `Importance`."""
         rows = []
         for group, texts in self.texts.items():
             facts = {"model": group.model, "task": group.task, **group.variant._asdict(), "decision": group.decision}

@@ -1,4 +1,4 @@
-"""Pages about explained texts: all of them together, and one case on a sheet of paper."""
+"""Pages about explained texts: an overview of all cases, and a printable sheet for a single case."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from evaluation.report.heatmaps.tokens import in_digits, least, scale
 from evaluation.report.page import Provenance, case_page, decisions_page
 from evaluation.report.table import Cell, Column, Row, Table
 
-DECISIONS = 12  # that the page shows, those of most texts
-WORDS = 10  # of a decision and method, on either end of the order
-_ROWS = 1_200  # of words, on the page: it stays well below 1 MB
-PAIRS = 30  # of methods that disagree
-_STRONGEST = 6  # words for and against, on a sheet of few methods
-_OF_ALL = 16  # such words of all methods together, beyond two of each
-_WHOLE = 1_600  # characters of a text that a sheet shows; of more, those around the most relevant words
-_AROUND = 8  # words on either side of a relevant one
+DECISIONS = 12  # most decisions on the overview, those of most texts
+WORDS = 10  # most words of a decision and method at either end of their order
+_ROWS = 1_200  # most rows of words on the overview, which keeps it well below 1 MB
+PAIRS = 30  # most disagreements on the overview
+_STRONGEST = 6  # most words for, and against, a decision by each method on a sheet
+_OF_ALL = 16  # such words on a sheet, shared by its methods; each method has at least two
+_WHOLE = 1_600  # most characters of a text on a sheet; a longer text is cut to the surroundings of relevant words
+_AROUND = 8  # words shown on either side of a relevant word
 _MEAN, _TEXTS = Column("", "mean relevance", significant=3), Column("", "texts", digits=0)
 
 
@@ -35,7 +35,7 @@ def overview(
     disagreements: Sequence[tuple[Disagreement, str]],
     provenance: Provenance,
 ) -> str:
-    """The page of all cases; `disagreements` are those to show, each with the address of its sheet."""
+    """The overview of all cases as HTML; `disagreements` are those to show, each with the address of its sheet."""
     shown = _most_frequent(importances)
     every = {group.decision for group in importances.texts}
     distinct = len({case.content for case in cases})
@@ -56,6 +56,7 @@ def overview(
 
 
 def _most_frequent(importances: Importances) -> list[str | None]:
+    """Up to DECISIONS decisions, those of most texts first."""
     counts = Counter[str | None]()
     for group, texts in importances.texts.items():
         counts[group.decision] = max(counts[group.decision], texts)
@@ -63,7 +64,7 @@ def _most_frequent(importances: Importances) -> list[str | None]:
 
 
 def _decisions(cases: Sequence[Case]) -> Table:
-    """The number of times of each decision and its mean probability, the most frequent first."""
+    """A table of decisions: how many texts have it and its mean probability, the most frequent first."""
     counts = Counter((case.model, case.decision) for case in cases)
     probable: dict[tuple[str, str | None], list[float]] = {}
     for case in cases:
@@ -79,11 +80,11 @@ def _decisions(cases: Sequence[Case]) -> Table:
 
 
 def _importance(importances: Importances, decision: str | None, name: str, most: int) -> Table:
-    """The words of the `most` largest and smallest means under each method, among those with an interval."""
+    """A table of words by method: those of the `most` largest and of the `most` smallest means with an interval."""
     rows = []
     for group in [group for group in importances.texts if group.decision == decision]:
-        told = [each for each in importances.of(group) if each.low is not None]
-        ends = told if len(told) <= 2 * most else [*told[:most], *told[-most:]]
+        with_interval = [each for each in importances.of(group) if each.low is not None]
+        ends = with_interval if len(with_interval) <= 2 * most else [*with_interval[:most], *with_interval[-most:]]
         labels = [group.model, *(label for label in group.variant if label != "none")]
         rows += [Row("", (", ".join(labels), each.word), _cells(each)) for each in ends]
     caption = (
@@ -94,16 +95,18 @@ def _importance(importances: Importances, decision: str | None, name: str, most:
     return Table(name, f"Words of “{_named(decision)}”", caption, ("method", "word"), (_MEAN, _TEXTS), tuple(rows))
 
 
-def _cells(told: Importance) -> tuple[Cell, Cell]:
-    return Cell(told.mean, n=told.texts, low=told.low, high=told.high), Cell(told.texts)
+def _cells(importance: Importance) -> tuple[Cell, Cell]:
+    """The cells of a word: its mean with the interval, and its number of texts."""
+    return Cell(importance.mean, n=importance.texts, low=importance.low, high=importance.high), Cell(importance.texts)
 
 
 def _named(decision: str | None) -> str:
+    """The decision in words; None stands for models that predict a score."""
     return "a score" if decision is None else decision
 
 
 def sheet(case: Case, provenance: Provenance) -> str:
-    """A case on a page of its own, which prints on one sheet of paper."""
+    """The page of a single case as HTML, which prints on one sheet of paper."""
     decision = _named(case.decision)
     (first, values), *_ = case.by_method.items()
     facts = [_sentence(case), f"Explained by {', '.join(case.by_method)}, of the model {case.model}."]
@@ -144,18 +147,22 @@ def _percent(share: float) -> str:
 
 
 def _strongest(method: str, case: Case, values: Any, most: int) -> Mapping[str, str]:
-    """The words of the largest relevance on either side of zero, with their numbers."""
+    """The up to `most` words of largest positive, and of largest negative, relevance with their numbers, as text."""
     counted = [at for at in range(len(values)) if case.words[at].is_counted]
     numbers = dict(zip(counted, in_digits([float(values[at]) for at in counted]), strict=True))
     order = sorted(counted, key=lambda at: -values[at])
     raising = [at for at in order if values[at] > 0][:most]
     lowering = [at for at in reversed(order) if values[at] < 0][:most]
-    told = [", ".join(f"{case.words[at].word} {numbers[at]}" for at in some) for some in (raising, lowering)]
-    return {"method": method, "words_for": told[0], "words_against": told[1]}
+    strongest = [", ".join(f"{case.words[at].word} {numbers[at]}" for at in some) for some in (raising, lowering)]
+    return {"method": method, "words_for": strongest[0], "words_against": strongest[1]}
 
 
 def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
-    """Each text of the case in colours of one scale, with what a decoder has seen behind it."""
+    """Each side of the case as coloured words: its text, the second text of a pair, and what a decoder has seen.
+
+    All have the same scale of colours. Words without relevance in `values`, which may be shorter than the words, are
+    not coloured.
+    """
     padded = [*values, *(math.nan for _ in range(len(case.words) - len(values)))]
     specials = [word.special for word in case.words]
     known = [(value, special) for value, special in zip(padded, specials, strict=True) if not math.isnan(value)]
@@ -165,14 +172,14 @@ def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
     kept = _kept(case, padded)
     sides = []
     for side in (TEXT, SECOND, DECODER):
-        own = [at for at in kept if case.words[at].side == side and not case.words[at].special]
-        if own:
-            sides.append(_side(case, own, padded, row))
+        positions = [at for at in kept if case.words[at].side == side and not case.words[at].special]
+        if positions:
+            sides.append(_side(case, positions, padded, row))
     return sides
 
 
 def _kept(case: Case, values: Sequence[float]) -> list[int]:
-    """The words to show: all, or of a long text those around the most relevant."""
+    """The indices of the words to show: all, or of a long text those around the most relevant words."""
     count = len(case.words)
     lengths = [len(word.word) + 1 for word in case.words]
     if sum(lengths) <= _WHOLE:
@@ -187,10 +194,10 @@ def _kept(case: Case, values: Sequence[float]) -> list[int]:
     return sorted(kept)
 
 
-def _side(case: Case, own: Sequence[int], values: Sequence[float], row: Mapping[str, float]) -> Markup:
-    """Words with the spaces between them; … where some are left out."""
+def _side(case: Case, positions: Sequence[int], values: Sequence[float], row: Mapping[str, float]) -> Markup:
+    """The words at `positions`, coloured on the scale in `row`, with the spaces between them; … for words left out."""
     text = Markup("")
-    for before, at in zip([None, *own], own, strict=False):
+    for before, at in zip([None, *positions], positions, strict=False):
         word = case.words[at]
         gap = "" if before is None else _gap(case, before, at)
         value = 0.0 if math.isnan(values[at]) else values[at]
@@ -199,7 +206,7 @@ def _side(case: Case, own: Sequence[int], values: Sequence[float], row: Mapping[
 
 
 def _gap(case: Case, before: int, at: int) -> str:
-    """The characters between two words."""
+    """The text between the word `before` and the next shown word `at`: a space if the case has one, "" or " … "."""
     if at > before + 1:
         return " … "
     end, start = case.words[before].end, case.words[at].start

@@ -1,4 +1,7 @@
-"""Explained texts as tidy tables: a row for each word, and for each token, of a text under a method."""
+"""Explained texts as tidy tables: a row for each word, and one for each token, of a text under a method.
+
+Shapes: T tokens of a text, W its words.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ class MethodRelevance:
     explanation: str
     embedding: str
     explained: float
-    #: [T] in the order of the text's tokens; without those that a decoder has seen, where the method speaks of none.
+    #: [T] in the order of the text's tokens. A method that gives no relevance to what a decoder has seen has fewer.
     relevance: np.ndarray
-    summed: bool  # the method promises that relevance adds up to the explained number
+    summed: bool  # True: the method conserves the explained number, so that a word has the sum of its tokens
 
 
 @dataclass(frozen=True)
 class ExplainedText:
-    """A text as the model read it, with its decision and its relevance by each method.
+    """A text as the model read it, with the model's decision and the relevance by each method.
 
-    Tokens [T] are those of the text, of the second text of a pair, and those that a decoder has seen.
+    Tokens [T] are those of the text, then of the second text of a pair, then those that a decoder has seen.
     """
 
-    sides: Mapping[str, str]  # each side as its user has written it
+    sides: Mapping[str, str]  # the text of each side as the user wrote it
     tokens: Sequence[str]
     special: Sequence[bool]
     locations: Sequence[TokenLocation]
@@ -59,7 +62,10 @@ class Tables(NamedTuple):
 
 
 def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | None = None) -> Tables:
-    """The rows of texts, in their order: method by method, word by word."""
+    """The words and tokens of texts as tables, text by text, method by method.
+
+    A word's relevance is the sum over its tokens if the method conserves the explained number, else their mean.
+    """
     by_word, by_token = _Columns(WORDS), _Columns(TOKENS)
     for name, text in texts:
         known: dict[int, _Groups] = {}
@@ -79,7 +85,7 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
 
 
 def _facts(name: Name, text: ExplainedText, entry: MethodRelevance, model: str, task: str | None) -> dict[str, Any]:
-    """The columns that are alike in all rows of a text and method."""
+    """The columns that have the same value in all rows of a text and method."""
     facts: dict[str, Any] = {"id": name.id, "row": name.row, "model": model, "task": task, "method": entry.method}
     facts |= {"explanation": entry.explanation, "embedding": entry.embedding, "explained": entry.explained}
     return facts | {"decision": text.decision, "against": text.against, "probability": text.probability}
@@ -87,7 +93,7 @@ def _facts(name: Name, text: ExplainedText, entry: MethodRelevance, model: str, 
 
 @dataclass(frozen=True)
 class _Groups:
-    """The words of a text, with the fields of their rows and token rows that do not depend on the method."""
+    """The words of a text, and the columns of their rows and of token rows that do not depend on the method."""
 
     starts: np.ndarray  # [W] the first token of each word
     sizes: np.ndarray  # [W]
@@ -96,24 +102,26 @@ class _Groups:
 
     @classmethod
     def of(cls, text: ExplainedText, count: int) -> _Groups:
-        """Of the first `count` tokens."""
+        """The words of the first `count` tokens of a text."""
         locations, special = text.locations[:count], list(map(bool, text.special[:count]))
         groups = [group for run in _sides(locations) for group in _words_of(text, run)]
         sizes = np.array([len(group) for group in groups], np.int64)
         sides = [locations[group[0]].side for group in groups]
         extents = [_extent([locations[at] for at in group]) for group in groups]
+        words = [_word(text, group, *extent) for group, extent in zip(groups, extents, strict=True)]
         of_words = {
             "side": sides,
             "at": _counted(sides),
-            "word": [_word(text, group, *extent) for group, extent in zip(groups, extents, strict=True)],
+            "word": words,
             "special": [special[group[0]] for group in groups],
             "start": [start for start, _ in extents],
             "end": [end for _, end in extents],
             "tokens": sizes,
         }
+        token_sides = [location.side for location in locations]
         of_tokens = {
-            "side": [location.side for location in locations],
-            "at": _counted([location.side for location in locations]),
+            "side": token_sides,
+            "at": _counted(token_sides),
             "token": text.tokens[:count],
             "special": special,
             "start": [location.start for location in locations],
@@ -124,26 +132,30 @@ class _Groups:
 
 
 def _word(text: ExplainedText, group: Sequence[int], start: int | None, end: int | None) -> str:
-    """A word as its user has written it, or as its tokens spell it."""
+    """The word of the tokens `group`: the user's characters [start, end), or the tokens' own text if these are None."""
     if start is not None:
         return text.sides[text.locations[group[0]].side][start:end]
     return "".join(text.tokens[at] for at in group).strip()
 
 
 def _sides(locations: Sequence[TokenLocation]) -> list[range]:
-    """Runs of tokens of one side."""
+    """The ranges of consecutive tokens of the same side."""
     edges = [at for at in range(len(locations)) if not at or locations[at].side != locations[at - 1].side]
     return [range(start, end) for start, end in zip(edges, [*edges[1:], len(locations)], strict=True)]
 
 
 def _words_of(text: ExplainedText, run: range) -> list[list[int]]:
-    """Indices of the tokens of each word in a run."""
+    """The indices of the tokens of each word in a range of tokens."""
     tokens, special = text.tokens[run.start : run.stop], text.special[run.start : run.stop]
     return [[run.start + at for at in group] for group in words(tokens, special)]
 
 
 def _counted(sides: Sequence[str]) -> list[int]:
-    """The number of each entry among those of its side."""
+    """For each entry of `sides` how many entries of the same side come before it.
+
+    >>> _counted(["text", "text", "second"])
+    [0, 1, 0]
+    """
     met: dict[str, int] = {}
     numbers = []
     for side in sides:
@@ -153,35 +165,38 @@ def _counted(sides: Sequence[str]) -> list[int]:
 
 
 def _extent(locations: Sequence[TokenLocation]) -> tuple[int | None, int | None]:
-    """The first and the last character of a word's tokens."""
+    """The characters [start, end) from a word's first token to its last; (None, None) if they have no characters."""
     starts = [location.start for location in locations if location.start is not None]
     ends = [location.end for location in locations if location.end is not None]
     return (min(starts), max(ends)) if starts and ends else (None, None)
 
 
 class _Columns:
-    """Rows of a schema, as they come: columns that are alike in a block of rows are kept once for it."""
+    """Collects a table of a schema in blocks of rows; a value that all rows of a block share is kept once."""
 
     def __init__(self, schema: pa.Schema) -> None:
+        """An empty table of `schema`."""
         self._schema = schema
         self._counts: list[int] = []
         self._shared: dict[str, list[Any]] = {}
         self._own: dict[str, list[Any]] = {}
 
-    def add(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """A block of rows: values that all have, and columns."""
-        self._counts.append(len(own["relevance"]))
+    def add(self, shared: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Adds a block of rows: `shared` values, equal in all of them, and `columns` with a value for each row."""
+        self._counts.append(len(columns["relevance"]))
         for name, value in shared.items():
             self._shared.setdefault(name, []).append(value)
-        for name, values in own.items():
+        for name, values in columns.items():
             self._own.setdefault(name, []).append(values)
 
     def table(self) -> pa.Table:
+        """All rows that were added."""
         rows = pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
         columns = [self._column(field, rows) for field in self._schema]
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _column(self, field: pa.Field, rows: pa.Array) -> pa.Array:
+        """A column of the table; `rows` has the number of its block for each row."""
         if field.name in self._shared:
             return pa.array(self._shared[field.name], field.type).take(rows)
         arrays: list[pa.Array] = [pa.array(values, field.type) for values in self._own.get(field.name, ())]

@@ -1,4 +1,7 @@
-"""The characters of a text that each token read by a model stands for."""
+"""Locates the tokens that a model read in the user's text: the characters that each stands for.
+
+Shapes: N texts, T tokens of a text.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ TEXT, SECOND, DECODER = "text", "second", "decoder"  # the sides that a model re
 
 
 class TokenLocation(NamedTuple):
-    """The location of a token: its side, and [start, end) in characters of that text; None: it has no characters."""
+    """The location of a token: its side and the characters [start, end) of that side's text; None if it has none."""
 
     side: str
     start: int | None = None
@@ -22,16 +25,16 @@ class TokenLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadText:
-    """The text that the tokenizer reads for a sample, and the offsets of its characters in the sample's text."""
+    """The text that the tokenizer reads for a sample, and how its characters map to those of the sample's text."""
 
     text: str
-    second: str | None = None  # of a pair
-    filled: Filled | None = None  # the text with a mask in its slot
-    mark: int = 0  # characters of a mark that stands in the slot of the sample's own text
-    from_start: bool = False  # a text that is too long loses its beginning
+    second: str | None = None  # the second text of a pair
+    filled: Filled | None = None  # the text with a mask token in its slot, if it has one
+    mark: int = 0  # length of the marker in the slot of the text as the user wrote it, such as `___`
+    from_start: bool = False  # True: a text that is too long was cut at its beginning
 
     def located(self, side: str, start: int, end: int) -> TokenLocation:
-        """The location of a token that covers [start, end) of the text read, spaces around it left out."""
+        """The location of a token that covers the characters [start, end) of the text read; spaces do not count."""
         text = self.second if side == SECOND else self.text
         assert text is not None
         covered = text[start:end]
@@ -44,6 +47,7 @@ class ReadText:
         return TokenLocation(side, start, end)
 
     def _beside_mask(self, start: int, end: int) -> TokenLocation:
+        """The location of a token of a text with a mask token; the mask token itself has no characters."""
         assert self.filled is not None
         mask_start, mask_end = self.filled.word
         if start < mask_end and end > mask_start:
@@ -54,9 +58,9 @@ class ReadText:
 
 
 def locate(tokenizer: Any, reads: Sequence[ReadText], ids: Sequence[Sequence[int]]) -> list[list[TokenLocation]]:
-    """The location of every token of rows [N, T], the `ids` that a model read of the texts `reads` [N]."""
+    """The location of every token that a model read: of each text in `reads` [N] its token `ids` [T]."""
     located: list[list[TokenLocation]] = [[] for _ in reads]
-    for paired in (False, True):
+    for paired in (False, True):  # a tokenizer encodes texts and pairs in separate calls
         alike = [at for at, read in enumerate(reads) if (read.second is not None) == paired]
         seconds = [reads[at].second or "" for at in alike] if paired else None
         encodings = encode(tokenizer, [reads[at].text for at in alike], seconds=seconds)
@@ -66,6 +70,7 @@ def locate(tokenizer: Any, reads: Sequence[ReadText], ids: Sequence[Sequence[int
 
 
 def _of_row(tokenizer: Any, read: ReadText, encoding: Encoding, ids: list[int]) -> list[TokenLocation]:
+    """The location of each of the `ids` [T] that a model read of a text; `encoding` is the whole text's."""
     if read.second is not None and len(ids) < len(encoding):  # both texts lose tokens, as the tokenizer cuts pairs
         [encoding] = encode(tokenizer, [read.text], seconds=[read.second], max_length=len(ids))
     locations = []
@@ -82,9 +87,10 @@ def _of_row(tokenizer: Any, read: ReadText, encoding: Encoding, ids: list[int]) 
 
 
 def _matched(ids: Sequence[int], encoding: Encoding, from_start: bool) -> list[int | None]:
-    """For each of `ids` [T] its index in the encoding, of which one run of tokens may be missing; None: it has none.
+    """The index in `encoding` of each of `ids` [T]; None for a token that the encoding lacks.
 
-    The run was cut from the start of the ordinary tokens, or is followed by none but special ones.
+    The text may have been cut: then one run of the encoding's tokens is missing in `ids`. It lies at the beginning of
+    the ordinary tokens (`from_start`) or at their end, so that tokens are matched from both ends.
     """
     every, count = encoding.ids, len(ids)
     opening = 0

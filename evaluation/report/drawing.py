@@ -1,4 +1,4 @@
-"""Figures as SVG and PDF, drawn from specifications by matplotlib: panels of lines above one legend.
+"""Figures as SVG and PDF, drawn by matplotlib from specifications: panels of lines above a legend that they share.
 
 Every figure is also drawn for narrow screens. Figures are built without pyplot's global state, text stays text, and
 equal data give equal bytes.
@@ -59,8 +59,8 @@ ACROSS = 3  # panels in a row of a figure
 _EDGES = (0.6, 0.2)  # inches around all panels
 _CELL, _NARROW_MAP = 0.46, 2.7  # inches: the width of a cell of a map, and of a whole map on narrow screens
 _NUMBER = 0.29  # inches: the width of a number with a decimal
-_LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # by panels in a row
-_LEGEND_LINE = 0.2  # inches
+_LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # at most, by panels in a row
+_LEGEND_LINE, _LEGEND_MARK, _LETTER = 0.2, 0.6, 0.072  # inches: of a line of the legend, of a mark and of a letter
 
 
 Numbers = Sequence[float] | np.ndarray
@@ -160,7 +160,10 @@ class Plot:
     powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
-        """The drawn figure in a list, whose legend has the order of `methods`; an empty list without panels."""
+        """The figure of `panels` in a list, or an empty list without panels; its legend is in the order of `methods`.
+
+        It is drawn in a wide version with several panels in a row, and in one for narrow screens.
+        """
         if not panels:
             return []
         order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
@@ -190,16 +193,17 @@ class Plot:
                 handles |= {str(line.get_label()): line for line in axis.get_lines()}
             labels = {line.label: None for panel in panels for line in panel.lines if line.label}
             names = sorted(labels, key=lambda name: order.index(name) if name in order else -1)
-            columns = _LEGEND_COLUMNS[min(across, ACROSS)]
+            width, height = np.max([panel.size(narrow) for panel in panels], axis=0)
+            whole = across * width + _EDGES[0]
+            columns = _columns(names, _LEGEND_COLUMNS[min(across, ACROSS)], whole)
             if names:
                 canvas.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns)
-            width, height = np.max([panel.size(narrow) for panel in panels], axis=0)
             legend = _LEGEND_LINE * math.ceil(len(names) / columns)
-            canvas.set_size_inches(across * width + _EDGES[0], down * height + _EDGES[1] + legend)
+            canvas.set_size_inches(whole, down * height + _EDGES[1] + legend)
         return canvas
 
     def _scale(self, axis: Axes) -> None:
-        """Sets the ticks of both axes."""
+        """Sets the ticks of both axes as `whole` and `powers` say, without minor ticks."""
         if self.whole:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if self.powers:
@@ -218,6 +222,15 @@ class Plot:
         for panel in panels:
             rows.writerows([panel.title, *point] for line in panel.lines for point in line.points())
         return sink.getvalue()
+
+
+def _columns(names: Sequence[str], most: int, width: float) -> int:
+    """The number of columns in which a legend of `names` fits `width` inches: `most`, fewer for long names."""
+    for count in range(most, 1, -1):
+        longest = [max(map(len, column)) for column in np.array_split(names, count) if len(column)]
+        if sum(_LEGEND_MARK + _LETTER * letters for letters in longest) <= width:
+            return count
+    return 1
 
 
 def _svg(canvas: Canvas) -> tuple[str, int]:

@@ -13,7 +13,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a page, with figures and tables."""
+    """A section of a page, with its figures and tables."""
 
     title: str
     how: str  # the configuration and command that compute it; shown if there is nothing else to show
@@ -131,9 +132,12 @@ class Site:
     beyond: Beyond = field(default_factory=Beyond)
 
     def files(self, close_look: bool = False) -> dict[str, str | bytes]:
-        """All files of the site by name. `close_look` adds the papers' numbers to tables in Markdown and LaTeX."""
+        """The contents of all files of the site, by path.
+
+        `close_look` shows the papers' numbers beside ours in tables in Markdown and LaTeX.
+        """
         published: dict[str, Any] = {"published": bool(self.results.published)}
-        wide, long = self.tables[:2]
+        wide, long = self.tables[:2]  # the overview, and the overview beside random
         short = [table for table in self.tables if table is not long]
         files: dict[str, str | bytes] = {
             "index.html": self._page("index.html", tables=self.tables, **published, **self._overview(wide, long)),
@@ -145,8 +149,8 @@ class Site:
         for page in _OF_PARTS:
             leaves = explorers.get(page, ())
             parts = [part for part in self.parts if part.page == page]
-            printed = any(part.has_references for part in parts)
-            files[page] = self._page(page, leaves, parts=parts, published=printed, **known)
+            has_references = any(part.has_references for part in parts)
+            files[page] = self._page(page, leaves, parts=parts, published=has_references, **known)
         tables = [leaderboard(self.results, self.beyond), *self.tables]
         for part in self.parts:
             tables += [*part.tables, *part.details]
@@ -194,9 +198,9 @@ class Site:
 def explain_page(
     entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance, above: Markup | None = None
 ) -> str:
-    """The page of `closelook explain --html`: explained predictions, as data of :func:`heatmap.data`.
+    """The page of `closelook explain --html`: heat maps of `entries`, data of :func:`heatmap.data`, as HTML.
 
-    `above` is shown above all of them.
+    `above` is shown above the heat maps.
     """
     facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = Explorer.of(entries, budget_bytes=math.inf)
@@ -204,7 +208,7 @@ def explain_page(
 
 
 def answers_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
-    """Answers with their sources (of :func:`explorers.sources.entry`) as a page of their own."""
+    """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.sources.entry`."""
     facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
     return _render("answers_page.html", explorer.leaves, title=title, sources=explorer, **facts)
@@ -231,9 +235,9 @@ def decisions_page(
     no_disagreements: str,
     provenance: Provenance,
 ) -> str:
-    """Explained texts on a page: their decisions, the importance of words, cases where methods disagree.
+    """The overview of explained texts: tables of decisions and of words, and cases on which methods disagree.
 
-    `disagreements` are records with the address of a page about the case; `no_disagreements` stands where none are.
+    `disagreements` are (record, address of the page about the case); `no_disagreements` is the text if there are none.
     """
     known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "disagreements": disagreements}
     known |= {"decisions": decisions, "importances": importances, "no_disagreements": no_disagreements}
@@ -249,13 +253,13 @@ def case_page(
     methods: Sequence[Mapping[str, str]],
     provenance: Provenance,
 ) -> str:
-    """A text and its decision on a page that prints on one sheet: `sides` are its coloured texts."""
+    """The page of a text and its decision, which prints on one sheet; `sides` are its coloured texts."""
     known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "methods": methods}
     return _render("case.html", title=title, facts=facts, sides=sides, caption=caption, decision=decision, **known)
 
 
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
-    """The dots of a task in the figure of the first metric: a row for each method with a number, a dot a model.
+    """The data of a task's panel in the first page's figure: a row for each method, with a dot for each model.
 
     `long` is the table of the overview beside random. The baseline is the mean over models of random relevance.
     """
@@ -291,7 +295,7 @@ def _look(model: int) -> str:
 
 
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
-    """A page from its template, with the site's script and style in it."""
+    """A page as HTML: its template filled with `values`, and with the site's script and style in it."""
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
     palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
     colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items()) + f"--of-pictures:{css_ramp()};"
@@ -311,14 +315,20 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"stars": stars, "reason": reason, "prose": _prose, "edges": _edges, "choices": _choices}
-    environment.filters |= {
-        "number": lambda value, column: number(value, decimals(value, column), column.signed),
-        "signed": lambda value, column: number(value, decimals(value, column), signed=True),
-        "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
-    }
+    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "spans": _spans}
     environment.globals["smallest_row"] = SMALLEST_ROW  # stays whatever methods are shown
     environment.globals["no_rows"] = NO_ROWS
     return environment
+
+
+def _number(value: float, column: Column, signed: bool | None = None) -> str:
+    """The value as a cell of the column. `signed` shows the sign of positive numbers; None: as the column does."""
+    return number(value, decimals(value, column), column.signed if signed is None else signed)
+
+
+def _spans(columns: Sequence[Column], name: str) -> Any:
+    """The runs of neighbouring columns that agree in the field `name`."""
+    return spans(columns, attrgetter(name))
 
 
 def _prose(text: str) -> Markup:

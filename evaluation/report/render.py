@@ -43,7 +43,10 @@ def decimals(value: float, column: Column) -> int:
 
 
 def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
-    """The number with its stars and interval, or the state; `close_look` adds the paper's number and the difference."""
+    """The text of a cell: its number with stars and interval, or the reason that there is none.
+
+    `close_look` adds the paper's number and the difference from it.
+    """
     if cell.value is None:
         return reason(cell)
     digits = decimals(cell.value, column)
@@ -63,7 +66,7 @@ def reason(cell: Cell) -> str:
 
 
 def markdown(table: Table, close_look: bool = False) -> str:
-    """The table in Markdown: a table for each section (task), below the title and the caption."""
+    """The table in Markdown: title, caption, and a table for each section (task); `close_look` as for `cell_text`."""
     marks = {"best": "**{}**", "": "{}"}
     lines = [f"## {table.title}", "", _escaped(table.caption)]
     if close_look:
@@ -85,16 +88,17 @@ def markdown(table: Table, close_look: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`text` without the characters that have a meaning in Markdown tables."""
+    """`text` with the characters escaped that have a meaning in Markdown tables."""
     return text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")
 
 
 def latex(table: Table, close_look: bool = False) -> str:
-    """The table in LaTeX; it needs the packages booktabs and graphicx.
+    """The table in LaTeX, for the packages booktabs and graphicx; `close_look` as for `cell_text`.
 
     Columns that do not fit a page are in further tabulars below. Groups of columns stay together if they fit, and a
     tabular that is wider than the text is shrunk to its width.
     """
+    # LaTeX numbers tables itself: "Table 1. " at the beginning of a title is left out.
     caption = table.title.split(". ", 1)[-1] + ". " + table.caption
     lines = [r"\begin{table*}", r"\centering\small"]
     for start, end in _pages(table.columns):
@@ -108,7 +112,7 @@ def latex(table: Table, close_look: bool = False) -> str:
 
 
 def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) of columns that are beside each other."""
+    """The ranges [start, end) of columns that stand side by side in a tabular, at most MOST_COLUMNS each."""
     start = at = 0
     for _, count in spans(columns, lambda column: (column.group, column.label if not column.group else "")):
         if at > start and at + count - start > MOST_COLUMNS:

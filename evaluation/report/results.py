@@ -77,7 +77,7 @@ class Results:
     methods: Methods  # in the order of the config
     dtypes: Mapping[tuple[str, str], tuple[str, ...]]  # precisions by (model, task); the first is shown by default
     states: Mapping[CellKey, str]
-    scores: Mapping[tuple[CellKey, Variant, str], Score]  # by (place, variant, metric)
+    scores: Mapping[tuple[CellKey, Variant, str], Score]  # by (cell, variant, metric)
     comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # by (model, task, dtype)
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # Close Look's model, by (model, task)
     sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; without models that cannot be opened
@@ -86,7 +86,7 @@ class Results:
     #: The samples that chose a method's options. They count in no number of the method.
     tuned_on: Mapping[CellKey, frozenset[str]] = field(default_factory=dict)
     seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # models trained from other seeds, by model
-    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task and sample, of samples with any
+    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task and sample; samples without: none
     undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method) if the model lacks what the method needs
 
     def state(self, cell_key: CellKey) -> str:

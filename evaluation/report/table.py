@@ -1,7 +1,11 @@
-"""A table as data: a specification, and the long frame of cells that fills it. `render.py` writes filled tables."""
+"""Tables as data: a specification of a table, and the long frame of cells that fills it.
+
+`render.py` writes filled tables.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -164,7 +168,7 @@ def difference_cell(
 ) -> Cell:
     """The mean of a method minus the mean of `other` on the same samples, with its interval and p value.
 
-    `otherwise` is returned if the two are not compared, or are the same method.
+    `otherwise` is returned if `other` is None or the method itself, and if either is not among those `compared`.
     """
     if compared is None or other is None:
         return otherwise
@@ -172,8 +176,8 @@ def difference_cell(
     if at is None or base is None or method == other:
         return otherwise
     difference = float(compared.mean[at] - compared.mean[base])
-    if difference != difference:
+    if math.isnan(difference):
         return Cell(state=NOT_FINITE)
-    pair = (at[0], *base)  # method, other, metric
+    pair = (at[0], *base)  # indices of method, other and metric
     low, high = float(compared.difference_low[pair]), float(compared.difference_high[pair])
     return Cell(difference, DONE, compared.n, low, high, float(compared.p[pair]))

@@ -29,7 +29,7 @@ from evaluation.schema.scores import (
     scores_samples_schema,
 )
 from evaluation.schema.tidy import TOKENS, WORDS
-from evaluation.schema.versioned import SchemaMismatch, check, titled
+from evaluation.schema.versioned import SchemaMismatch, check, is_named, titled
 
 __all__ = [
     "ABLATIONS",
@@ -69,6 +69,7 @@ __all__ = [
     "WRITINGS",
     "SchemaMismatch",
     "check",
+    "is_named",
     "layer_scores_samples_schema",
     "scores_samples_schema",
     "titled",

@@ -1,4 +1,4 @@
-"""Schemas of costs: batches of a run, and benchmarks."""
+"""Schemas of costs: of the batches of a run, and of benchmarks."""
 
 from evaluation.schema.versioned import Long, versioned
 
@@ -6,7 +6,7 @@ from evaluation.schema.versioned import Long, versioned
 class Runtime:
     """The time and memory of a batch.
 
-    `method` names the pass (one pass serves several methods); planner columns are null outside ALTI.
+    `method` names the pass, which may serve several methods; `planned_bytes` and `chunk` are null but for ALTI.
     """
 
     batch_id: str
@@ -25,28 +25,28 @@ RUNTIME = versioned("runtime", 1, Runtime)
 
 
 class Bench:
-    """One measured number or promised ratio of `closelook bench NAME`, in `bench/NAME/`.
+    """A number that `closelook bench NAME` measured, or a ratio with its `target`, in `bench/NAME/`.
 
-    A ratio has a `target`; a file's metadata hold its time, the command and the versions of packages.
+    The metadata of a file hold its time, the command and the versions of packages.
     """
 
     bench: str
     device: str
-    part: str  # of the benchmark; "ratio" for what is promised
+    part: str  # of the benchmark; "ratio" for ratios with a target
     model: str | None  # by its name in the config; random/<geometry> for random weights
     task: str | None
     dtype: str | None
-    method: str | None  # or another way of doing what is measured
+    method: str | None  # or the name of another variant that is measured
     length: int | None  # tokens
     measure: str
-    value: float  # the median where there are quartiles
+    value: float  # the median, if the row has quartiles
     unit: str | None
     q1: float | None
     q3: float | None
     n: Long | None  # values behind the median
     target: float | None
     better: str | None  # lower | higher
-    details: str  # what else was said of it, JSON
+    details: str  # further facts, as JSON
 
 
 BENCH = versioned("bench", 1, Bench)

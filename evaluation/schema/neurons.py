@@ -6,9 +6,9 @@ from evaluation.schema.versioned import Long, Single, versioned
 class Neurons:
     """The most relevant neurons of each sample, and the relevance that crosses each layer boundary.
 
-    At most 50 neurons, in descending order of the sum over positions. Layers are counted from 0, the lowest, as
-    neurons are; in a layer with experts the numbers of neurons go on from one expert to the next, and `name` says
-    which it is (version 3).
+    At most 50 neurons, in descending order of their relevance, a sum over positions. Layers and neurons are counted
+    from 0; the lowest layer is 0. In a mixture of experts the numbers of a layer's neurons continue from one expert to
+    the next, and `name` tells the expert (version 3).
     """
 
     sample_id: str
@@ -18,10 +18,11 @@ class Neurons:
     name: list[str]  # LAYER.NEURON, LAYER.EXPERT.NEURON
     relevance: list[Single]
     position: list[int]  # where the neuron's absolute relevance is largest
-    activation: list[Single]  # there
+    activation: list[Single]  # at this position
     layer_relevance: list[Single]  # [L], of all neurons of each layer
-    # Where a method promises a sum: below and above the blocks [L + 1], the largest of a token there, by magnitude
-    # (version 2), and what each block keeps [L], routers where there are experts (version 3).
+    # Of methods that conserve the explained number: relevance at each layer boundary [L + 1], from below the first
+    # block to above the last, and the largest magnitude of a token there (version 2); the relevance that each block
+    # keeps [L], by its part, routers in mixtures of experts (version 3).
     boundaries: list[Single] | None
     peaks: list[float] | None
     kept_by_biases: list[Single] | None
@@ -35,7 +36,8 @@ NEURONS = versioned("neurons", 3, Neurons)
 class Writings:
     """Logit lens of the neurons that a run keeps, and the tokens nearest to their keys; partitioned by model and dtype.
 
-    Value vectors times the unembedding, and cosines with the keys. The first of a list is the farthest out.
+    Tokens are ranked by the neuron's value vector times the unembedding (promoted: largest first, suppressed: smallest
+    first), and by their embeddings' cosine with the neuron's key (largest first).
     """
 
     layer: int
@@ -45,7 +47,7 @@ class Writings:
     suppressed: list[str]
     suppressed_logit: list[Single]
     entropy: float  # of the softmax over the vocabulary, in nats
-    key: list[str]  # none where tokens are embedded in another width than that of the layers
+    key: list[str]  # nearest tokens; empty if embeddings have another width than the layers
     key_cosine: list[Single]
 
 
@@ -55,19 +57,19 @@ WRITINGS = versioned("writings", 1, Writings)
 class Contexts:
     """The max-activating examples of each neuron in a corpus, here called contexts, by layer, neuron and rank.
 
-    A shard a layer; partitioned by model, corpus and dtype. A context is a text, or so many tokens of it.
+    A shard for each layer; partitioned by model, corpus and dtype. A context is a passage of a text.
     """
 
     layer: int
     neuron: int
-    rank: int  # from 1; near ties by activations computed alone, and of equal ones the earlier first
+    rank: int  # from 1; near ties are ranked by activations of each context alone, equal ones by their order
     activation: float  # the largest over the positions of ordinary tokens
-    position: int  # where in `input_ids`
-    input_ids: list[int]  # with what the tokenizer's template adds
+    position: int  # index in `input_ids` of this activation
+    input_ids: list[int]  # special tokens of the tokenizer's template included
     text: str  # of the context
-    number: Long  # of the text in the corpus, from 0
-    start: int  # of the context in that text, in characters
-    place: str  # of that text: file:line or similar
+    number: Long  # number of its text in the corpus, from 0
+    start: int  # where the context begins in this text, in characters
+    place: str  # where this text stands: file:line or similar
 
 
 CONTEXTS = versioned("contexts", 1, Contexts)
@@ -78,37 +80,37 @@ class Activations:
 
     layer: int
     neuron: int
-    tokens: Long  # at which its activation is finite
-    mean: float | None  # there; null where there is none
-    histogram: list[Long]  # of them, between the `boundaries` that the manifest lists
-    not_finite: Long  # tokens at which its activation is not finite (version 2)
+    tokens: Long  # number of tokens with a finite activation
+    mean: float | None  # of finite activations; null without any
+    histogram: list[Long]  # counts of finite activations between the `boundaries` that the manifest lists
+    not_finite: Long  # number of tokens with an activation that is not finite (version 2)
 
 
 ACTIVATIONS = versioned("activations", 2, Activations)
 
 
 class Heatmaps:
-    """Relevance of the tokens of a neuron's first contexts for its activation there.
+    """Relevance of the tokens of a neuron's first contexts, for the neuron's activation in them.
 
-    Rows belong to the contexts of equal layer, neuron and rank; partitioned by model, corpus, dtype and method.
+    A row belongs to the context of the same layer, neuron and rank; partitioned by model, corpus, dtype and method.
     """
 
     layer: int
     neuron: int
     rank: int
-    relevance: list[Single] | None  # of each of the context's `input_ids`; null where not finite
+    relevance: list[Single] | None  # of each of the context's `input_ids`; null if a value is not finite
 
 
 HEATMAPS = versioned("heatmaps", 1, Heatmaps)
 
 
 class ContextsPart:
-    """A unit of a corpus on its way into contexts and activations: figures of every neuron and its contexts."""
+    """The findings of a unit of work of a corpus for each neuron; units are merged into contexts and activations."""
 
     layer: int
     neuron: int
     activation: list[float]
-    context: list[int]  # numbers within the unit
+    context: list[int]  # numbers of contexts within the unit
     position: list[int]
     total: float
     histogram: list[Long]
@@ -122,11 +124,14 @@ CONTEXTS_PART = versioned("contexts_part", 2, ContextsPart)
 
 
 class ContextsTies:
-    """Activations that lie too close to be ranked as a batch gives them: each from a forward of its context alone."""
+    """Activations in contexts that nearly tie, each computed in a batch of its context alone.
+
+    Rounding in larger batches could decide the rank of such contexts.
+    """
 
     layer: int
     neuron: int
-    context: Long  # as the driver numbers the contexts of all units
+    context: Long  # number of the context among those of all units
     activation: float
     position: int
 
@@ -135,7 +140,7 @@ CONTEXTS_TIES = versioned("contexts_ties", 1, ContextsTies)
 
 
 class ContextsTexts:
-    """The contexts of a unit of a corpus that its neurons name."""
+    """The contexts of a unit of work of a corpus that its rows of `ContextsPart` name."""
 
     context: int
     input_ids: list[int]

@@ -11,13 +11,13 @@ class Relevance:
     embedding: str  # full | partial | none
     relevance: list[Single]  # [T], unpadded
     explained: float
-    residual: float | None  # sum of relevance minus explained; null where a method promises no sum
+    residual: float | None  # sum of relevance minus explained; null for methods that do not conserve it
     logit_target: float
     logit_foil: float | None
-    predicted_id: int | None  # the model's own prediction, where that is explained (version 2)
-    pixels: list[Single] | None  # [H * W] of an image, of methods that reach its pixels (version 3)
-    # [U] of an encoder-decoder, of methods that speak of it: the start token, then the view's
-    # `decoder_input_ids` (version 4)
+    predicted_id: int | None  # the model's own prediction, if that is explained (version 2)
+    pixels: list[Single] | None  # [H * W] of an image, for methods that give relevance of pixels (version 3)
+    # [U] of what the decoder of an encoder-decoder has seen, for methods that give it: the start token, then the
+    # view's `decoder_input_ids` (version 4)
     decoder_relevance: list[Single] | None
 
 
@@ -26,7 +26,7 @@ RELEVANCE_DOUBLE = in_double(RELEVANCE)
 
 
 class Heads:
-    """Pooled head relevance, [L * H] with the layer as the slow index."""
+    """Relevance of attention heads, pooled over positions: [L * H], layer by layer."""
 
     sample_id: str
     explanation: str
@@ -54,16 +54,19 @@ LAYERS = versioned("layers", 1, Layers)
 
 
 class Labels:
-    """Relevance for every label of a classifier, a row a label; `relevance` holds that for the predicted label."""
+    """Relevance for every label of a classifier, a row for each label.
+
+    The relevance for the predicted label is also in rows of `Relevance`.
+    """
 
     sample_id: str
     embedding: str
     label_id: int  # of the model's outputs
     relevance: list[Single]  # [T], unpadded
     explained: float  # the label's logit
-    residual: float | None  # sum of relevance minus explained; null where a method promises no sum
-    predicted_id: int | None  # the label that the model predicts; null where the sample has a target
-    pixels: list[Single] | None  # [H * W] of an image, of methods that reach its pixels
+    residual: float | None  # sum of relevance minus explained; null for methods that do not conserve it
+    predicted_id: int | None  # the label that the model predicts; null if the sample has a target
+    pixels: list[Single] | None  # [H * W] of an image, for methods that give relevance of pixels
 
 
 LABELS = versioned("labels", 1, Labels)

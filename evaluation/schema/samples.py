@@ -4,12 +4,12 @@ from evaluation.schema.versioned import versioned
 
 
 class Generic:
-    """Model-independent samples.
+    """Samples as they are before any tokenizer.
 
-    `slot` is the character offset in `text` where the target word goes; a text that a model is to go on with has
-    neither (version 2). A text that has a label or a score has that instead, and where it is one of a pair, the
-    `second` text; `evidence` and `scope` are of `text` (version 3). A picture has the bytes of its file as `image`,
-    in `text` where it is from, and as evidence `regions` of its pixels (version 4). `meta` is JSON.
+    `slot` is the character offset in `text` at which the target word goes; a text that a model continues has neither
+    slot nor target (version 2). A text with a gold label or score has this instead, and the first of a pair has the
+    `second` text; `evidence` and `scope` are spans of `text` (version 3). An image has the bytes of its file as
+    `image`, where it comes from as `text`, and `regions` of its pixels as evidence (version 4). `meta` is JSON.
     """
 
     sample_id: str
@@ -25,8 +25,8 @@ class Generic:
     scope: list[list[int]] | None
     meta: str
     image: bytes | None  # PNG, JPEG, WebP or BMP
-    regions: list[list[int]] | None  # [[top, left, bottom, right), ...] in pixels of the image; null: nobody marked any
-    cluster: str | None  # of samples that are alike, as of one article or template (version 5); null: no other is
+    regions: list[list[int]] | None  # [[top, left, bottom, right), ...] in pixels of the image; null: no evidence
+    cluster: str | None  # name shared by samples that are alike, as of an article (version 5); null: in no cluster
 
 
 GENERIC = versioned("generic", 5, Generic)
@@ -35,7 +35,7 @@ GENERIC = versioned("generic", 5, Generic)
 class Reject:
     """A row that was left out, and why.
 
-    By `stage` "source" (`where` is file:line), "annotate", or "view" where a text is tokenised.
+    `stage` is "source" (then `where` is file:line), "annotate", or "view", where texts are tokenised.
     """
 
     sample_id: str | None
@@ -49,14 +49,14 @@ REJECT = versioned("reject", 1, Reject)
 
 
 class View:
-    """Samples as one tokenizer sees them.
+    """Samples as the tokens of one tokenizer.
 
-    Lists have `length` entries; `position` is where the model predicts. A causal model's input ends with the tokens
-    that target and foil begin with alike, such as a space of its own (version 2). `target_id` is null where the
-    model's own prediction is explained, `evidence_mask` for tasks without evidence (3). Of pairs, `token_type_ids`
-    tell the texts apart, where the tokenizer does; `label` and `score` are the samples' (4). Of a picture, tokens are
-    the class token and the patches row by row, all with id 0, and `pixels` are what the model sees, resized and
-    cropped, before its numbers are rescaled and normalised (5).
+    Lists have `length` entries; `position` is the readout position. A causal model's input ends with the tokens that
+    target and foil share at their beginning, such as a space (version 2). `target_id` is null if the model's own
+    prediction is explained, `evidence_mask` for tasks without evidence (3). `token_type_ids` tell the texts of a pair
+    apart, if the tokenizer has them; `label` and `score` are those of the sample (4). The tokens of an image are the
+    class token and the patches row by row, all with id 0, and `pixels` are what the model sees, resized and cropped,
+    before numbers are rescaled and normalised (5).
     """
 
     sample_id: str
@@ -80,16 +80,16 @@ VIEW = versioned("view", 6, View)
 
 
 class AnswerView(View):
-    """Views of samples whose answer is explained as a whole: readable as views, with further columns.
+    """Views of samples whose answer is explained as a whole: views with further columns.
 
-    Tokens of the answer but the last stand behind those of the prompt, or in `decoder_input_ids`; `position` and
-    `target_id` are those of the last. Units are the parts of the prompt that stay or go together.
+    All tokens of the answer but the last follow those of the prompt, or are in `decoder_input_ids`; `position` and
+    `target_id` belong to the last. Units are the parts of the prompt that are removed one by one.
     """
 
     answer_ids: list[int] | None  # [G]
     units: list[int] | None  # [T] the unit of each token, -1 for none
     unit_spans: list[list[int]] | None  # [n] of [start, end) in characters of `prompt`
-    unit_evidence: list[bool] | None  # [n]; null: nobody marked any
+    unit_evidence: list[bool] | None  # [n]; null: no evidence
     prompt: str | None
     turns: str | None  # of a chat: JSON of [role, start, end] of each message in `prompt`
     answer: str | None
@@ -97,6 +97,6 @@ class AnswerView(View):
     answer_parts: list[int] | None  # [G] the sentence of each token, -1 for none
 
 
-#: Raised when what these columns hold changes: views of answers are then made again, and no others.
+#: Raised when the content of these columns changes: then only views of answers are made again.
 ANSWERS_VERSION = 1
 ANSWER_VIEW = versioned("view", 6, AnswerView)

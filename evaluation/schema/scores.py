@@ -8,7 +8,7 @@ from evaluation.schema.versioned import Long, versioned
 
 
 class Variant:
-    """The subject of a score: a method on a task, and the choices by which scores differ."""
+    """The subject of a score: a method on a task, with its variant of relevance and of the tokens that count."""
 
     model: str
     task: str
@@ -53,8 +53,9 @@ class LayerScoresSamples(Variant):
 
 
 def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
-    """The schema of a sample's scores under a variant, with a column for each of `metrics`, null if one does not apply
-    to the task.
+    """The schema of a sample's scores under a variant, with a column for each of `metrics`.
+
+    A column is null for a metric that does not apply to the task.
     """
     return versioned("scores_samples", 2, ScoresSamples, metrics)
 
@@ -67,6 +68,6 @@ def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
 SCORES = versioned("scores", 1, Scores)
 LAYER_SCORES = versioned("layer_scores", 1, LayerScores)
 
-#: What every file of samples has, whatever metrics there were; the input of intervals and paired tests.
+#: The columns that every file of samples' scores has, whatever metrics follow; intervals and tests read these files.
 SCORES_SAMPLES = scores_samples_schema(())
 LAYER_SCORES_SAMPLES = layer_scores_samples_schema(())

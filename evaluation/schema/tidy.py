@@ -6,29 +6,29 @@ from evaluation.schema.versioned import Long, versioned
 class Word:
     """Relevance of a word of a text under one method: the sum over its tokens, or their mean.
 
-    Of a text, `at` counts its words on each `side`, from 0; special tokens are words of their own. All rows of a text
+    `at` numbers the words of each `side` of a text, from 0; special tokens are words of their own. All rows of a text
     and method repeat what is explained.
     """
 
-    id: str  # the user's own, else the number of the row in the file, or in a run the sample's
-    row: Long | None  # in the file, from 1; null of a run
+    id: str  # the user's, else the number of the row in the file; in a run the sample's
+    row: Long | None  # number of the row in the file, from 1; null in a run
     model: str
-    task: str | None  # of a run
+    task: str | None  # null outside of a run
     method: str
     explanation: str  # contrastive | target | log_prob | none
     embedding: str  # full | partial | none
-    decision: str | None  # the label or word that is explained; null of a score
-    against: str | None  # the label or word that it is contrasted with
-    probability: float | None  # of the decision; null of a score, and where a run did not keep it
+    decision: str | None  # the explained label or word; null if the model predicts a score
+    against: str | None  # the label or word that the decision is compared with
+    probability: float | None  # of the decision; null if the model predicts a score, or a run did not keep it
     explained: float  # the explained number: a logit, a difference of two, a log-probability or a score
     side: str  # text | second | decoder
     at: int
-    start: int | None  # [start, end) in characters of the text; null where the text has no such characters
+    start: int | None  # [start, end) in characters of the text; null for a word that is not in it
     end: int | None
     word: str
-    special: bool  # a token that the tokenizer's template added
-    tokens: int  # of the word
-    summed: bool  # relevance is the sum over the word's tokens; else their mean, as the method promises no sum
+    special: bool  # True for a token that the tokenizer's template added
+    tokens: int  # number of tokens of the word
+    summed: bool  # True: relevance is the sum over the word's tokens; False: their mean, the method does not conserve
     relevance: float
 
 
@@ -53,7 +53,7 @@ class Token:
     at: int
     start: int | None
     end: int | None
-    token: str  # one that starts a word holds its leading space
+    token: str  # the first of a word includes the space before it
     special: bool
     word_at: int
     relevance: float

@@ -1,6 +1,6 @@
-"""Parquet schemas with a name and a version, which each carries in its metadata: how they are written and checked.
+"""Parquet schemas with a name and a version in their metadata: made from classes, and checked when files are read.
 
-Modules that describe columns do not defer annotations, since the annotations are read here.
+The modules that describe columns have no `from __future__ import annotations`, since annotations are read here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROW: dict[Any, pa.DataType] = {
 
 
 class SchemaMismatch(ValueError):
-    """A file was written under another schema, or another version of it."""
+    """Raised for a file that was written under another schema, or another version of it."""
 
 
 def versioned(name: str, version: int, columns: type, numbers: Iterable[str] = ()) -> pa.Schema:
@@ -42,6 +42,7 @@ def versioned(name: str, version: int, columns: type, numbers: Iterable[str] = (
 
 
 def _field(column: str, kind: Any) -> pa.Field:
+    """The field of a column with the annotation `kind`; `X | None` makes it nullable."""
     parts = get_args(kind)
     if NoneType in parts:
         return pa.field(column, _arrow(parts[0]))
@@ -49,6 +50,7 @@ def _field(column: str, kind: Any) -> pa.Field:
 
 
 def _arrow(kind: Any) -> pa.DataType:
+    """The Arrow type of an annotation without None, a list of such included."""
     if get_origin(kind) is list:
         [item] = get_args(kind)
         return pa.list_(_arrow(item))
@@ -63,9 +65,14 @@ def in_double(schema: pa.Schema) -> pa.Schema:
 
 
 def titled(schema: pa.Schema) -> str:
-    """Name and version."""
+    """The name and version of a schema, as "relevance v4"."""
     metadata = schema.metadata or {}
     return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
+
+
+def is_named(schema: pa.Schema) -> bool:
+    """True if the metadata has a name and a version, as those of every file that closelook writes."""
+    return {NAME_KEY, VERSION_KEY} <= (schema.metadata or {}).keys()
 
 
 def check(read: pa.Schema, expected: pa.Schema, where: str) -> None:

@@ -122,14 +122,15 @@ class ChanceLevel:
     seed: int
 
     def replace_scores(self, scores: pa.Table, tokens: str, scope: str, metrics: Mapping[str, Metric]) -> pa.Table:
-        """`scores` with the chance level instead of their values.
+        """`scores` with the chance level of each sample in place of its score by each of `metrics`.
 
-        `scores` has a column `sample_id` and one for each of `metrics`; they are of the tokens that `tokens` and
-        `scope` choose (see `Masks.choices`). A sample without evidence among these tokens keeps its scores.
+        `scores` has a column `sample_id` and one for each metric, computed over the tokens that `tokens` and `scope`
+        choose (see `Masks.choices`). A sample without evidence among these tokens keeps its scores.
         """
         [chosen] = [mask for *choice, mask in self.masks.choices() if choice == [tokens, scope]]
         sums = np.cumsum(np.stack([chosen, chosen & self.masks.evidence]), axis=1)
         ends = np.concatenate([np.zeros((2, 1), int), sums], axis=1)[:, self.masks.offsets]
+        # For each row of `scores`, the number n of chosen tokens and the number g of evidence tokens among them.
         n, g = np.diff(ends, axis=1)[:, self.masks.samples.find(scores["sample_id"])]
         known = g > 0
         for name, metric in metrics.items():

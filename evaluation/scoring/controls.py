@@ -134,9 +134,10 @@ def mean_verdict(
     bounds: tuple[float, float] = _BOUNDS,
     clusters: np.ndarray | None = None,
 ) -> Verdict:
-    """The mean of `values` [N] within `bounds`, by default correlations, with its interval and without a verdict.
+    """The mean of `values` [N] with its interval, without a verdict (`passed` is None).
 
-    None and values that are not finite are left out. For `clusters` [N] see `mean_intervals`.
+    `bounds` is the range of the values, by default that of correlations. None and values that are not finite are left
+    out. For `clusters` [N] see `mean_intervals`.
     """
     summary = summarise(np.array(values, float), _RESAMPLES, seed, bounds, clusters)  # None becomes NaN
     return Verdict(summary.value, summary.low, summary.high, summary.n)
@@ -155,4 +156,5 @@ def finite(values: Iterable[float | None]) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float:
+    """The mean of `values` [N]; NaN without values."""
     return float(values.mean()) if len(values) else float("nan")

@@ -85,9 +85,10 @@ def mean_intervals(
 
 
 def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int) -> Ends:
-    """Bootstrap-t interval of the means, from the `sums` [G, C] of clusters with `sizes` [G].
+    """Bootstrap-t intervals (low [C], high [C]) of means, from the `sums` [G, C] of clusters with `sizes` [G].
 
-    Resamples of equal values have no standard error and are left out; only small samples have many of these.
+    Each resampled mean, minus the observed one, is divided by its own standard error; the quantiles of these ratios
+    times the observed standard error give the ends. A resample of equal values has no standard error and is left out.
     """
     clusters = len(sums)
     mean = sums.sum(axis=0) / sizes.sum()
@@ -113,7 +114,10 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
 
 
 def resample_counts(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Counts of each of `n` samples in every resample with replacement: the [R, N] counts in parts [r, N]."""
+    """The number of times that each of `n` samples is drawn in each of R resamples with replacement.
+
+    The counts [R, N] come in parts [r, N], so that few are in memory at once.
+    """
     rng = np.random.default_rng(seed)
     for count in chunk_sizes(resamples, n):
         drawn = rng.integers(0, n, (count, n)) + n * np.arange(count)[:, None]
@@ -131,10 +135,11 @@ def difference_intervals(
 ) -> Ends:
     """Intervals (low [C], high [C]) of the means of paired `differences` [N, C] by Student's t.
 
-    Differences of bounded values lie between -`reach` and `reach`. Where all differences are equal, Student's t would
-    claim certainty. The interval then allows for a share of samples that N draws would all miss with a probability of
-    2.5 % (the upper end of Clopper and Pearson's interval of 0 among N), which may lie anywhere within `reach`. Ends
-    are NaN for a single sample, and for fewer than FEWEST_CLUSTERS clusters.
+    `reach` is the largest size that a difference can have, None if there is no bound; ends are cut to it. Where all
+    differences are equal, Student's t gives an interval of no width. With `reach` it is widened: samples that were not
+    drawn may differ by anything up to `reach`, and their share is at most the upper end of Clopper and Pearson's
+    interval of 0 among N (among the effective number of samples where `clusters` [N] group them). Ends are NaN for a
+    single sample, and for fewer than FEWEST_CLUSTERS clusters.
     """
     sums, sizes = cluster_sums(differences, clusters)
     n, columns = sums.shape
@@ -194,10 +199,10 @@ def cluster_sums(values: np.ndarray, clusters: np.ndarray | None) -> tuple[np.nd
     """
     if clusters is None:
         return values, np.ones(len(values))
-    _, of = np.unique(clusters, return_inverse=True)
-    sums = np.zeros((of.max(initial=-1) + 1, *values.shape[1:]))
-    np.add.at(sums, of, values)
-    return sums, np.bincount(of, minlength=len(sums)).astype(float)
+    _, index = np.unique(clusters, return_inverse=True)  # [N] each sample's row in `sums`
+    sums = np.zeros((index.max(initial=-1) + 1, *values.shape[1:]))
+    np.add.at(sums, index, values)
+    return sums, np.bincount(index, minlength=len(sums)).astype(float)
 
 
 def _effective_samples(sizes: np.ndarray) -> float:
@@ -206,11 +211,12 @@ def _effective_samples(sizes: np.ndarray) -> float:
 
 
 def _standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Jackknife standard error [C] (Efron 1982) of means, from `sums` [G, C] of clusters with `sizes` [G].
+    """The jackknife's standard errors [C] (Efron 1982) of C means, which leaves out one of G clusters at a time.
 
-    NaN if G is 1.
+    `sums` [G, C] are the sums of the values over each cluster, `sizes` [G] the numbers of its samples. NaN if G is 1.
     """
     clusters, total = len(sums), sizes.sum()
     centred = sums - sizes[:, None] * (sums.sum(axis=0) / total)
-    shift = centred / np.where(sizes < total, total - sizes, np.nan)[:, None]  # of the mean without the cluster
-    return np.sqrt((clusters - 1) / clusters * (shift**2).sum(axis=0))
+    # How much the mean falls if the cluster is left out.
+    falls = centred / np.where(sizes < total, total - sizes, np.nan)[:, None]
+    return np.sqrt((clusters - 1) / clusters * (falls**2).sum(axis=0))

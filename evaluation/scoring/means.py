@@ -51,6 +51,10 @@ class Means:
         return pa.concat_tables([means_of(self._sums, self.metrics), self._accuracy(), self._shares_of_noise()])
 
     def _count_correct(self, relevance: pa.Table) -> None:
+        """Counts the samples that the model predicts correctly, and all with a gold label or a foil.
+
+        Only rows of the first explanation and embedding that were seen are counted, so that a sample counts once.
+        """
         if len(relevance) and not self._counted:
             self._counted = {name: relevance[name][0].as_py() for name in _EXPLAINED}
         for name, value in self._counted.items():
@@ -60,13 +64,16 @@ class Means:
         self._known += len(right)
 
     def _accuracy(self) -> pa.Table:
-        """The share of correctly predicted samples, among those with a gold label or a foil."""
+        """A row of the metric "accuracy": the percentage, of samples with a gold label or a foil, that are correct."""
         share = 100 * (self._right / self._known) if self._known else None
         row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
         return _table([row | {"value": share, "n": self._known}])
 
     def _shares_of_noise(self) -> pa.Table:
-        """The share of samples with negligible relevance, for each explanation and embedding that has any."""
+        """Rows of the metric "noise": samples with negligible relevance in percent, by explanation and embedding.
+
+        There is no row where no sample has negligible relevance.
+        """
         rows = []
         for row in _merged(self._noise, _EXPLAINED).to_pylist():
             if row["noise"]:
@@ -109,7 +116,7 @@ def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Tabl
 
 
 def _noise_of(relevance: pa.Table) -> pa.Table:
-    """The number of samples, and of those with negligible relevance only, by explanation and embedding."""
+    """The number of samples (`n`) and of samples with negligible relevance (`noise`), by explanation and embedding."""
     noise = pa.array(negligible(relevance)).cast(pa.int64())
     columns = {name: relevance[name] for name in _EXPLAINED} | {"noise": noise, "n": pa.array([1] * len(relevance))}
     return _merged([pa.table(columns)], _EXPLAINED)
@@ -129,6 +136,7 @@ def _merged(sums: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    """`rows` as a table with the columns of `means_of`."""
     types = {"value": pa.float64(), "n": pa.int64()}
     names = [*VARIANT, "metric", "value", "n"]
     return pa.Table.from_pylist(rows, pa.schema([(name, types.get(name, pa.string())) for name in names]))

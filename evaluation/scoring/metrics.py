@@ -94,9 +94,9 @@ def applicable(task: Task) -> dict[str, Metric]:
 
 
 def scored_by(task: Task) -> list[list[str | int]]:
-    """Name and version of every metric that applies to the task, which enter the key of its scores.
+    """The [name, version] of every metric that applies to the task, after ["", VERSION] for all metrics.
 
-    Scores with other names or versions are stale.
+    They enter the key of the task's scores, so that scores of another version are computed again.
     """
     versions: list[list[str | int]] = [["", VERSION]]
     return versions + [[name, declared.version] for name, declared in applicable(task).items()]
@@ -108,7 +108,7 @@ def shown(where: str) -> list[str]:
 
 
 def lead() -> str:
-    """The name of the metric that stands for all where a single metric can be shown."""
+    """The name of the metric that is shown where only one can be."""
     return shown(LEAD)[0]
 
 
@@ -134,7 +134,7 @@ def pg2(block: Block) -> np.ndarray:
 
 
 def _hit(top: Largest, size: np.ndarray | int) -> np.ndarray:
-    """[B] the probability that one of the `size` largest tokens is evidence, with random choices among equal tokens.
+    """[B] the probability that evidence is among the `size` [B] largest tokens `top`; ties are broken at random.
 
     Of t tied tokens, e of them evidence, k are chosen: all miss the evidence with probability C(t - e, k) / C(t, k).
     """
@@ -159,7 +159,7 @@ def mrr(block: Block) -> np.ndarray:
     rank by one (see Close Look 5.1 on bfloat16): the rank is the strict rank plus the number of these ties.
     """
     ascending = block.ascending
-    tied = ascending[:, 1:] == ascending[:, :-1]
+    tied = ascending[:, 1:] == ascending[:, :-1]  # [B, T - 1]
     not_chosen = np.maximum(block.relevance.shape[1] - block.count - 1, 0)  # [B] ties among tokens at -inf
     if np.count_nonzero(tied) == not_chosen.sum():
         return mrr_strict(block)
@@ -189,10 +189,11 @@ def pta(block: Block) -> np.ndarray:
 
 @metric("IoU", shown=(OVERLAP,), version=2)
 def iou(block: Block) -> np.ndarray:
-    """Intersection over union of the evidence and the tokens of largest positive relevance, as many (AttnLRP 4.1).
+    """Intersection over union of the k evidence tokens and the k tokens of largest relevance (AttnLRP 4.1).
 
-    AttnLRP prints no formula; among the possible readings, this one fits its numbers. Ties are resolved in expectation:
-    every choice among equal tokens is equally likely.
+    Only tokens of positive relevance count among the largest. AttnLRP prints no formula; of the possible readings, this
+    one fits its numbers. Where tokens tie for the last places, the value is the expectation over all choices among
+    them.
     """
     top, positive = block.largest(block.size), row_count(block.positive)
     above = block.evidence_total(block.evidence_values > np.maximum(top.value, 0)[block.evidence_rows])
@@ -200,10 +201,11 @@ def iou(block: Block) -> np.ndarray:
     shared = above + np.where(has_tie & (top.places == top.tied), top.evidence_tied, 0)
     chosen = np.minimum(positive, block.size)
     values = shared / (chosen + block.size - shared)
+    # Some of the tied tokens are chosen: how many of the chosen ones are evidence is hypergeometric.
     for row in np.flatnonzero(has_tie & (top.places < top.tied) & (top.evidence_tied > 0)):
-        drawn = np.arange(top.places[row] + 1)
-        probability = scipy.stats.hypergeom.pmf(drawn, top.tied[row], top.evidence_tied[row], top.places[row])
-        both = shared[row] + drawn
+        evidence_drawn = np.arange(top.places[row] + 1)
+        probability = scipy.stats.hypergeom.pmf(evidence_drawn, top.tied[row], top.evidence_tied[row], top.places[row])
+        both = shared[row] + evidence_drawn
         values[row] = probability @ (both / (chosen[row] + block.size[row] - both))
     return values
 
@@ -240,13 +242,17 @@ def rra(block: Block) -> np.ndarray:
 
 @metric("AP", shown=(BY_LAYER, UNITS))
 def ap(block: Block) -> np.ndarray:
-    """Average precision of evidence in the ranking by relevance (NormXLogit 4.2); equal tokens share a threshold."""
+    """Average precision of evidence in the ranking by relevance (NormXLogit 4.2).
+
+    It is the mean, over the evidence tokens, of the precision at the token: among the tokens of its row with at least
+    its relevance, the share that is evidence. Tokens of equal relevance therefore have the same precision.
+    """
     order = np.lexsort((-block.evidence_values, block.evidence_rows))  # row by row, from the largest relevance on
     value, row = block.evidence_values[order], block.evidence_rows[order]
-    is_last = np.append((value[1:] != value[:-1]) | (row[1:] != row[:-1]), True)  # at its threshold
+    is_last = np.append((value[1:] != value[:-1]) | (row[1:] != row[:-1]), True)  # of equal tokens in a row
     ends = np.flatnonzero(is_last)
-    until = np.repeat(ends, np.diff(ends, prepend=-1)) + 1  # [E] evidence tokens up to the threshold, over all rows
-    in_row = until - (np.cumsum(block.size) - block.size)[row]
+    until = np.repeat(ends, np.diff(ends, prepend=-1)) + 1  # [E] evidence tokens so far, in this and all earlier rows
+    in_row = until - (np.cumsum(block.size) - block.size)[row]  # [E] evidence in the row with at least this relevance
     return block.evidence_total(in_row / block.at_least[order]) / block.size
 
 
@@ -299,11 +305,11 @@ def iou_positive_shuffled(block: Block) -> np.ndarray:
 
 
 def _mean_overlaps(block: Block, drawn: np.ndarray) -> np.ndarray:
-    """[B] the expected overlap of each row's evidence and `drawn` [B] tokens that are drawn from it at random."""
+    """[B] each row's expected IoU of its evidence and `drawn` [B] of its chosen tokens, drawn at random."""
     sizes = np.stack([block.count, block.size, drawn], axis=1).astype(int)
-    distinct, of = np.unique(sizes, axis=0, return_inverse=True)
+    distinct, index = np.unique(sizes, axis=0, return_inverse=True)  # each combination of sizes is computed once
     overlaps = np.array([mean_overlap(*row) for row in distinct.tolist()])
-    return overlaps[of.ravel()]
+    return overlaps[index.ravel()]
 
 
 @cache
@@ -326,11 +332,11 @@ def score(
 ) -> Scores:
     """Computes each of `metrics` for every sample over its `chosen` tokens.
 
-    `relevance` is [S] float, `evidence` and `chosen` are [S] bool, and sample i has the tokens `offsets`[i] to
-    `offsets`[i + 1] of `offsets` [N + 1]. A sample with a defect (see DEFECTS) is 0 in every metric that the defect
-    concerns.
+    `relevance` is [S] float, `evidence` and `chosen` are [S] bool. The tokens of sample i are those from `offsets`[i]
+    up to, but without, `offsets`[i + 1]; `offsets` is [N + 1]. A sample whose relevance is not finite is 0 in every
+    metric; one without evidence is 0 in the metrics that need it.
 
-    Raises ValueError if the shapes do not fit.
+    Raises ValueError if the shapes do not fit, and UserError for a metric that does not return finite numbers [B].
 
     >>> relevance = np.array([0.1, 0.9, 0.0, 0.5, 0.2])  # two samples: three tokens, two tokens
     >>> evidence = np.array([False, True, False, False, True])
@@ -339,7 +345,8 @@ def score(
     """
     if not (len(relevance) == len(evidence) == len(chosen) == offsets[-1]):
         raise ValueError(
-            f"{len(relevance)} relevances, {len(evidence)} evidence, {len(chosen)} chosen marks, {offsets[-1]} tokens"
+            f"relevance has {len(relevance)} tokens, evidence {len(evidence)}, chosen {len(chosen)} and offsets "
+            f"{offsets[-1]}: all must have the same number"
         )
     defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
     evidence = evidence & chosen
@@ -361,15 +368,18 @@ def score(
 
 
 def _values_of(name: str, values: Any, rows: int) -> np.ndarray:
-    """The values of a metric for the rows of a block. Raises UserError for anything but a finite number for each."""
+    """`values`, what the metric `name` returned for a block of so many `rows`.
+
+    Raises UserError unless they are an array [rows] of finite real numbers.
+    """
     if not isinstance(values, np.ndarray) or values.shape != (rows,):
         shown = f"an array of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
         raise UserError(f"metric {name} gave {shown} for {rows} samples: it must give an array of shape ({rows},)")
     if values.dtype.kind not in "biuf":
-        raise UserError(f"metric {name} gave values of type {values.dtype}, which are no real numbers")
+        raise UserError(f"metric {name} gave values of type {values.dtype}, not real numbers: return floats")
     if not np.isfinite(values).all():
         first = int(np.argmin(np.isfinite(values)))
-        raise UserError(f"metric {name} gave a value that is not finite of sample {first}")
+        raise UserError(f"metric {name} gave {values[first]} for row {first} of a block: every value must be finite")
     return values
 
 
@@ -382,5 +392,5 @@ class Scores:
 
 
 def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The samples of the marked tokens, a sample number for each; `marks` is [S] bool, and few are True."""
+    """The number of the sample of every token that is True in `marks` [S] bool; few are."""
     return np.searchsorted(offsets, np.flatnonzero(marks), side="right") - 1

@@ -60,7 +60,7 @@ class NeuronAblation:
         return {name: np.append(numbers[:1], ablated) for name, ablated in zip(orders, by_ranking, strict=True)}
 
     def _ablated(self, neurons: Neurons) -> dict[tuple[int, int], float]:
-        """The values that ablated neurons are set to."""
+        """The value that each ablated neuron is set to, by (layer, neuron)."""
         if self.means is None:
             return dict.fromkeys(neurons, 0.0)
         return {(layer, neuron): float(self.means[layer][neuron]) for layer, neuron in neurons}
@@ -77,7 +77,11 @@ class NeuronAblation:
         return np.where(np.isfinite(explained), explained, np.nan)
 
     def _ranked(self, name: str, batch: Batch) -> Neurons:
-        """The first neurons of a ranking for a batch of one sample: in random order, or by largest activation."""
+        """The neurons to ablate first, as many as the largest count, for a batch of one sample.
+
+        The ranking `name` is RANDOM, or by the largest activation over positions, which is -inf for neurons that a
+        layer does not have and for those of experts that no token was sent to.
+        """
         names, most = self.view.neuron_names, max(self.counts)
         ends = np.cumsum([names.count(layer) for layer in range(self.view.n_layers)])
         if name == RANDOM:

@@ -46,6 +46,7 @@ class Sweep:
 
     def _masks(self, curve: RemovalOrder) -> np.ndarray:
         """The masks [S, L * H] at the points of a curve, 1 where a head is left."""
+        # A head is left at a point if its turn in the removal order comes after the heads that the point removes.
         turn = np.argsort(curve.heads)  # [L * H], each head's index in the removal order
         return (turn >= self.removed[:, None]).astype(np.uint8)
 
@@ -58,7 +59,7 @@ class Sweep:
         right, finite = self.right(rows, token_budget)
         self.n = int(finite.sum())
         if self.n == 0:
-            raise UserError("there are no samples to evaluate pruned models on")
+            raise UserError("no sample has finite logits with all heads, so pruned models cannot be evaluated")
         return right[:, :, finite].sum(2) / self.n
 
     def right(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +107,10 @@ class Sweep:
         return logits[:, 0] - others.amax(-1).to(logits.device)
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:
-        """The layers of each pass; a pass holds as many masks as fit into `token_budget` tokens.
+        """The passes that run all masks: for each pass, what `heads_removed` needs to know of every layer.
 
-        Masks are sorted, so that the masks of a pass agree in as many lower layers as possible.
+        A pass holds as many masks as fit into `token_budget` tokens. Masks are sorted, so that the masks of a pass
+        agree in as many lower layers as possible. Passes are kept, since samples of one length share them.
         """
         size = max(1, token_budget // sample.every_id.shape[1])
         if size not in self._passes:

@@ -54,6 +54,7 @@ def bucket(length: int) -> int:
 
 
 def _cost(rows: list[Mapping[str, Any]]) -> Cost:
+    """The cost over `rows`, one for each timed batch of a pass."""
     seconds = np.array([row["wall_s"] for row in rows])
     samples = np.array([row["batch"] for row in rows])
     tokens = samples * np.array([row["length"] for row in rows])

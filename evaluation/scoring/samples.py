@@ -29,7 +29,7 @@ NOISE = 1e-5
 
 
 class Mismatch(ValueError):
-    """Relevance and views that do not belong together."""
+    """Raised for relevance and views that do not fit: other samples, other lengths, or masks of some samples only."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,10 @@ class Masks:
         return replace(self, left_out=left_out)
 
     def choices(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Every choice of the tokens that count, as (tokens, scope, mask [S] bool)."""
+        """Every choice of the tokens that count, as (tokens, scope, mask [S] bool).
+
+        "all" counts special tokens also where they lie outside the scope.
+        """
         scopes = {"full": np.ones_like(self.special)} | ({} if self.scope is None else {"context": self.scope})
         for name, inside in scopes.items():
             allowed = np.True_ if self.left_out is None else ~self.left_out
@@ -169,12 +172,13 @@ def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarra
     if (lengths != length).any():
         at = int((lengths != length).argmax())
         name = relevance["sample_id"][at].as_py()
-        raise Mismatch(f"sample {name} has {lengths[at]} relevances for {length[at]} tokens")
+        raise Mismatch(f"sample {name} has relevance for {lengths[at]} tokens, but its view has {length[at]}")
     offsets = np.concatenate(([0], np.cumsum(length)))
     return np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1]), offsets
 
 
 def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, scores: Scores) -> pa.Table:
+    """The table of `scores` for one choice of tokens: VARIANT, sample_id, `correct` and a column for each metric."""
     columns = {name: relevance[name] for name in ("explanation", "embedding")}
     for name, value in (("tokens", tokens), ("scope", scope)):
         columns[name] = pa.array([value] * len(relevance), pa.string())
@@ -183,6 +187,7 @@ def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, score
 
 
 def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:
+    """True if at least one of `metrics` needs evidence."""
     return any(declared.needs_evidence for declared in metrics.values())
 
 
@@ -198,9 +203,10 @@ def _as_bytes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """The values of a list column, row after row."""
+    """The numbers of a list column, row after row."""
     return pc.list_flatten(column).to_numpy()
 
 
 def _flat_bool(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """The values of a list column of booleans, row after row; Arrow's packed bits are unpacked to bytes on the way."""
     return np.asarray(pc.list_flatten(column).cast(pa.uint8())).astype(bool)

@@ -59,7 +59,7 @@ class Comparison:
         return self.clusters is None or self.clusters >= np.log2(40 * max(1, pairs))
 
     def tested(self) -> Comparison:
-        """This comparison; with all p values set to 1 if its clusters are too few for a test."""
+        """This comparison, or a copy with all p values set to 1 if its clusters are too few for a test."""
         return self if self.is_tested else replace(self, p=np.ones_like(self.p))
 
     def beats(self, metric: str, higher_is_better: bool = True) -> np.ndarray:

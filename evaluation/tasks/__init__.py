@@ -24,14 +24,14 @@ SOURCES: Registry[AnySource] = Registry("source", SAMPLES)  # which feeds any ta
 
 
 def register(task: Task, by: str = OURS) -> Task:
-    """Adds a task of the package `by`, with its sources.
+    """Adds a task of the package `by`, with its sources, to the tables, and returns it.
 
-    Raises UserError, naming both sides, when another task or source has a name of these, and for evidence that nobody
-    finds.
+    Raises UserError if another task or source has one of these names, and if the task takes its evidence from sources
+    of which one has none.
     """
     lacking = [source.name for source in task.sources if not source.brings_evidence]
     if task.evidence == "source" and lacking:
-        raise UserError(f"task {task.name} of {by} has its evidence from the source, and {lacking[0]} brings none")
+        raise UserError(f"task {task.name} of {by} takes its evidence from its source, but {lacking[0]} brings none")
     for source in task.sources:
         SOURCES.register(source, by)
     return TASKS.register(task, by)
@@ -44,6 +44,7 @@ for _task in (*_AGREEMENT, *_JUDGED, IMAGES, SHAPES, SOURCES_OF_ANSWERS):
 
 
 def _feeds(source: str, task: Task) -> bool:
+    """True if the source is one of the task's own."""
     return any(known.name == source for known in task.sources)
 
 
@@ -53,13 +54,14 @@ def fed_by(source: str) -> list[Task]:
 
 
 def task_of(name: str, source: str) -> Task:
-    """The record of a task that a config names `name` and feeds from `source`.
+    """The record of the task that a config calls `name` and whose samples come from `source`.
 
-    It is the table's where the table has the name and the source is one of that task's, or the users' own file. Else
-    what a task is follows from its source: the record of the one task that the source feeds, under the new name and
-    without what is published about it; for the users' own file, a plain one.
+    * A task of TASKS, with one of its own sources or a user's file: its record.
+    * Another name, with a user's file: a plain record.
+    * Another name, with a source of exactly one task: that task's record under the new name, without figures of the
+      papers.
 
-    Raises UserError for a source that feeds several tasks, none of them of this name.
+    Raises UserError for another name with a source that feeds several tasks, or none.
     """
     if name in TASKS and (source == SAMPLES.name or _feeds(source, TASKS[name])):
         return TASKS[name]

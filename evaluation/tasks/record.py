@@ -1,4 +1,4 @@
-"""The record of a task: everything that the product says about it."""
+"""The record of a task: its texts for pages, its sources, and how its samples are read and scored."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Literal
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.base import AnySource, Source
 
-#: What is looked for in every sample, or in each what its `meta.evidence` says.
+#: Where a sample's evidence comes from: its source, an annotator that looks for this kind of word, or, for "sample",
+#: an annotator that looks for the kind that `meta.evidence` of the sample names.
 EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
 Output = Literal["token", "label", "score"]  # what a model's head puts out
-#: Of an answer the sum of its tokens' logits, and its log-probability: there is no other answer to contrast it with.
+#: The explanations of whole answers: the sum of the tokens' logits, and the log-probability. There is no contrastive
+#: explanation, since there is no other answer to compare with.
 ANSWERS = ("target", "log_prob")
 NO_EVIDENCE = "none: nobody marked the words that decide. The task is for perturbation alone."
 
@@ -29,21 +31,21 @@ class Task:
     name: str
     title: str  # in words: "subject-verb agreement"
     about: str = ""  # one sentence or two, for the dataset card and `closelook tasks`
-    sources: tuple[AnySource, ...] = ()  # that can feed it beside the users' own files; the paper's comes first
+    sources: tuple[AnySource, ...] = ()  # of its samples, besides users' own files; the paper's comes first
     predicts: str = "the target"  # "the verb form"
     output: Output = "token"
-    labels: tuple[str, ...] = ()  # where that is a label: their names, which a model's must have among them
+    labels: tuple[str, ...] = ()  # for the output "label": the names of labels, all of which a model must have
     pair: bool = False  # a sample is two texts
     image: bool = False  # a sample is a picture, not a text
-    answer: bool = False  # target and foil are whole answers: of several words, a masked model predicts the first
-    #: Or "first_difference": a causal model may be asked for words of several tokens. Or "all": targets are answers of
-    #: any length, all of whose tokens are explained together, by the sources in the prompt.
+    answer: bool = False  # target and foil may have several words, of which a masked model predicts the first
+    #: "single": target and foil are one token each. "first_difference": they may have several, and the first in which
+    #: they differ are explained. "all": targets are answers of any length, explained by the sources in the prompt.
     words: Words = "single"
-    beginning: Beginning | None = None  # of texts without a slot, label or score: how much of a text is read
-    evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
+    beginning: Beginning | None = None  # how much is read of texts without a slot, label or score
+    evidence: EvidenceKind | None = "source"  # None: samples have none
     evidence_about: str = ""  # how it is found, for the dataset card
-    scope: str | None = None  # what the scope is in words: the part of the text in which metrics look by default
-    parts: str | None = None  # the name in `meta` of what tells the parts of the task apart, which the audit shows
+    scope: str | None = None  # name of the part of the text that metrics use by default; None: the whole text
+    parts: str | None = None  # field of `meta` that names a sample's part of the task, for the audit
     metrics: tuple[str, ...] | None = None  # None: all that apply
     figure: str = ""  # of its pruning curves in Close Look: "Figure 4"
     main_figure: str = ""  # the same in the main text
@@ -59,9 +61,9 @@ class Task:
 
     @property
     def explained(self) -> tuple[str, ...] | None:
-        """The explanations of its samples, in place of the run's; None: the run's."""
+        """The explanations of the task's samples; None: those of the run."""
         return ANSWERS if self.explains_answers else None
 
     def is_published(self, source: str) -> bool:
-        """True where `source` is the published data of the paper, so that the paper's numbers are for these samples."""
+        """True if `source` is the data of the paper, so that the paper's numbers are for these samples."""
         return bool(self.sources) and self.sources[0].name == source and isinstance(self.sources[0], Source)

@@ -1,5 +1,5 @@
-"""Table 8 of a run's own models, and results of benchmarks: the record, its Parquet, and those that ship.
+"""Benchmark results: their record, how they are stored, those that ship with closelook, and table 8 of a run's models.
 
-`table_8` measures, `record` has the results and the clock, `storage` keeps results and reads them for the report.
-Benchmarks of the software are `benchmarks/` in a clone of the repository.
+`table_8` measures, `record` holds results and the clock, `storage` stores results and reads them for the report.
+Benchmarks of the software itself are in `benchmarks/`, in a clone of the repository.
 """

@@ -1,6 +1,6 @@
-"""The results of a benchmark, and the clock and the medians behind them.
+"""The results of a benchmark, with the clock and the statistics that they need.
 
-Needs torch and the standard library alone: a benchmark runs on a GPU box where nothing else is installed.
+Needs only torch and the standard library: benchmarks run on GPU machines where nothing else is installed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Results:
 
     @property
     def title(self) -> str:
-        """The name of the model, as it is printed."""
+        """The name of the model, for printing."""
         return next(iter(self.subject.values()))
 
     def row(self, **measured: Any) -> None:
+        """Add a row of measured values."""
         self.rows.append({**self.subject, **measured})
 
     def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
@@ -62,7 +63,7 @@ class Results:
         better: str = "lower",
         **details: Any,
     ) -> None:
-        """Add the median ratio of two runs that stood side by side, first over second, with its quartiles."""
+        """Add the median ratio of two runs that were measured in turn, first over second, with its quartiles."""
         ratio = paired_ratio(*pair)
         median = ratio.pop("median")
         self.ratio(name, median, target, better, **ratio, **details)
@@ -76,12 +77,16 @@ class Results:
 
 
 def met(ratio: Mapping[str, Any]) -> bool:
+    """True if the value of a ratio reaches its target."""
     value, target = ratio["value"], ratio["target"]
     return value <= target if ratio["better"] == "lower" else value >= target
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Seconds of one call: the float that it returns, or else those of the clock around it."""
+    """How long one call of `run` takes, in seconds, with all work on the GPU done.
+
+    If `run` returns a float, that counts instead.
+    """
     synchronise()
     start = time.perf_counter()
     result = run()
@@ -91,13 +96,13 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def synchronise() -> None:
-    """Wait for the accelerator, if this process uses any."""
+    """Wait until the GPU has done its work, if this process uses one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles."""
+    """Median, quartiles and number of values."""
     if len(values) < 2:
         return {"median": values[0], "q1": values[0], "q3": values[0], "n": len(values)}
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -105,12 +110,12 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles of the ratios of runs that stood side by side."""
+    """Median and quartiles of the ratios of two runs that were measured in turn."""
     return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
 def device_name(device: str) -> str:
-    """The GPU's name, or the processor's marketing name where the system tells it, with the number of threads."""
+    """The name of the GPU, or of the processor with the number of threads."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
@@ -119,7 +124,7 @@ def device_name(device: str) -> str:
 
 
 def field_of(file: Path, name: str) -> str | None:
-    """The first value of a field in a file of lines `name: value`; None where there is no such file or field."""
+    """The value of the first line `name: value` in a file; None if there is no such file or line."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

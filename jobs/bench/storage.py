@@ -1,6 +1,6 @@
-"""Results of benchmarks as Parquet, `ROOT/bench/NAME/<device>-<time>.parquet`: one row a number, of any benchmark.
+"""Benchmark results as Parquet, ROOT/bench/NAME/DEVICE-TIME.parquet: one row for each number, of any benchmark.
 
-The JSON of a benchmark is what its command promises; this is the same in the store's one schema. Needs pyarrow.
+They hold the same as the JSON that a benchmark prints, in the one schema of the store. Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 from evaluation.schema import BENCH
 from jobs.store import Store, Written
 
-SHIPPED = Path(__file__).with_name("results")  # of machines that not everybody has
-RATIO = "ratio"  # the part, and the unit
+SHIPPED = Path(__file__).with_name("results")  # results of machines that few have
+RATIO = "ratio"  # the part and the unit of rows with a target
 #: The columns of the schema, each with its names in the rows of benchmarks.
 _COLUMNS = {
     "part": ("part", "what"),
@@ -45,14 +45,14 @@ _SUMMARY = ("median", "q1", "q3", "n")
 
 
 def save(result: Mapping[str, Any], root: str) -> str:
-    """Add the JSON `result` to the store at `root`, a path or URL; where it is now. Raises StoreError."""
+    """Add the JSON `result` to the store at `root`, a path or URL. Returns where the file is. Raises StoreError."""
     store = Store(root)
     store.create()
     return store.url(write(result, store)[0])
 
 
 def write(result: Mapping[str, Any], store: Store) -> tuple[str, Written]:
-    """Add a file of results in one step; return its path in the store and its rows."""
+    """Add a file of results to the store. Returns its path there, and the file as manifests list it."""
     known = {"written": result["written"], "command": result["command"], "versions": json.dumps(result["versions"])}
     metadata = {f"closelook.{name}": value for name, value in known.items()} | (BENCH.metadata or {})
     path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
@@ -61,7 +61,7 @@ def write(result: Mapping[str, Any], store: Store) -> tuple[str, Written]:
 
 
 def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
-    """The numbers of a benchmark as rows of the schema: those that are shipped, then those in the store."""
+    """The numbers of a benchmark as rows of the schema: first those that ship with closelook, then the store's."""
     measured: list[dict[str, Any]] = []
     for path in sorted(SHIPPED.glob(f"{bench}*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
 
 
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows and ratios of the JSON `result` as rows of the schema."""
+    """All numbers in the JSON `result` as rows of the schema."""
     measured = [number for row in result["rows"] for number in _measurements(row)]
     measured += [_promise(name, ratio) for name, ratio in result["ratios"].items()]
     origin = {"bench": result["bench"], "device": result["device"]}
@@ -79,7 +79,11 @@ def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The measurements of a row: one for each of its floats, summaries and bytes; its other fields describe them."""
+    """Yield a row of the schema for each measured value in a benchmark's row.
+
+    Measured are floats, summaries (median, q1, q3, n) and numbers of bytes. Of the other fields, those in _COLUMNS
+    become columns, and the rest `details`. Fields that are None are left out.
+    """
     facts = _named(row)
     unit = facts.pop("unit", None)
     measured: dict[str, Mapping[str, Any]] = {}
@@ -102,6 +106,7 @@ def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of the schema for a ratio with its target."""
     facts = _named(ratio)
     subject = ratio.get("model") or ratio.get("geometry")
     columns = {"part": RATIO} | {column: facts.pop(column, None) for column in ("model", "target", "better")}
@@ -111,21 +116,23 @@ def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with random weights under the name that a config has for their geometry."""
+    """The row with `model` in place of `geometry`: random weights have the name that configs give them."""
     facts = dict(row)
     geometry = facts.pop("geometry", None)
     return facts if geometry is None else facts | {"model": f"random/{geometry}"}
 
 
 def _number(measure: str, unit: str | None, spread: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one number: its name, unit, value and quartiles."""
     quartiles = {name: spread.get(name) for name in _SUMMARY[1:]}
     return {"measure": measure, "unit": unit, "value": spread["median"], **quartiles}
 
 
 def _unit(name: str) -> str | None:
-    """The unit of a measure, from the end of its name, as in `peak_bytes`."""
+    """The unit of a measure, from the end of its name, as bytes from `peak_bytes`; None if it has none."""
     return next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(f"_{end}")), None)
 
 
 def _slug(text: str) -> str:
+    """The text with only letters, digits and dots, others as hyphens, for file names."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

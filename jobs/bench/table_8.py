@@ -1,7 +1,8 @@
-"""Close Look's table 8: seconds of one sample's backward pass and aggregation, by modified and by explicit gradients.
+"""Table 8 of Close Look: seconds of one sample's backward pass and aggregation, by modified or explicit gradients.
 
-The protocol of section 5.4: batch size 1, samples of sva, single precision, medians over samples. Methods take turns on
-every sample, in an order drawn anew, so that none always follows the one that leaves the caches cold.
+The protocol of its section 5.4: batch size 1, samples of sva, single precision, medians over samples. All methods run
+on every sample, in an order that is drawn anew for each, so that none always runs after the one that leaves cold
+caches.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
 def measure_rows(results: Results, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
-    """Table 8 of one model on rows of a tokenised view."""
+    """Measure table 8 for one model on rows of a tokenised view, and add it to `results`."""
     batches = [Batch.collate([row], pad_id=0).to(view.device) for row in rows]
     table_8(results.about(model=name), view, batches, task=task)
 
 
 def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
-    """Plain gradient x input, lrp, attnlrp and explicit attnlrp on every batch of one sample, and their ratios.
+    """Measure gradient x input without rules, lrp, attnlrp and explicit attnlrp on every batch of one sample.
 
-    `details` go into the rows, whose subject is that of `results`.
-    The report reads the rows of this part: `backward_ms` of each method, and the `speedup` over attnlrp_explicit.
+    Adds rows and ratios to `results`; `details` go into the rows. The report reads `backward_ms` of each method, and
+    the `speedup` over attnlrp_explicit.
     """
     backward, forward = measure(view, batches)
     columns = {**details, "dtype": str(view.dtype).removeprefix("torch.")}
@@ -62,11 +63,12 @@ def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **detai
 
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, float]:
+    """The summary of values in seconds, in milliseconds."""
     return summary([1e3 * value for value in seconds])
 
 
 def measure(view: ModelView, batches: Sequence[Batch]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of backward pass and aggregation, and of the forward pass, of every method on every batch."""
+    """(backward with aggregation, forward): seconds on every batch, by method."""
     backward: dict[str, list[float]] = {method: [] for method in METHODS}
     forward: dict[str, list[float]] = {method: [] for method in METHODS}
     for method in METHODS:
@@ -85,11 +87,12 @@ def measure(view: ModelView, batches: Sequence[Batch]) -> tuple[dict[str, list[f
 def once(
     view: ModelView, batch: Batch, method: str, around_backward: AbstractContextManager = _NOTHING
 ) -> tuple[float, float]:
-    """Seconds of the forward pass and of backward plus aggregation, contrastive, full embeddings.
+    """Seconds of the forward pass, and of the backward pass with aggregation, for one batch.
 
-    Plain gradient x input is the stock model, without any rule of ours.
+    The explanation is contrastive, with full embeddings. Plain gradient x input runs the model without any of
+    closelook's rules.
     """
-    states: list[Tensor] = []  # of the explicit gradients: the final state, and a leaf of its values
+    states: list[Tensor] = []  # the last is what is explained; explicit gradients add two final states
     explicit = method == "attnlrp_explicit"
     rules = _NOTHING if explicit or method == "gradient_x_input" else rules_on(view, [READINGS[method].composite])
     with torch.enable_grad(), rules:

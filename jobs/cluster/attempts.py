@@ -1,9 +1,9 @@
-"""Deaths of workers, counted in the store, so that what kills its process cannot do so for ever.
+"""Counts the deaths of worker processes in the store, so that a row that kills its process is found and left out.
 
-A unit is noted when it is begun and its note removed when it is committed. Only a unit that was begun before, and so
-may have ended a worker, pays for finer notes: of each batch before it runs and, in a batch that has ended workers
-often enough, of each row. Who finds that something was running knows that the process died of it, unless its node went
-too, or the note is of an earlier run, which somebody stopped: neither says anything of the rows.
+A note is written when a unit begins and removed when it is committed. A worker that finds a note knows that the unit
+was begun before, and may have killed its worker. Only then it also notes each batch before it runs and, in a batch that
+has ended several workers, each row. What was running by the last note is counted as the cause of the death, unless the
+node was lost too, or the note is of an earlier run, which somebody may have stopped.
 """
 
 from __future__ import annotations
@@ -18,34 +18,37 @@ from typing import Any
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.store import Store
 
-_BEGUN: set[Attempts] = set()  # of this process, not cleared yet
-_GIVEN_UP: dict[tuple[str, str, str], str] = {}  # why a model is loaded no more, by root, run and folder of its notes
+_BEGUN: set[Attempts] = set()  # the attempts that this process has begun and not ended
+_GIVEN_UP: dict[tuple[str, str, str], str] = {}  # by (root, run, folder of notes), why the model is not loaded again
 
 
 def excuse_all() -> None:
-    """Note that nothing that runs in this process is to blame for its end."""
+    """Note that nothing is running in this process, so that no batch or row is blamed for its end."""
     for attempts in list(_BEGUN):
         with suppress(OSError, RuntimeError):  # the store may be gone too
             attempts.rest()
 
 
 class Attempts:
-    """The notes of a unit of work.
+    """The notes about attempts to compute one unit of work.
 
     Only one worker at a time computes a unit, so notes are read and replaced without a lock.
     """
 
     def __init__(self, store: Store, unit: str, max_attempts: int, run: str) -> None:
-        """`run` tells this run's processes from those of earlier ones."""
+        """`run` identifies this run: deaths of processes of other runs are not counted."""
         self._store = store
         self._path = f"attempts/{unit}.json"
         self._most = max_attempts
         self._again = False
         self._notes: dict[str, Any] = {"run": run, "node": node_id(), "running": None, "deaths": {}}
-        self.reason = ""  # why the last attempt ended, as the end of a sentence; empty when it could not say
+        self.reason = ""  # why the last attempt ended, as the end of a sentence; empty if it did not note a reason
 
     def begin(self, running: str | None = None) -> None:
-        """Note that the unit begins, with the part of it that runs from now on."""
+        """Note that the unit begins, and what of it is `running` from now on, such as "loading".
+
+        Counts a death if the notes say that something was running.
+        """
         _BEGUN.add(self)
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
@@ -58,9 +61,9 @@ class Attempts:
         self._run(running)
 
     def note_batch(self, name: str) -> bool:
-        """Note that the batch begins.
+        """Note that the batch begins, if the unit was begun before.
 
-        Returns True if it has ended `max_attempts` workers, so that its rows run one by one.
+        Returns True if the batch has ended `max_attempts` workers, so that its rows should run one by one.
         """
         if not self._again:
             return False
@@ -68,25 +71,27 @@ class Attempts:
         return self.deaths(f"batch {name}") >= self._most
 
     def end_batch(self, name: str) -> None:
+        """Forget the deaths in a batch that has ended."""
         self._notes["deaths"].pop(f"batch {name}", None)
 
     def note_row(self, name: str) -> bool:
-        """Note that the row begins; True where it has ended a worker before."""
+        """Note that the row begins. Returns True if it has ended a worker before."""
         self._run(f"row {name}")
         return self.deaths(f"row {name}") > 0
 
     def end_row(self, name: str) -> None:
+        """Forget the deaths in a row that has ended."""
         self._notes["deaths"].pop(f"row {name}", None)
 
     def ended_by(self, *prefixes: str) -> bool:
-        """True where a row whose name begins so has ended a worker."""
+        """True if a row whose name begins with one of `prefixes` has ended a worker."""
         beginnings = tuple(f"row {prefix}" for prefix in prefixes)
         return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
 
     def blame(self, batch: str, reason: str) -> None:
-        """Note that the process is about to end because the batch hangs, so that its rows run one by one from now on.
+        """Note that the process is about to end because the batch hangs, so that its rows run one by one next time.
 
-        Of a row that runs alone, its own note says so.
+        If a single row is running, the note about the row already blames that row.
         """
         if not str(self._notes["running"]).startswith("row "):
             self._notes["deaths"][f"batch {batch}"] = [self._notes["node"]] * self._most
@@ -94,13 +99,16 @@ class Attempts:
         self.keep_reason(reason)
 
     def keep_reason(self, error: str) -> None:
-        """Note the reason why the process is about to end."""
+        """Note the error because of which the process is about to end."""
         self._notes["reason"] = f": {error}"
         self._run(self._notes["running"])
 
     @contextmanager
     def survived(self) -> Iterator[None]:
-        """Batches run inside. Nothing is left noted as running, unless the process is about to end for its device."""
+        """Run batches inside the block. At its end, also by an error, nothing is noted as running.
+
+        After an error of a lost device the note stays: the process is about to end, and what was running is to blame.
+        """
         from lrp_core.device.memory import is_device_lost
 
         try:
@@ -112,25 +120,27 @@ class Attempts:
         self.rest()
 
     def clear(self) -> None:
+        """Remove the notes: the unit is committed."""
         _BEGUN.discard(self)
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:
-        """The number of processes of this run that died while `name` ran, on nodes that are still there."""
+        """How many processes of this run died while `name` was running, on nodes that are still alive."""
         return _counted(self._notes["deaths"].get(name, ()))
 
     def rest(self) -> None:
-        """Note that nothing is running: if the process ends now, no row is to blame."""
+        """Note that nothing is running: if the process ends now, no row is blamed."""
         if self._notes["running"] is not None:
             self._run(None)
 
     def _run(self, name: str | None) -> None:
+        """Note in the store that `name` is running; None: nothing."""
         self._notes["running"] = name
         self._store.write_bytes(self._path, json.dumps(self._notes).encode())
 
 
 class Untroubled(Attempts):
-    """The attempts of a computation without a store: no process has ended of it, and nothing is noted."""
+    """Attempts for a computation without a store, such as `closelook.explain`: nothing is noted or counted."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -150,9 +160,9 @@ class Untroubled(Attempts):
 
 @contextmanager
 def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[None]:
-    """The model is loaded inside. Raises ModelUnavailable when that has ended `max_attempts` processes of this run.
+    """Load the model inside the block. Raises ModelUnavailable if loading ended `max_attempts` processes of this run.
 
-    A process that has raised it notes nothing more: it may have units in hand when the driver removes the notes.
+    A process that has raised this raises it again at once and writes no notes, which the driver may have removed.
     """
     folder = _loads(model)
     if (store.root, run, folder) in _GIVEN_UP:
@@ -177,15 +187,15 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
 
 
 def forget_loading(store: Store, model: str) -> None:
-    """Remove the notes of a model that no worker loads any more."""
+    """Remove the notes about loading a model, once all its workers have ended."""
     for path in store.files(_loads(model), ".json"):
         store.delete(path)
 
 
 def end_with_device(error: BaseException, attempts: Attempts | None = None) -> None:
-    """End this process if the device is lost, so that Ray starts another; the marks of attempts isolate the row.
+    """End this process if `error` says that its device is lost, so that Ray starts another. Else do nothing.
 
-    Returns for any other error.
+    The notes of `attempts` let the next process find the row that is to blame.
     """
     from lrp_core.device.memory import is_device_lost
 
@@ -198,11 +208,12 @@ def end_with_device(error: BaseException, attempts: Attempts | None = None) -> N
 
 
 def _loads(model: str) -> str:
+    """The folder of the notes about loading a model."""
     return f"attempts/loading/{model}"
 
 
 def _counted(nodes: Sequence[str]) -> int:
-    """The number of nodes that are still there: processes on a preempted node died for no fault of theirs."""
+    """How many of these nodes (Ray's ids) are alive: deaths on a node that was taken away are no fault of a row."""
     if not nodes:
         return 0
     this_node = node_id()
@@ -220,12 +231,12 @@ def node_id() -> str:
 
 
 def _actor() -> str:
-    """Ray's id of this worker, which its restarts keep."""
+    """Ray's id of this worker's actor, which stays the same when Ray restarts it; "alone" outside Ray."""
     ray = _ray()
     return (ray.get_runtime_context().get_actor_id() if ray else None) or "alone"
 
 
 def _ray() -> Any:
-    """Ray where this process is part of a cluster, else None."""
+    """The module `ray` if this process is part of a cluster, else None. Does not import it."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None

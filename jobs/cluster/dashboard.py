@@ -1,6 +1,6 @@
-"""The dashboard of jobs/deploy/grafana.json, made of the metrics that there are, for a Grafana that reads Ray's.
+"""Writes jobs/deploy/grafana.json, a dashboard of all metrics for a Grafana that reads those of Ray.
 
-`python -m jobs.cluster.dashboard` rewrites it.
+`python -m jobs.cluster.dashboard` rewrites the file.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ def dashboard() -> dict[str, Any]:
 
 
 def _rates(metric: RayCounter) -> dict[str, Any]:
+    """A panel of the metric's increase per second, by model and stage."""
     query = f"sum by ({', '.join(TAGS)}) (rate({metric.exported}{{{_CHOSEN}}}[$__rate_interval]))"
     return _panel(f"{metric.field} a second", metric.about, [(query, _legend())])
 
 
 def _counted(metric: RayCounter) -> dict[str, Any]:
+    """A panel of the metric's increase over the shown time, by model and stage."""
     query = f"sum by ({', '.join(TAGS)}) (increase({metric.exported}{{{_CHOSEN}}}[$__range]))"
     return _panel(metric.field, f"{metric.about}, in the time shown", [(query, _legend())])
 
 
 def _spent(metrics: Sequence[RayCounter]) -> dict[str, Any]:
-    """Seconds a second are workers."""
+    """A panel of how many workers do each kind of work: seconds spent per second are numbers of workers."""
     queries = [(f"sum(rate({m.exported}{{{_CHOSEN}}}[$__rate_interval]))", m.about) for m in metrics]
     panel = _panel("workers, by what they do", "a worker that is explaining all the time counts as one", queries)
     panel["fieldConfig"]["defaults"]["custom"] = {"stacking": {"mode": "normal"}, "fillOpacity": 30}
@@ -59,6 +61,7 @@ def _spent(metrics: Sequence[RayCounter]) -> dict[str, Any]:
 
 
 def _panel(title: str, about: str, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A panel with a curve for each of `queries`: (expression, legend)."""
     targets = [
         {"refId": chr(ord("A") + at), "expr": query, "legendFormat": legend, "datasource": SOURCE}
         for at, (query, legend) in enumerate(queries)
@@ -75,14 +78,17 @@ def _panel(title: str, about: str, queries: Sequence[tuple[str, str]]) -> dict[s
 
 
 def _legend() -> str:
+    """The legend of a curve: the values of its tags."""
     return " ".join(f"{{{{{tag}}}}}" for tag in TAGS)
 
 
 def _source() -> dict[str, Any]:
+    """The dashboard's variable for the Prometheus to read."""
     return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _choice(tag: str) -> dict[str, Any]:
+    """The dashboard's variable that chooses values of a tag."""
     query = f"label_values({METRICS[0].exported}, {tag})"
     return {
         "name": tag,
@@ -97,7 +103,7 @@ def _choice(tag: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Rewrites the file."""
+    """Rewrite the file."""
     FILE.write_text(json.dumps(dashboard(), indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Executors: what computes the units of works. A run uses Ray, unless another executor is put in its place.
+"""Executors, which compute the units of works. A run uses Ray, unless another executor is put in its place:
 
 with executed_by(executor):
     attribute(config, store)
@@ -21,30 +21,30 @@ from jobs.cluster.work import Report, Work
 from jobs.config import RunConfig
 from jobs.store import Store
 
-#: Computes the units of a work on workers, with a share of the cluster for each, and yields a report of each unit.
+#: Computes the units of a work on workers, each with its share of the cluster, and yields the report of each unit.
 Stream = Callable[[RunConfig, Store, str, Work, Share, Workers], Iterator[Report]]
 
 
 class Executor(Protocol):
-    """Workers for works: how many there are, and how units reach them."""
+    """The interface to workers: how many there are, and how units reach them."""
 
     def connect(self, config: RunConfig) -> None:
-        """Make workers available. Raises UserError or ClusterUnreachable where that cannot be."""
+        """Make workers available. Raises UserError or ClusterUnreachable if that is impossible."""
 
     def uses_gpu(self, config: RunConfig) -> bool:
-        """True where workers get GPUs."""
+        """True if workers get GPUs."""
 
     def slots(self, config: RunConfig, on_gpu: bool) -> Slots:
-        """The places for workers."""
+        """The slots for workers."""
 
     def streaming(self, works: Sequence[Work], on_gpu: bool) -> AbstractContextManager[Stream]:
-        """The function that computes these works, called in a thread of its own for each."""
+        """A context that yields the function which computes these works; it is called in one thread for each work."""
 
 
 class RayExecutor:
-    """Workers of Ray: a task for a work of one long unit, else warm processes or a pool of actors for each model.
+    """Workers of Ray: a task for a work of one long unit, else hosts (warm processes) or a pool of actors per model.
 
-    Warm processes are for CPUs, where each model wants one worker.
+    Hosts are used on CPUs if every model wants a single worker.
     """
 
     def connect(self, config: RunConfig) -> None:
@@ -52,29 +52,32 @@ class RayExecutor:
         connect(config)
 
     def uses_gpu(self, config: RunConfig) -> bool:
+        """True if workers get GPUs, see `pools.uses_gpu`."""
         return uses_gpu(config)
 
     def slots(self, config: RunConfig, on_gpu: bool) -> Slots:
+        """The slots of the cluster, see `slots.cluster_slots`."""
         return cluster_slots(config, on_gpu)
 
     @contextmanager
     def streaming(self, works: Sequence[Work], on_gpu: bool) -> Iterator[Stream]:
+        """Yield the function that computes these works: through hosts, in a task, or by a pipeline."""
         with hosts_at_hand() as hosts:
             is_task = any(work.is_task for work in works)
             if not (on_gpu or is_task) and share_hosts(works):
                 yield hosts.stream
             else:
-                hosts.end()  # what they occupy is counted as free
+                hosts.end()  # the driver counts their CPUs as free
                 yield in_a_task if is_task else pipeline
 
 
 def pipeline(
     config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: Workers
 ) -> Iterator[Report]:
-    """The Ray Data pipeline of one work: units go to workers, which commit them and report."""
+    """Compute a work by a Ray Data pipeline: a reader makes units one by one, workers commit them and report."""
     import ray.data
 
-    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # other nodes may not have its files
+    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # the reader reads files of this node
     assert work.reader is not None
     readers = pa.table({"reader": pa.array([pickle.dumps(work.reader())], pa.large_binary())})
     dataset: ray.data.Dataset = ray.data.from_arrow(readers)
@@ -100,7 +103,7 @@ def pipeline(
 
 
 def _units(readers: pa.Table) -> Iterator[pa.Table]:
-    """Ray Data task: the units of a work, one table each, read as workers ask for them."""
+    """A Ray Data task: yields the units of a work, a table for each, as the pickled readers make them."""
     for reader in readers["reader"].to_pylist():
         yield from pickle.loads(reader)()
 
@@ -108,7 +111,7 @@ def _units(readers: pa.Table) -> Iterator[pa.Table]:
 def in_a_task(
     config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: Workers
 ) -> Iterator[Report]:
-    """A Ray task for the only unit: unlike a pipeline's, it may take as long as it likes."""
+    """Compute a work of a single unit in a Ray task, which, unlike a pipeline, has no limit of time."""
     import ray
 
     (block,) = work.blocks
@@ -121,7 +124,7 @@ def in_a_task(
 
 
 def share_hosts(works: Sequence[Work]) -> bool:
-    """True where works on CPUs go through warm processes: each wants one worker."""
+    """True if works on CPUs can be computed by hosts, since each wants exactly one worker."""
     return all(work.model.workers == (1, 1) for work in works)
 
 
@@ -135,7 +138,7 @@ def current_executor() -> Executor:
 
 @contextmanager
 def executed_by(executor: Executor) -> Iterator[None]:
-    """Let this executor compute all works inside the block, in this thread."""
+    """Let `executor` compute all works that this thread starts inside the block."""
     token = _EXECUTOR.set(executor)
     try:
         yield

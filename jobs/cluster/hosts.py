@@ -1,7 +1,7 @@
-"""Warm processes on CPUs, which serve one model after another, and all stages of a run.
+"""Hosts: warm worker processes on CPUs, which compute one model after another in all stages of a run.
 
-Starting a process that can hold a model takes seconds of a CPU, which is more than all units of a small model may take.
-Models on GPUs have processes of their own, which give all memory of the device back when they end.
+To start a process that can open a model takes seconds of a CPU, more than all units of a small model may take. Models
+on GPUs get new processes instead, because a process frees all memory of its device only when it ends.
 """
 
 from __future__ import annotations
@@ -23,28 +23,33 @@ if TYPE_CHECKING:
     from jobs.config import RunConfig
     from jobs.store import Store
 
-IN_HAND = 2  # units that a host has been sent: the next is there when one ends
+IN_HAND = 2  # units sent to a host: when one ends, the next has already arrived
 
 
 class _Worker(Protocol):
-    def __call__(self, table: pa.Table) -> pa.Table: ...
+    """Computes the units of one work inside a host."""
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Compute and commit the unit `table`; returns its report."""
+        ...
 
     def inherit(self, before: Any) -> None:
-        """Take over the model that the process had open, if it is the same."""
+        """Take over the open model of `before`, the worker of the previous work (or None), if it is the same model."""
 
 
 class Host:
-    """The actor of a process that computes work for one model at a time.
-
-    An actor that Ray restarts builds its worker again.
-    """
+    """A Ray actor that computes one work at a time. After a restart by Ray it builds its worker again."""
 
     def __init__(self) -> None:
         self._turn = ""
         self._worker: _Worker | None = None
 
     def run(self, turn: str, recipe: tuple[Callable[..., _Worker], tuple[Any, ...]], table: pa.Table) -> pa.Table:
-        """The report of the unit `table`, by the worker of this turn: its class and the constructor's arguments."""
+        """Compute the unit `table` and return its report.
+
+        `turn` identifies the work, and `recipe` is its worker's class with the constructor's arguments: when the turn
+        changes, a new worker is made.
+        """
         if turn != self._turn or self._worker is None:
             worker, arguments = recipe
             following = worker(*arguments)
@@ -54,24 +59,25 @@ class Host:
 
 
 class Hosts:
-    """Hosts that were started, those at rest by the nodes where their CPUs were counted."""
+    """The hosts of a run. Idle ones are kept by the nodes with their slots, to be used again."""
 
     def __init__(self) -> None:
-        #: (model that is open, host); only appended to and removed from, by threads
+        #: By nodes: (model that is open, host). Threads only append and remove entries, so no lock is needed.
         self._resting: dict[tuple[str, ...], list[tuple[str, Any]]] = defaultdict(list)
 
     def stream(
         self, config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: Workers
     ) -> Iterator[Report]:
-        """Send the units of `work` to one host, two at a time, and yield their reports.
+        """Send the units of `work` to one host, at most IN_HAND at a time, and yield their reports.
 
-        A host that fails is killed, else it rests for the next work. Raises TimeoutError when no unit ends for too
-        long.
+        Afterwards the host is kept for the next work; after any error it is killed. Raises TimeoutError if a unit takes
+        too long. The signature is that of `Stream` in jobs/cluster/executor.py: `store`, `stage` and `workers` are not
+        needed here.
         """
         import ray
 
         host = self._taken(share, work.model.name)
-        turn = uuid.uuid4().hex  # tells the host that this is another work
+        turn = uuid.uuid4().hex  # by which the host sees that the work is a new one
         recipe = ray.put((work.worker, work.arguments))
         running: deque[Any] = deque()
         try:
@@ -81,7 +87,7 @@ class Hosts:
                     yield from _report(running.popleft(), config)
             while running:
                 yield from _report(running.popleft(), config)
-        except BaseException:  # the generator's exit, too: a unit may be running
+        except BaseException:  # GeneratorExit too: a unit may still be running
             _kill(host)
             raise
         self._resting[share.nodes].append((work.model.name, host))
@@ -100,20 +106,22 @@ class Hosts:
         return ray.remote(Host).options(max_restarts=-1, max_task_retries=-1, **placement(share)).remote()
 
     def end(self) -> None:
-        """Give the CPUs of those at rest back."""
+        """Kill all idle hosts, which frees their CPUs."""
         for resting in self._resting.values():
             while resting:
                 _kill(resting.pop()[1])
 
 
 def _kill(host: Any) -> None:
+    """Kill the process of a host."""
     import ray
 
-    if ray.is_initialized():  # else the driver is ending, and its actors with it
+    if ray.is_initialized():  # otherwise the driver is ending, and its actors end with it
         ray.kill(host)
 
 
 def _report(reference: Any, config: RunConfig) -> Iterator[Report]:
+    """Wait for a unit's result and yield its report. Raises TimeoutError if it takes too long."""
     import ray
 
     limit_s = PATIENCE * config.ray.no_progress_timeout_s
@@ -127,7 +135,7 @@ _KEPT: ContextVar[Hosts | None] = ContextVar("hosts", default=None)
 
 
 def end_kept() -> None:
-    """End idle hosts, so that work that asks Ray for CPUs can use theirs."""
+    """Kill the idle hosts of `kept_hosts`, so that other work of Ray can use their CPUs."""
     kept = _KEPT.get()
     if kept is not None:
         kept.end()
@@ -135,7 +143,7 @@ def end_kept() -> None:
 
 @contextmanager
 def kept_hosts() -> Iterator[None]:
-    """Keep the processes that are started inside until the block ends, for several stages one after the other."""
+    """Keep hosts that are started inside the block until its end, so that several stages share them."""
     hosts = Hosts()
     token = _KEPT.set(hosts)
     try:
@@ -147,7 +155,7 @@ def kept_hosts() -> Iterator[None]:
 
 @contextmanager
 def hosts_at_hand() -> Iterator[Hosts]:
-    """The hosts that are kept, else new ones, which end with the block."""
+    """The hosts of the surrounding `kept_hosts`, or else new ones, which are killed at the end of the block."""
     if (kept := _KEPT.get()) is not None:
         yield kept
         return

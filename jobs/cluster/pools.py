@@ -1,4 +1,4 @@
-"""Ray: joining or starting a cluster, and the options of actors and tasks."""
+"""Connects to a Ray cluster or starts one, and sets the options of its actors and tasks."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-# Ray reads these when it is imported or started.
+# Environment variables that Ray reads when it is imported or started.
 SETTINGS = {
-    "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # 32 by default, for every read
+    "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # the default is 32, in every read
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # workers without a GPU see none
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives the connection must not start a Ray of its own
-    # Ray's C++ side calls an error what Ray Data does on purpose: restartable actors whose arguments are objects.
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives the connection must not start a new Ray
+    # Ray's C++ code logs as an error what Ray Data does on purpose: restartable actors whose arguments are objects.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
-# A Ray that takes this machine for one that cannot be part of a cluster binds every port to loopback.
-# It warns of four times as many processes as it may start at once, by default one a core: few pools reach that.
+# With the first, Ray takes this machine for one that cannot be part of a cluster, and binds every port to loopback.
+# The second is how many processes start at once, by default one per core; Ray warns at four times as many processes.
 LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_maximum_startup_concurrency": "8"}
 
 
-AHEAD_BYTES = 256 * 2**20  # of the object store, a worker: units of a pipeline that are read and not yet computed
-PATIENCE = 4  # times `ray.no_progress_timeout_s`: a batch and then a row of it may hang before a model is given up
+AHEAD_BYTES = 256 * 2**20  # of units that are read but not yet computed, for each worker of a pipeline
+PATIENCE = 4  # times `ray.no_progress_timeout_s` before a model is given up: first a batch, then a row of it may hang
 
 
 class ClusterUnreachable(RuntimeError):
@@ -43,19 +43,19 @@ class ClusterUnreachable(RuntimeError):
 
 
 def check_address(config: RunConfig) -> None:
-    """Look whether something listens where the cluster should be: Ray itself would try for minutes.
+    """Check that something listens at the cluster's address, for which Ray itself would try for minutes.
 
-    Raises UserError for an address that is not a cluster's, ClusterUnreachable when nothing answers.
+    Raises UserError for an address that is not a cluster's, ClusterUnreachable if nothing answers.
     """
     address = _address(config)
     if address.startswith(("http://", "https://")):
         raise UserError(
-            f"the Ray address {address} is a dashboard's: send the job there with "
-            "`closelook submit`, or unset RAY_ADDRESS to run here"
+            f"{address} is the address of a Ray dashboard, not of a cluster: send the job there with "
+            "`closelook submit`, or unset RAY_ADDRESS and ray.address to run here"
         )
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
-        return  # "local", "auto"
+        return  # "local" or "auto", which name no host
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
@@ -66,10 +66,10 @@ def check_address(config: RunConfig) -> None:
 
 
 def connect(config: RunConfig) -> None:
-    """Join the configured or submitting cluster, else start a Ray that ends with this process.
+    """Join the cluster at `ray.address` or RAY_ADDRESS, else start a local Ray that ends with this process.
 
-    One that is connected already is used as it is. The local one listens on loopback only. Raises as `check_address`,
-    and UserError where Ray cannot write what it needs to start.
+    If Ray is connected already, nothing happens. A local Ray listens on loopback only. Raises as `check_address` does,
+    and UserError if Ray cannot write the files that it needs to start.
     """
     address = _address(config)
     for name, value in (SETTINGS | (LOCAL_SETTINGS if address == "local" else {})).items():
@@ -79,9 +79,9 @@ def connect(config: RunConfig) -> None:
     if ray.is_initialized():
         return
     check_address(config)
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it logs its token at every start
     local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    on_sigterm = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own in its place
+    on_sigterm = signal.getsignal(signal.SIGTERM)  # Ray replaces the handler
     try:
         with _without_announcement():
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
@@ -94,7 +94,7 @@ def connect(config: RunConfig) -> None:
             raise
         reason = f"Ray keeps its token in {home}, which cannot be written"
         raise UserError(f"{reason}: set HOME to a folder of yours") from error
-    except Exception as error:  # Ray has no class of its own for this
+    except Exception as error:  # Ray has no class for this error
         if "timed out during startup" not in str(error):
             raise
         raise ClusterUnreachable("Ray did not start in time: this machine is too busy, run again later") from error
@@ -104,12 +104,16 @@ def connect(config: RunConfig) -> None:
 
 
 def _address(config: RunConfig) -> str:
+    """The address of the cluster: `ray.address`, else RAY_ADDRESS, else "local"."""
     return config.ray.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 @contextmanager
 def _without_announcement() -> Iterator[None]:
-    """Drop the announcement of a log level that Ray's C++ code writes to stderr; other lines are passed on."""
+    """Drop the line "Set ray log level" that Ray's C++ code writes to stderr inside the block; keep all others.
+
+    C++ code writes to the file descriptor, so it is the descriptor that is redirected, not `sys.stderr`.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as captured:
@@ -124,9 +128,9 @@ def _without_announcement() -> Iterator[None]:
 
 
 def prepare_dataset(dataset: Dataset, name: str, config: RunConfig, workers: Workers) -> None:
-    """Name a pipeline for the dashboard, bound what it reads ahead, and let only its warnings through.
+    """Set a pipeline's name on the dashboard, its limit of read-ahead and its timeout, and silence its progress.
 
-    The run shows its own progress.
+    Only warnings of Ray Data are logged, since the run prints its own progress.
     """
     from ray.data import ExecutionResources
 
@@ -140,14 +144,14 @@ def prepare_dataset(dataset: Dataset, name: str, config: RunConfig, workers: Wor
 
 
 def let_grow(dataset: Dataset, share: Share, workers: Workers) -> None:
-    """Let the only pool of a pipeline have as many workers as `workers` says, also while it runs.
+    """Let the pool of a pipeline grow to `workers.size` workers, also while it runs.
 
-    Ray Data looks at the limits of a data set every second, and starts another worker while all have enough to do.
+    Ray Data reads the limits of a data set every second, and adds a worker within them while all are busy.
     """
     from ray.data import ExecutionResources
 
     kind = "gpu" if share.gpus else "cpu"
-    dataset.context.autoscaling_config.actor_pool_util_downscaling_threshold = 0  # a model that is open stays open
+    dataset.context.autoscaling_config.actor_pool_util_downscaling_threshold = 0  # never close an open model
 
     def limit(size: int) -> None:
         ahead = AHEAD_BYTES * workers.most
@@ -158,7 +162,7 @@ def let_grow(dataset: Dataset, share: Share, workers: Workers) -> None:
 
 
 def uses_gpu(config: RunConfig) -> bool:
-    """True where workers get GPUs: as the configuration says, or where the cluster has some."""
+    """True if workers get GPUs: `device: cuda`, or `device: auto` if the cluster has or can start nodes with GPUs."""
     import ray
 
     if config.device == "auto":
@@ -168,7 +172,7 @@ def uses_gpu(config: RunConfig) -> bool:
 
 
 def own_device() -> str:
-    """The device of a worker's model: the GPUs that Ray gave it, else the CPU, whatever else the node has."""
+    """The device of a worker's model: "cuda" if Ray gave this worker GPUs and torch sees them, else "cpu"."""
     import torch
 
     ray = sys.modules.get("ray")
@@ -177,19 +181,20 @@ def own_device() -> str:
 
 
 def placement(share: Share) -> dict[str, Any]:
-    """Ray's options of what runs on a share: a task, an actor, or the actors of a pipeline."""
+    """Ray's options for a task, an actor or the actors of a pipeline that get the resources of `share`."""
     selectors = share.selectors()
+    fallbacks = [{"label_selector": other} for other in selectors[1:]]
     return {
         "num_gpus": share.gpus,
         "num_cpus": share.cpus,
         "label_selector": selectors[0] if selectors else None,
-        "fallback_strategy": [{"label_selector": other} for other in selectors[1:]] or None,
+        "fallback_strategy": fallbacks or None,
         "runtime_env": _environment_of(share),
     }
 
 
 def _environment_of(share: Share) -> dict[str, Any] | None:
-    """Workers without a GPU must not see what a node of a cluster has."""
+    """Ray's runtime environment for workers with `share`: those without GPUs must not see the GPUs of their node."""
     import ray
 
     if share.gpus or not ray.cluster_resources().get("GPU"):

@@ -1,7 +1,7 @@
-"""The progress of a stage, from the reports of workers: lines on the screen, a log, and metrics of Ray.
+"""Records the progress of a stage from the reports of workers: on the screen, in a log, and as metrics of Ray.
 
-A unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is written many
-lines at a time, since object stores append nothing.
+Recording a unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is
+written as files of many lines, since object stores cannot append to a file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jobs.secrets import without_secrets
 from jobs.store import Store
 from jobs.store.spent import KINDS
 
-LINE_EVERY_S = 10.0  # of progress, where there is no terminal
-LOADING = "loading"  # and explaining the first unit
+LINE_EVERY_S = 10.0  # seconds between lines of progress if there is no terminal
+LOADING = "loading"  # shown until the first unit is done
 
 
 class Progress:
-    """Rows, tokens per second and time left of every model. Thread safe: each model reports from its own thread."""
+    """The display of every model's rows, tokens per second and time left. Thread-safe: models report from threads."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Progress:
         unit: str = "rows",
         slots: str = "CPUs",
     ) -> None:
-        """`rows` to do, by model; `stage` and `unit` are what lines call the work and what is counted.
+        """`rows` holds the number of rows to compute by model.
 
-        `slots` are what models that have not begun wait for.
+        `stage` and `unit` are the words for the computation and for a row; `slots` is what waiting models wait for.
         """
         self._stage, self._unit, self._waiting = stage, unit, f"waiting for {slots}"
         self._ended: set[str] = set()
@@ -81,19 +81,19 @@ class Progress:
         self._bars.stop()
 
     def begin(self, model: str) -> None:
-        """The model's workers are being started."""
+        """Show that the model's workers are being started."""
         with self._lock:
             self._since[model] = time.monotonic()
             self._bars.start_task(self._tasks[model])
             self._bars.update(self._tasks[model], speed=LOADING)
 
     def end(self, model: str) -> None:
-        """The model's workers are gone: lines say no more of it."""
+        """Show the model no more, as its workers have ended."""
         with self._lock:
             self._ended.add(model)
 
     def advance(self, model: str, rows: int, tokens: int) -> None:
-        """`rows` more samples of the model, with so many `tokens`, are committed."""
+        """Count `rows` more rows of the model, with `tokens` tokens, as committed."""
         with self._lock:
             self._done[model] += rows
             self._tokens[model] += tokens
@@ -101,6 +101,7 @@ class Progress:
             self._tell()
 
     def _beat(self) -> None:
+        """Print lines of progress until the end, in a thread of its own, even if no unit ends."""
         while not self._stopped.wait(max(LINE_EVERY_S, 0.01)):
             with self._lock:
                 self._tell()
@@ -115,9 +116,11 @@ class Progress:
             self._console.print(f"{self._stage}: {'; '.join(lines)}", highlight=False, soft_wrap=True)
 
     def _speed(self, model: str) -> float:
+        """Tokens per second since the model's workers were started."""
         return self._tokens[model] / max(time.monotonic() - self._since[model], 1e-9)
 
     def _line(self, model: str) -> str:
+        """The progress of a model in words."""
         if model not in self._since:
             return f"{model} {self._waiting}"
         done, total = self._done[model], self._totals[model]
@@ -134,19 +137,19 @@ TAGS = ("model", "stage")
 
 @dataclass(frozen=True)
 class RayCounter:
-    """A counter of Ray, tagged by model and stage; `field` of reports is added up."""
+    """A metric of Ray, tagged by model and stage, that adds up the `field` of reports."""
 
     field: str
     about: str
 
     @property
     def name(self) -> str:
-        """Ray's name of it."""
+        """Its name in Ray."""
         return f"closelook_{self.field.removesuffix('_s')}{'_seconds' if self.field.endswith('_s') else ''}"
 
     @property
     def exported(self) -> str:
-        """Prometheus' name of it."""
+        """Its name in Prometheus."""
         return f"ray_{self.name}_total"
 
 
@@ -162,7 +165,7 @@ METRICS = (
 
 
 class Recorder:
-    """The log and the metrics of a stage. Thread safe, since each model reports from its own thread."""
+    """Writes the log and the metrics of a stage. Thread-safe, since each model reports from its own thread."""
 
     def __init__(self, store: Store, stage: str) -> None:
         self._store, self._stage = store, stage
@@ -175,15 +178,15 @@ class Recorder:
         self._logged = self._passed_on = time.monotonic()
 
     def begin(self, pool: str, model: str, workers: int, units: int) -> None:
-        """The workers of a pool are being started."""
+        """Log that the workers of a pool are being started."""
         self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
 
     def grow(self, pool: str, model: str, workers: int) -> None:
-        """A pool has more workers from now on, so many."""
+        """Log that a pool now has this larger number of workers."""
         self._line({"event": "grow", "pool": pool, "model": model, "workers": workers})
 
     def unit(self, pool: str, model: str, report: dict[str, Any]) -> None:
-        """A worker reported a unit (a row of `jobs.cluster.reports.REPORT`)."""
+        """Log and count a worker's report of a unit (a row of `jobs.cluster.reports.REPORT`)."""
         done = {key: value for key, value in report.items() if key not in ("result", "accounts")}
         done["explained"] = json.loads(report.get("explained") or "{}")
         counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
@@ -193,19 +196,20 @@ class Recorder:
         self._line({"event": "unit", "pool": pool, "model": model, **done})
 
     def end(self, pool: str, errors: Sequence[str]) -> None:
-        """The cells of a pool are closed; every error, of its units, its workers and its cells."""
+        """Log that the cells of a pool are closed, with all errors of its units, workers and cells."""
         self._line({"event": "end", "pool": pool, "errors": list(errors)})
 
     def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        """Keep what is not kept yet."""
+        """Pass on and write what has not been yet."""
         with self._lock:
             self._pass_on()
             self._log()
 
     def _line(self, line: dict[str, Any]) -> None:
+        """Add a line to the log; from time to time, pass metrics on and write the log."""
         with self._lock:
             now = time.monotonic()
             self._lines.append({"time": time.time(), "stage": self._stage, **line})
@@ -217,17 +221,17 @@ class Recorder:
                 self._log()
 
     def _log(self) -> None:
-        """Write the lines that are not written yet. If the store refuses them, other writes to it report the error."""
+        """Write the new lines to a new file. If the store refuses them, nothing is raised: other writes report that."""
         lines, self._lines = self._lines, []
         if not lines:
             return
         text = "".join(f"{json.dumps(_readable(line), ensure_ascii=False)}\n" for line in lines)
-        with suppress(OSError, RuntimeError):  # full, or another run's by now
+        with suppress(OSError, RuntimeError):  # the store is full, or another run owns it now
             self._store.write_bytes(f"{self._folder}/{self._files:05d}.jsonl", text.encode())
         self._files += 1
 
     def _pass_on(self) -> None:
-        """Add what was counted to Ray's metrics, where this process is part of a cluster."""
+        """Add the new counts to Ray's metrics, if this process is part of a cluster."""
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return
@@ -240,20 +244,22 @@ class Recorder:
 
 
 def _counter(metric: RayCounter) -> Any:
+    """Ray's counter for a metric."""
     from ray.util.metrics import Counter
 
     return Counter(metric.name, metric.about, TAGS)
 
 
 def _readable(line: dict[str, Any]) -> dict[str, Any]:
-    """The time in words, seconds to a tenth of a millisecond, and no secret."""
+    """A line of the log with its time as text, floats rounded to 4 digits, and secrets replaced."""
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line["time"]))
     return {**{key: _told(value) for key, value in line.items()}, "time": f"{when}Z"}
 
 
 def _told(value: Any) -> Any:
+    """A value of a line with secrets replaced and floats rounded, also within lists."""
     if isinstance(value, str):
-        return without_secrets(value)  # here: JSON may escape parts of a secret
+        return without_secrets(value)  # before the line becomes JSON, which may escape parts of a secret
     if isinstance(value, list):
         return [_told(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value

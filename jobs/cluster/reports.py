@@ -1,8 +1,8 @@
-"""Units in the hands of a worker: the report of each, a row with its error in words, and the end that SIGTERM brings.
+"""How a worker ends a unit: by a report, in which an error is a text, or after SIGTERM by the end of the process.
 
-A spot node sends SIGTERM as its notice: units in hand are finished or dropped, and the process ends, within 20 seconds.
-Python runs signal handlers in the main thread, between two of its own operations: while that computes a batch or waits
-for other threads, it hears of nothing for minutes. So a handler of C wakes a thread.
+A spot node sends SIGTERM before it is taken away: units in progress are then finished or dropped, and the process ends,
+within 20 seconds. Python runs signal handlers in the main thread between two bytecodes: while that thread computes a
+batch or waits for others, a handler may not run for minutes. So a handler in C wakes a thread instead.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from jobs.secrets import without_secrets
 from jobs.store.retry import StillUnavailable, one_line
 from jobs.store.spent import KINDS, unit_timed
 
-#: `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
+#: The report of a unit. `error` is empty, or the reason why nothing was committed; `fatal` errors concern every unit.
 REPORT = pa.schema(
     [
         ("unit", pa.string()),
         ("rows", pa.int64()),
         ("tokens", pa.int64()),
         ("rejects", pa.int64()),  # samples that no method explained
-        ("explained", pa.string()),  # JSON, the number of samples that each method explained
+        ("explained", pa.string()),  # JSON: the number of explained samples by method
         ("splits", pa.int64()),
         ("wall_s", pa.float64()),
         *((f"{kind}_s", pa.float64()) for kind in KINDS),
-        ("worker", pa.string()),  # Ray's node and the process
+        ("worker", pa.string()),  # Ray's id of the node, and the process id
         ("error", pa.string()),
         ("fatal", pa.bool_()),
-        ("result", pa.string()),  # JSON, what else the stage makes of the unit; null for nothing
-        ("accounts", pa.string()),  # JSON, by path of a shard: how many samples it explains, and its rejects
+        ("result", pa.string()),  # JSON: a further result that the stage needs of the unit; null if there is none
+        ("accounts", pa.string()),  # JSON: by path of a shard, how many samples it explains, and its rejects
     ]
 )
 
 
 def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> pa.Table:
-    """Commit the unit of so many rows and tokens; its report, in which the keys that `commit` returns replace defaults.
+    """Compute and commit a unit by calling `commit`, which returns fields of the report; returns the whole report.
 
-    Errors stand in the report and are never raised: an exception would end the whole data set. A lost device ends the
-    process, and after SIGTERM no unit begins.
+    The report has this number of `rows` and `tokens` unless `commit` returns others. An error becomes a field of the
+    report and is not raised, since an exception would end the whole pipeline. A lost device ends the process, and after
+    SIGTERM no unit begins.
     """
     with unit_in_hand(), unit_timed() as seconds:
         report = _done(unit, rows, tokens, commit)
@@ -58,10 +59,11 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
 
 
 def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The fields of the report after calling `commit`, with its error, if it raises one, in words."""
     report = _nothing(unit) | {"rows": rows, "tokens": tokens}
     try:
         report |= commit()
-    except StillUnavailable as error:  # of this node, perhaps: the others go on
+    except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
         report |= {"error": f"{unit}: {one_line(error)}"}
     except (ModelUnavailable, OSError) as error:
         report |= {"error": one_line(error), "fatal": True}
@@ -72,17 +74,18 @@ def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]
 
 
 def left_out(unit: str) -> pa.Table:
-    """The report of a unit that is not begun because the run is to stop."""
+    """The report of a unit that was not begun, because the run is stopping."""
     return _table(_nothing(unit), dict.fromkeys(KINDS, 0.0))
 
 
 def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
-    """The report with the seconds spent on the unit, by kind, and the worker's name."""
+    """The report as a table of one row, with the seconds spent on the unit by kind, and the worker."""
     spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
     return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
 
 
 def _nothing(unit: str) -> dict[str, Any]:
+    """The fields of a report about a unit of which nothing was done."""
     return {
         "unit": unit,
         "rows": 0,
@@ -97,14 +100,14 @@ def _nothing(unit: str) -> dict[str, Any]:
     }
 
 
-FINISH_S = 12.0  # that units in hand get to be finished
-EXCUSE_S = 4.0  # that it may take the store to hear that units which are dropped are not to blame
-LINGER_S = 1.0  # until the report of a finished unit has left the process
+FINISH_S = 12.0  # time for units in progress to finish
+EXCUSE_S = 4.0  # time to note in the store that dropped units are not to blame
+LINGER_S = 1.0  # time for the report of a finished unit to leave the process
 EXIT_CODE = 128 + signal.SIGTERM
 
 
 class _Notice:
-    """The state of this process: a notice that it was given, and the units that it has in hand."""
+    """Ends this process after SIGTERM (the notice), once its units in progress are finished or time is up."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -112,20 +115,21 @@ class _Notice:
         self._in_hand, self._ended = 0, 0.0
 
     def heed(self) -> None:
-        """Takes SIGTERM from now on."""
+        """Handle SIGTERM from now on; later calls do nothing."""
         with self._changed:
             if self._heeding:
                 return
             self._heeding = True
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
-        # Of all that Python offers, this alone runs where the signal arrives: its traceback is what wakes the thread.
+        # faulthandler is the only handler in C that Python offers: the traceback that it writes into the pipe wakes the
+        # thread that reads from it.
         faulthandler.register(signal.SIGTERM, file=write_end, all_threads=False, chain=False)
         threading.Thread(target=self._end, args=(read_end,), daemon=True, name="closelook-notice").start()
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """A unit is done inside. After a notice none begins any more: it waits for the end of the process."""
+        """Do a unit inside the block. After a notice, this waits for ever: the process is about to end."""
         with self._changed:
             self._changed.wait_for(lambda: not self.given)
             self._in_hand += 1
@@ -137,6 +141,7 @@ class _Notice:
                 self._changed.notify_all()
 
     def _end(self, heard: int) -> None:
+        """Wait for a notice on the pipe `heard`, then let units finish, and end the process."""
         os.read(heard, 1)
         with self._changed:
             self.given = True
@@ -155,7 +160,7 @@ NOTICE = _Notice()
 
 @contextmanager
 def unit_in_hand() -> Iterator[None]:
-    """A worker does a unit inside; where that is a process of Ray's, it heeds a notice."""
+    """Do a unit of a worker inside the block. If this is a worker process of Ray, it handles SIGTERM from now on."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         NOTICE.heed()

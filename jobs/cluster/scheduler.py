@@ -1,10 +1,9 @@
-"""The scheduler of all computations by workers: the units of each model stream through a pool of its own.
+"""The scheduler of workers: starts the works of a stage as their workers fit, and streams units through their pools.
 
-Several models run at once, each in a thread of the driver, as soon as their workers fit. While none waits, pools that
-run grow, as nodes come or other models end. What goes wrong with one is that one's failure, in a line; the others go
-on.
+Several works run at once, each in a thread of the driver and with a pool of its own. While none waits, running pools
+grow as nodes come or other works end. An error in one work becomes its failure, in one line; the others go on.
 
-Ray Data would let every pool grow, and divide what there is: that may leave a dataset nothing.
+Ray Data's own scheduling is not used: it would divide the cluster among all pools, which may leave one without workers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jobs.cluster.work import Work
 from jobs.config import RunConfig
 from jobs.store import Store
 
-LOOK_S = 5.0  # between looks whether nodes have come or gone
+LOOK_S = 5.0  # seconds between looks for nodes that came or went
 
 
 def run_all(
@@ -35,11 +34,11 @@ def run_all(
     unit: str,
     most_at_once: int | None = None,
 ) -> list[str]:
-    """Do all works, several at once where they fit, else in their order. Returns the failures, in that order too.
+    """Compute all works on workers of the current executor, several at once if they fit. Returns their failures.
 
-    `stage` and `unit` are what progress calls the work and what reports count; at most `most_at_once` works, or else
-    `ray.max_models`, run at once, on workers of the current executor. Works without units need no worker: they are
-    only ended. Raises as `Executor.connect`.
+    At most `most_at_once` works run at once; None: `ray.max_models`, or as many as fit. Works start, and failures are
+    returned, in the order of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and
+    `unit` are the words of progress for the computation and for what reports count. Raises as `Executor.connect`.
     """
     failures: dict[str, list[str]] = {work.name: [] if work.units else _ended(work) for work in works}
     todo = [work for work in works if work.units]
@@ -71,17 +70,17 @@ def run_all(
 
 @dataclass(frozen=True)
 class _Pool:
-    """The workers of a work that runs."""
+    """The workers of a running work."""
 
     work: Work
     share: Share
-    taken: list[int]  # the nodes that its workers are counted on
+    taken: list[int]  # the node of each worker's slot, see `Slots.take`
     workers: Workers
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The common settings of all works of a stage."""
+    """The works of a stage while they run, and what they share."""
 
     config: RunConfig
     store: Store
@@ -95,9 +94,10 @@ class _Run:
     pools: dict[str, _Pool] = field(default_factory=dict)  # by work
 
     def through(self, works: Sequence[Work], most: int) -> Iterator[tuple[str, list[str]]]:
-        """Start every work as soon as its workers fit, at most `most` at once. Yields the failures as works end.
+        """Run all works, each as soon as its workers fit, at most `most` at once; yield (name, failures) as each ends.
 
-        A work whose workers are gone makes room for the next while its cells are still being closed.
+        Each work's thread sends two events: None once its workers are gone, so that the next work can start while its
+        cells are still being closed, and then its failures.
         """
         waiting, unended = list(works), 0
         events: queue.SimpleQueue[tuple[str, list[str] | None]] = queue.SimpleQueue()
@@ -110,7 +110,7 @@ class _Run:
                 try:
                     name, failures = events.get(timeout=LOOK_S)
                 except queue.Empty:
-                    with suppress(Exception):  # of Ray, busy with nodes that go: it is asked again
+                    with suppress(Exception):  # Ray may fail while nodes leave; the next round asks again
                         self.slots.refresh()
                     continue
                 if failures is None:
@@ -120,12 +120,12 @@ class _Run:
                     unended -= 1
                     yield name, failures
         finally:
-            self.stopped.set()  # by Ctrl-C, too: the root may soon be another run's
+            self.stopped.set()  # after Ctrl-C too: threads close nothing more, as another run may soon own the root
 
     def _start_next(self, waiting: list[Work], events: queue.SimpleQueue[tuple[str, list[str] | None]]) -> bool:
-        """Start the first waiting work whose workers fit on the cluster. Returns True if there was such work.
+        """Start the first waiting work whose workers fit on the cluster. Returns True if there was one.
 
-        Its thread tells of two events: None when its workers are gone, its failures when it has ended.
+        Its thread puts two events: (name, None) once its workers are gone, and (name, failures) once it has ended.
         """
         for work in waiting:
             share = share_of(work.model, self.on_gpu, self.config.ray.needs(work.dtypes))
@@ -151,7 +151,7 @@ class _Run:
         return False
 
     def _grow(self) -> None:
-        """Give pools more workers where they fit, the first models first."""
+        """Add workers to running pools as far as they fit, earlier works first."""
         for pool in self.pools.values():
             while self.slots.grow(pool.share, pool.taken, pool.workers.most):
                 continue
@@ -160,7 +160,7 @@ class _Run:
                 self.recorder.grow(pool.work.name, pool.work.model.name, pool.workers.size)
 
     def _streamed(self, work: Work, share: Share, workers: Workers) -> list[str]:
-        """Stream the units through a pool, as far as they go; the errors."""
+        """Stream the units of a work through its pool, up to the first fatal error. Returns the errors."""
         errors: list[str] = []
         try:
             self.progress.begin(work.name)
@@ -175,26 +175,30 @@ class _Run:
                 if report["fatal"]:
                     break
             forget_loading(self.store, work.model.name)
-        except Exception as error:  # whatever Ray raises ends this work, not the others
+        except Exception as error:  # any error of Ray ends this work, but not the others
             errors.append(_line(work, error))
         finally:
             self.progress.end(work.name)
         return errors
 
     def _failures(self, work: Work, errors: Sequence[str]) -> list[str]:
-        """End the work; the errors of its units and of its end."""
+        """End the work, unless the run was stopped. Returns its errors and those of ending it."""
         return [*errors, *([] if self.stopped.is_set() else _ended(work, errors))]
 
 
 def _ended(work: Work, known_failures: Sequence[str] = ()) -> list[str]:
-    """End the work and return its failures, without those in `known_failures`: a full store fails all writers alike."""
+    """Call the work's `on_end` and return its failures.
+
+    An error of the call that `known_failures` contain already is left out: a full store fails for all writers alike.
+    """
     try:
         return list(work.on_end())
-    except Exception as error:  # of the store, or because another run owns it now
+    except Exception as error:  # the store cannot be written to, or another run owns it now
         return [] if any(_first_line(error) in line for line in known_failures) else [_line(work, error)]
 
 
 def _first_line(error: Exception) -> str:
+    """The first line of the error's message."""
     return (str(error).strip().splitlines() or [""])[0]
 
 
@@ -205,9 +209,11 @@ def _line(work: Work, error: Exception) -> str:
 
 
 def _fewest(work: Work) -> int:
+    """The fewest workers that the work can start with."""
     return min(work.model.workers[0], work.units)
 
 
 def _asks(work: Work, share: Share) -> str:
+    """The resources that the work needs at least, in words."""
     demand = f"{_fewest(work)} x {share.size:g} {'GPU' if share.gpus else 'CPU'}"
     return f"{demand} on nodes labelled {in_words(share.labels)}" if share.labels else demand

@@ -1,7 +1,7 @@
-"""Worker slots: how many workers of a model a cluster holds, on which of its nodes, and how that changes.
+"""Worker slots: how many workers of a model fit on a cluster, and on which of its nodes.
 
-The driver counts slots itself and says where workers go. A cluster whose nodes come and go is looked at again and
-again: workers that lost their node are counted on another one first, then pools grow.
+The driver itself counts slots and chooses the nodes of workers. Where nodes come and go, it looks again and again:
+workers that lost their node get a slot on another node first, then pools grow.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from functools import partial
 from jobs.cluster.labels import Needs, allowed, known, matches
 from jobs.config import ModelConfig, RunConfig
 
-Node = tuple[Mapping[str, str], float]  # its labels, and how many GPUs or CPUs it has
+Node = tuple[Mapping[str, str], float]  # the labels of a node, and its number of GPUs or CPUs
 
 
 @dataclass(frozen=True)
 class Share:
-    """The resources of a worker: GPUs if the run uses them, else one CPU."""
+    """The resources of each worker of a pool: GPUs if the run uses them, else one CPU."""
 
     gpus: float
     cpus: float
-    labels: tuple[tuple[str, str], ...] = ()
-    nodes: tuple[str, ...] = ()  # Ray's ids of the nodes where its workers were counted; none of a cluster that grows
-    others: tuple[str, ...] = ()  # of those that would do, once these are gone
+    labels: tuple[tuple[str, str], ...] = ()  # that its node must have
+    nodes: tuple[str, ...] = ()  # Ray's ids of the nodes with the pool's slots; () if nodes are yet to be started
+    others: tuple[str, ...] = ()  # Ray's ids of all suitable nodes, for when those are lost
 
     @property
     def size(self) -> float:
+        """The GPUs of a worker, or its CPUs if it has none."""
         return self.gpus or self.cpus
 
     def selectors(self) -> list[dict[str, str]]:
-        """Label selectors for Ray: where workers go, and where they go instead once those nodes are gone.
+        """Label selectors for Ray, in order of preference: the pool's nodes, other suitable nodes, any with its labels.
 
-        Ray would put them wherever there is room, which is not where the driver counted it: then two workers of one GPU
-        take one of each node with two, and a worker of two fits nowhere.
+        Without them Ray would put workers on any node with room, not on those that the driver counted: two workers of
+        one GPU could then take one GPU of each of two nodes, and a worker of two GPUs would fit nowhere.
         """
         anywhere = {key: f"in({','.join(values)})" for key, values in allowed(self.labels).items()}
         known = [{"ray.io/node-id": f"in({','.join(ids)})"} for ids in (self.nodes, self.others) if ids]
@@ -43,36 +44,38 @@ class Share:
 
 
 def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
-    """The resources of a worker of the model; `needs` are labels of its precisions beside those of the model."""
-    # A GPU worker reserves no CPU: with few of them, that would starve the tasks that feed it.
+    """The resources of a worker of the model; `needs` are labels that its precisions need beside the model's."""
+    # A GPU worker reserves no CPU: on a node with few CPUs, none would be left for the tasks that read its units.
     return Share(model.gpus, 0, tuple(sorted({*model.labels.items(), *needs}))) if on_gpu else Share(0, 1)
 
 
 @dataclass
 class Workers:
-    """The number of workers of a pool, which may rise while the pool runs."""
+    """The number of workers of a pool, which may grow while the pool runs."""
 
     size: int
-    most: int  # that the pool may come to have
+    most: int  # largest number
     _listeners: list[Callable[[int], None]] = field(default_factory=list)
 
     @property
     def may_grow(self) -> bool:
+        """True if the pool may get more workers."""
         return self.size < self.most
 
     def heed(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` with the number now, and with each later one."""
+        """Call `listener` with the present number of workers, and again whenever it grows."""
         self._listeners.append(listener)
         listener(self.size)
 
     def grow(self, size: int) -> None:
+        """Set the number of workers and call all listeners."""
         self.size = size
         for listener in self._listeners:
             listener(size)
 
 
 class Slots:
-    """Worker slots of the cluster, counted on the driver by node: a worker's GPUs are on one node."""
+    """The free and taken worker slots of the cluster, by node. All GPUs of a worker are on one node."""
 
     def __init__(
         self,
@@ -81,26 +84,26 @@ class Slots:
         precisions: Iterable[Needs] = (),
         look: Callable[[], Mapping[str, Node]] | None = None,
     ) -> None:
-        """`ids` are Ray's of the nodes, empty where they are what the cluster has yet to grow to.
+        """`ids` are Ray's ids of the nodes; empty if the cluster has yet to start them.
 
-        `precisions` are the labels that each precision of the run needs: a node that suits many is given out last.
-        `look` gives the nodes that are there now, by their ids; None where they are taken to stay.
+        `precisions` are the labels that each precision of the run needs: nodes that suit many precisions are used last.
+        `look` returns the nodes that are alive, by id; None: nodes never change.
         """
         self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], list(ids)
         self._at_first = len(nodes)
         self._precisions, self._look = list(precisions), look
         self._free = [size for _, size in nodes]
-        self._taken: list[tuple[Share, list[int]]] = []  # the nodes of each pool's workers
+        self._taken: list[tuple[Share, list[int]]] = []  # for each pool, the node (index) of each of its workers
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
-        """The number of workers of this share that an empty cluster could hold."""
+        """How many workers with this share would fit if all slots were free."""
         return sum(_fitting(size, share.size) for labels, size in self._nodes if matches(labels, share.labels))
 
     def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
-        """The nodes of `fewest` to `most` new workers, as many as fit; None when not even the fewest do.
+        """Take slots for as many new workers as fit, from `fewest` to `most`; None if not even the fewest fit.
 
-        `most` may be less than `fewest`: a run that continues may have work for one worker only.
+        Returns the node (index) of each. `most` may be less than `fewest`, if little work is left: then it is enough.
         """
         with self._lock:
             taken: list[int] = []
@@ -114,7 +117,10 @@ class Slots:
             return taken
 
     def grow(self, share: Share, taken: list[int], most: int) -> bool:
-        """Add a worker to a pool, in `taken`, if a node has room and the pool has fewer than `most`."""
+        """Take a slot for one more worker of a pool and append its node to `taken`, the pool's list from `take`.
+
+        Returns False if no node has room or the pool has `most` workers.
+        """
         with self._lock:
             node = self._next(share) if len(taken) < most else None
             if node is None:
@@ -124,9 +130,9 @@ class Slots:
             return True
 
     def refresh(self) -> None:
-        """Update the nodes of the cluster. Workers whose node is gone are counted on another node that has room.
+        """Look which nodes are alive. Workers whose node is lost get slots on other nodes, where Ray restarts them.
 
-        Ray starts them there by itself; one that fits nowhere goes to the next node that comes.
+        A worker that fits on no node waits for the next node that comes.
         """
         if self._look is None:
             return
@@ -148,22 +154,24 @@ class Slots:
                         self._free[other] -= share.size
 
     def _next(self, share: Share) -> int | None:
-        """The node where one more worker fits."""
+        """The preferred node on which one more worker fits; None if there is none."""
         return next((node for node in self.able(share) if _fitting(self._free[node], share.size)), None)
 
     def able(self, share: Share) -> list[int]:
-        """Nodes that satisfy a demand, preferred ones first: those that declare it, and then those that fewer
-        precisions need.
+        """The nodes (indices) whose labels suit a share, preferred ones first.
 
-        Of nodes that came later, only those that say so will do: Ray finds them by their labels.
+        Preferred are nodes that have all its labels, then those that suit fewer precisions. A node without one of the
+        labels is trusted to suit if it was there from the start, but not if it came later: Ray finds it by its labels.
         """
 
         def does(node: int) -> bool:
+            """True if the node suits the share."""
             labels = self._nodes[node][0]
             is_said = node < self._at_first or all(key in labels for key, _ in share.labels)
             return is_said and matches(labels, share.labels)
 
         def order(node: int) -> tuple[int, int]:
+            """(how many of the share's labels the node lacks, how many precisions it suits), the lower the better."""
             labels = self._nodes[node][0]
             unsaid = sum(key not in labels for key, _ in share.labels)
             return unsaid, sum(matches(labels, needs) for needs in self._precisions)
@@ -171,7 +179,7 @@ class Slots:
         return sorted(filter(does, range(len(self._nodes))), key=order)
 
     def placed(self, share: Share, taken: Sequence[int]) -> Share:
-        """The share of workers that were counted on these nodes."""
+        """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes that are alive."""
         if not self._ids:
             return share
         matching = sorted(node for node in self.able(share) if self._nodes[node][1])
@@ -179,15 +187,16 @@ class Slots:
         return replace(share, nodes=nodes, others=others)
 
     def give_back(self, share: Share, taken: Sequence[int]) -> None:
+        """Free the slots of a pool that has ended; `taken` is its list from `take`."""
         with self._lock:
             self._taken = [pool for pool in self._taken if pool[1] is not taken]
             for node in taken:
-                if self._nodes[node][1]:  # else it is gone
+                if self._nodes[node][1]:  # 0 if the node is lost
                     self._free[node] += share.size
 
 
 def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
-    """The slots of the connected cluster, or of what it is configured to grow to."""
+    """The slots of the nodes in `ray.nodes` if these are configured, else of the connected cluster."""
     precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     if config.ray.nodes is not None:
         kinds = [(nodes.labels, nodes.gpus if on_gpu else nodes.cpus, nodes.count) for nodes in config.ray.nodes]
@@ -198,7 +207,7 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
 
 
 def nodes_alive(kind: str) -> dict[str, Node]:
-    """The nodes of the connected cluster by Ray's ids, with how much each has of "GPU" or "CPU"."""
+    """The labels and the number of GPUs or CPUs (`kind`: "GPU" or "CPU") of every live node, by Ray's id."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -206,4 +215,5 @@ def nodes_alive(kind: str) -> dict[str, Node]:
 
 
 def _fitting(free: float, size: float) -> int:
+    """How many workers of this size fit into `free` resources; 1e-6 allows for rounding of fractions of a GPU."""
     return int(free / size + 1e-6)

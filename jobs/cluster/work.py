@@ -1,4 +1,4 @@
-"""The work that a pool of workers is given, and the report that they give of each unit."""
+"""The work of a pool of workers, and the report about each unit."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The work of a pool of workers: the units of a model, or of a model in one precision."""
+    """The work of a pool of workers: the units of a model, or of a model in some precisions."""
 
-    name: str  # in progress and failures
+    name: str  # shown in progress and failures
     model: ModelConfig
-    blocks: Sequence[Any]  # a unit each, as a worker gets it; none where a reader makes them
-    worker: Callable[..., Any]  # of a pipeline, a class: called with a unit's table, it commits and reports
-    arguments: tuple[Any, ...]  # of the worker's constructor
-    size: int  # of all units, in what their reports count as rows
+    blocks: Sequence[Any]  # one table for each unit, as a worker gets it; () if a reader makes them
+    worker: Callable[..., Any]  # class of the workers: an instance is called with a unit's table, commits and reports
+    arguments: tuple[Any, ...]  # for the worker's constructor
+    size: int  # rows of all units together, as reports count rows
     dtypes: tuple[str, ...] = ()  # precisions in which the model runs
-    at_once: int = 1  # units that a worker has in hand; of a worker that computes one while it commits another, two
-    on_report: Callable[[Report], None] = lambda report: None
-    on_end: Callable[[], Iterable[str]] = lambda: ()  # closes what is complete, however the work ended; gives failures
-    #: Gives the reader, which makes the units one by one, each in its turn: their samples are nowhere in memory before.
-    #: A reader may travel to other processes of this machine.
+    at_once: int = 1  # units that a worker has at once; 2 if it computes one while it commits another
+    on_report: Callable[[Report], None] = lambda report: None  # called with the report of each unit
+    on_end: Callable[[], Iterable[str]] = lambda: ()  # called once when the work has ended; returns failures
+    #: Makes the reader, which yields the tables of units one by one, so that samples are not in memory before their
+    #: turn. The reader is pickled and runs in another process of this machine.
     reader: Callable[[], Reader] | None = None
-    read: int = 0  # units that it makes
-    is_task: bool = False  # the only unit is long, and a task of its own: `worker` is a function that also takes it
+    read: int = 0  # number of units that the reader yields
+    is_task: bool = False  # a single long unit: `worker` is a function of `arguments` and the unit, run as a Ray task
 
     @property
     def units(self) -> int:
-        """The number of units: more workers are of no use."""
+        """The number of units. More workers than that would be idle."""
         return self.read if self.reader is not None else len(self.blocks)
 
     def tables(self) -> Iterator[Any]:
-        """The tables of units, one after the other."""
+        """The tables of the units, one after the other."""
         yield from self.blocks if self.reader is None else self.reader()()

@@ -1,4 +1,4 @@
-"""The application that every command is added to, by `@command()` in a module `commands.py` of a folder here."""
+"""The command-line application. Modules `commands.py` in the folders of jobs/commands add commands by `@command()`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ app = typer.Typer(
 )
 
 #: Headings of `closelook --help`.
-RUNS, TEXTS, RECORDS = "Runs", "A text of your own", "What there is"
+RUNS, TEXTS, RECORDS = "Runs", "Texts of your own", "Lists and settings"
 
 
 def command(heading: str, **settings: Any) -> Callable[[F], F]:
-    """Add a function to the command line, shown under one of the headings; its records of options are spread out.
+    """A decorator that adds a function to the command line, under one of the headings of `closelook --help`.
 
-    `settings` are those of typer's `command`. The function's name is the command's, its docstring the help.
+    The command has the function's name, and its docstring as help. A parameter that is a dataclass becomes an option
+    for each of its fields. `settings` are arguments of typer's `command`.
     """
 
     def add(function: F) -> F:

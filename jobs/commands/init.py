@@ -1,4 +1,4 @@
-"""`closelook init`: a commented config for the user's own model and data."""
+"""`closelook init`: writes a commented config for the user's own model and data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import Capability
 from lrp_core.records.types import UserError
 
-CHEAP = 3.0  # forwards of a sample: methods that cost more are listed, but commented out
-_LENGTH = 30  # tokens that costs are told for
-_TEMPLATE = """# A run of closelook. `closelook config --keys` tells every key; what is not here has its default.
+CHEAP = 3.0  # forward passes per sample; more expensive methods are listed but commented out
+_LENGTH = 30  # tokens of the sample by which costs are compared
+_TEMPLATE = """# A run of closelook. `closelook config --keys ''` explains all keys; those left out have their default.
 name: {name}
-root: runs/{name}  # everything is kept here: a folder, s3:// or gs://
-device: auto  # a GPU where there is one
+root: runs/{name}  # everything is stored here: a folder, s3:// or gs://
+device: auto  # a GPU if there is one
 tasks:
   {task}
 models:
@@ -34,23 +34,24 @@ models:
   - name: {model.name}
     id: {id}
     dtype: float32  # or bfloat16, float16, float64
-    gpus: 1  # share of a GPU for each worker; plays no part without one
-methods:  # `closelook methods NAME` says what each is and can be told
+    gpus: 1  # GPUs of each worker; ignored without GPUs
+methods:  # `closelook methods NAME` describes a method and its options
 {methods}
-perturb: {{}}  # faithfulness: predictions without the tokens that methods name, tested between methods
-explanations: [contrastive, target]  # of target minus foil, and of the target alone
-token_budget: 4096  # tokens of a batch: lower it where memory runs out
+perturb: {{}}  # deletion and insertion curves, which compare methods by faithfulness
+explanations: [contrastive, target]  # of the target's logit minus the foil's, and of the target's alone
+token_budget: 4096  # tokens of a batch: lower it if memory runs out
 """
 
 
 def write(to: Path, model: str, data: Path | None, methods: str | None, columns: Mapping[str, str]) -> None:
-    """Write a config that runs as it is: the model, the file of samples (else a task of the demo), and the methods that
-    apply to the model. `columns` are the file's names of those that samples have.
+    """Write a config that runs as it is, with the model, the samples of `data`, and methods that apply to the model.
 
-    Raises UserError for a model or file that cannot be used, and for a file that exists.
+    `data` None: a task of the demo. `methods` are names, separated by commas; None: the cheap and stable ones.
+    `columns` gives the file's name for each known column. Raises UserError for a model or file that cannot be used, and
+    if `to` exists.
     """
     if to.exists():
-        raise UserError(f"{to} is there already: name another file")
+        raise UserError(f"{to} exists already: name another file")
     name = re.sub(r"[^\w.-]", "-", to.stem).strip("._-") or "mine"
     resolved = resolve(ModelConfig(name=name_of(model), id=model))
     text = _TEMPLATE.format(
@@ -67,7 +68,7 @@ def write(to: Path, model: str, data: Path | None, methods: str | None, columns:
 
 
 def _methods(names: str | None, resolved: ResolvedModel) -> list[str]:
-    """A line for each method of the config, then one, commented out, for each other that the model allows."""
+    """A line for each chosen method, then a line that is commented out for each other method that applies."""
     possible = applicable(resolved.capabilities)
     if names:
         chosen = [method(name.strip()) for name in names.split(",")]
@@ -82,15 +83,16 @@ def _methods(names: str | None, resolved: ResolvedModel) -> list[str]:
 
 
 def usual_methods(capabilities: Collection[Capability]) -> list[Method]:
-    """The methods that are cheap and stable, and that apply to models with these capabilities."""
+    """The methods that apply to models with these capabilities, cost at most CHEAP, and are not marked as unstable."""
     possible = applicable(capabilities)
     return [record for record in possible if record.cost(_LENGTH) <= CHEAP and not record.unstable]
 
 
 def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]) -> str:
-    """The task of the config: the samples of the file `data`, else a task of the demo.
+    """The config's task: the samples of the file `data`, else a task of the demo.
 
-    The first sample tells whether there is evidence; texts without a label or score are explained by the model's own.
+    The first sample tells which columns there are. Texts without a label or score are accepted: the model's own is
+    explained. Raises UserError if the samples do not fit the model.
     """
     if data is None:
         kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
@@ -99,13 +101,13 @@ def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]
     if isinstance(first, Malformed):
         raise UserError(f"{data}: {first}")
     has = {key for key, value in first.items() if value not in (None, "", [])}
-    told = "label" if "label" in has else "score" if "score" in has else "token" if "target" in has else None
-    if resolved.output != (told or resolved.output) or (told is None and resolved.output == "token"):
-        those = "none" if told in (None, "token") else f"a {told}"
-        raise UserError(f"{resolved.config.id} predicts a {resolved.output}, and the samples of {data} have {those}")
+    predicted = "label" if "label" in has else "score" if "score" in has else "token" if "target" in has else None
+    if resolved.output != (predicted or resolved.output) or (predicted is None and resolved.output == "token"):
+        those = "none" if predicted in (None, "token") else f"a {predicted}"
+        raise UserError(f"{resolved.config.id} predicts a {resolved.output}, but the samples of {data} have {those}")
     if "text" not in has:
-        there = ", ".join(map(str, first))
-        raise UserError(f"{data} has no column 'text'; there are {there}: say which it is by --column text=NAME")
+        names = ", ".join(map(str, first))
+        raise UserError(f"{data} has no column 'text', but {names}: name the column of texts with --column text=NAME")
     settings = {"source": SAMPLES.name, "path": json.dumps(str(data))}
     if columns:
         settings["columns"] = json.dumps(dict(columns))
@@ -128,4 +130,4 @@ def first_record(data: Path) -> Mapping[str, Any]:
                 wrong = wrong or f" ({where}: {reason})"
     except OSError as error:
         raise UserError(f"cannot read {error.filename or data}: {error.strerror}") from None
-    raise UserError(f"{data} holds no sample{wrong}; they are JSON Lines, CSV or Parquet")
+    raise UserError(f"{data} holds no sample{wrong}: give JSON Lines, CSV or Parquet with at least one row")

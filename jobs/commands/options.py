@@ -1,4 +1,4 @@
-"""Options that several commands share, as records: a command takes a record, and each field becomes an option."""
+"""Options that several commands share, as dataclasses: a command takes one, and each field becomes an option."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; a
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` for typer: a parameter that is a record becomes an option for each of its fields.
+    """`command` in the form that typer needs: a parameter that is a dataclass becomes an option for each of its fields.
 
-    Help shows these options together, under the record's docstring.
+    `--help` shows these options in one panel, titled by the dataclass's docstring.
     """
     flat: list[Parameter] = []
     records: dict[str, type] = {}
@@ -67,7 +67,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options_of(record: type) -> Iterator[Parameter]:
-    """The fields of a record as parameters, shown together."""
+    """A keyword parameter for each field of the dataclass `record`; `--help` shows them in a panel of their own."""
     hints = get_type_hints(record, include_extras=True)
     for field in fields(record):
         kind, *notes = get_args(hints[field.name])
@@ -100,11 +100,10 @@ class RunOptions:
     ] = None
 
     def load(self, is_made: bool | None = None, is_read: bool = False) -> tuple[RunConfig, Store]:
-        """The configuration and the store of the run. Commands call this before heavy imports: mistakes show at once.
+        """The configuration and the store of the run. Called before slow imports, so that mistakes show at once.
 
-        Where the command reads a run (`is_made`; by default where only `root` is given), raises UserError for a root
-        that holds none. `is_read`: methods and the like that no installed package brings are left out of the
-        configuration, which lists them as `lacking`.
+        `is_made`: raise UserError if the root holds no run; None: if only `root` is given. `is_read`: leave out of a
+        kept configuration what no installed package defines, and list it in `lacking`.
         """
         from jobs.config.kept import holds_run, load
 
@@ -112,9 +111,7 @@ class RunOptions:
         if is_made is None:
             is_made = self.root is not None and self.config is None
         if is_made and not holds_run(store):
-            raise UserError(
-                f"there is no run in {store.root}: check the path, or compute one there with `closelook run`"
-            )
+            raise UserError(f"there is no run in {store.root}: check the path, or start one there with `closelook run`")
         return loaded, store
 
 
@@ -141,12 +138,12 @@ class ModelOptions:
     device: Device = "auto"
 
     def check(self, reads: str = "text") -> None:
-        """Raises UserError unless there is a model."""
+        """Raise UserError if no model is given; `reads` is the word for what it would read."""
         if self.model is None:
-            raise UserError(f"say which model reads the {reads}: --model demo/gpt2, a hub id or a directory")
+            raise UserError(f"no model is given to read the {reads}: add --model demo/gpt2, a hub id or a directory")
 
     def open(self) -> Opened:
-        """The model, opened. Raises UserError for one that cannot exist."""
+        """The model, without its weights yet. Raises as :func:`open_model` does."""
         from jobs.commands.questions.opened import open_model
 
         self.check()
@@ -169,24 +166,24 @@ class QuestionOptions:
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None
 
     def question(self, text: str) -> Question:
-        """The question about a text. Raises UserError for options that do not go together."""
+        """The question about a text. Raises UserError if the options do not go together."""
         from jobs.commands.questions.question import Question
 
         return Question(text, self.target, self.foil, self.label, self.second, self.explanation)
 
 
-def named_columns(given: Iterable[str] | None) -> dict[str, str]:
-    """The file's name of each column that `text=NAME` names. Raises UserError for anything else."""
+def named_columns(entries: Iterable[str] | None) -> dict[str, str]:
+    """The file's column name by known column, from texts like `text=NAME`. Raises UserError for any other text."""
     columns = {}
-    for text in given or ():
+    for text in entries or ():
         known, equals, name = text.partition("=")
         if not (known and equals and name):
-            raise UserError(f"--column is written text=NAME, not {text!r}")
+            raise UserError(f"--column must be written text=NAME, not {text!r}")
         columns[known] = name
     return columns
 
 
-#: Arguments of Python, as errors name them, that commands have as options.
+#: Arguments of the Python functions that commands have as options; errors name them in backticks.
 _OPTIONS = (
     *("target", "foil", "label", "second", "method", "explanation", "prefix", "generate", "truncate", "messages"),
     *("answer", "spans", "hops", "reasoning", "family", "adapter", "decoder_tokenizer", "dtype", "device"),
@@ -195,7 +192,7 @@ _OPTIONS = (
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Errors from inside name the options of the command line, where they name arguments of Python."""
+    """Let errors that are raised inside the block name options (--target) instead of Python's arguments (`target`)."""
     try:
         yield
     except UserError as error:
@@ -204,7 +201,7 @@ def naming_options() -> Iterator[None]:
 
 
 def as_options(text: str) -> str:
-    """An error that names options of the command line where it named arguments of Python.
+    """A message in which options of the command line replace arguments of Python.
 
     >>> as_options("`truncate` reads a part of it")
     '--truncate reads a part of it'

@@ -1,4 +1,4 @@
-"""Bars that show how far long work is: on the screen and in notebooks, from the second second on."""
+"""Progress bars on the screen and in notebooks, which appear if work takes longer than a second."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from jobs.commands import terminal
 from lrp_core.device.progress import watched_by
 
-Tell = Callable[[str, int, int], None]  # of a unit, how many are done, and how many there are
-_QUIET_S = 1.0  # seconds in which nothing is shown
+Tell = Callable[[str, int, int], None]  # called with the name of a unit, how many are done, and how many there are
+_QUIET_S = 1.0  # seconds before a bar is shown
 
 
 @contextmanager
 def shown(show_bars: bool | None = None) -> Iterator[Tell]:
-    """Yield a function that reports progress, drawn as a bar for each unit until the end.
+    """Yield a function that reports progress, which is drawn as a bar for each unit until the end of the block.
 
-    Rows of the forward passes that methods run are reported, too. If `show_bars` is None, bars are drawn on a terminal
-    or in a notebook only; True draws them always, False never.
+    The rows of forward passes that methods run are reported too. `show_bars` None: draw bars on a terminal or in a
+    notebook only; True: always; False: never.
     """
     console = Console(stderr=True, force_terminal=True) if show_bars else terminal.errors
     visible = show_bars or (show_bars is None and (console.is_terminal or console.is_jupyter))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command and the processes that it started."""
+"""Ends a command, and the processes that it started, on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from jobs.store import Store
 
-GRACE_S = 12.0  # for units in hand, of the 20 to 30 s that clusters leave between SIGTERM and SIGKILL
+GRACE_S = 12.0  # time for units in progress, of the 20 to 30 s that clusters leave between SIGTERM and SIGKILL
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as when a node is taken back: it ends a command as Ctrl-C does."""
+    """Raised on SIGTERM, such as when a node is taken away: it ends a command as Ctrl-C does."""
 
 
 class _Owned:
-    """The root whose run this process is, and the time when SIGTERM came."""
+    """The root whose run this process is (None: no run), and True once SIGTERM has come."""
 
     store: Store | None = None
     is_terminated = False
 
 
 def _terminate(number: int, frame: Any) -> None:
-    """End the command; a run ends by itself when the units in hand are committed, as far as they are soon enough."""
+    """The handler of SIGTERM: end the command; let a run first commit its units in progress, for GRACE_S at most.
+
+    After that time, or on a second SIGTERM, the run ends like any other command.
+    """
     if _Owned.store is None or _Owned.is_terminated:
         raise _Terminated
     _Owned.is_terminated = True
@@ -48,13 +51,14 @@ def _terminate(number: int, frame: Any) -> None:
 
 @contextmanager
 def stoppable(store: Store) -> Iterator[None]:
-    """A run owns the root of `store` inside: `closelook stop` and SIGTERM end it after the units in hand.
+    """Let `closelook stop` and SIGTERM end the run inside the block once its units in progress are committed.
 
-    Raises typer.Exit with 1 or 143 at the end of a run that was stopped.
+    The run must own the root of `store`. At its end raises typer.Exit, with 1 after `closelook stop` or 143 after
+    SIGTERM.
     """
     from jobs.store import lock
 
-    lock.forget_request(store)  # of a run that was killed
+    lock.forget_request(store)  # an old request, for a run that was killed
     _Owned.store, _Owned.is_terminated = store, False
     try:
         yield
@@ -73,15 +77,15 @@ def stop(store: Store) -> None:
 
     owner = owner_of(store)
     if owner is None:
-        raise UserError(f"no run owns {store.root} now")
+        raise UserError(f"no run is using {store.root}: there is nothing to stop")
     lock.ask_to_stop(store)
-    say(f"process {owner['pid']} on {owner['host']} begins no further unit and ends after those in hand")
+    say(f"process {owner['pid']} on {owner['host']} finishes its units in progress and then ends")
 
 
 def _end_children() -> None:
-    """Kill the child processes of this command, a Ray of its own among them; a cluster that it joined sees it go.
+    """Kill the child processes of this command, including a local Ray. A cluster that it joined notices by itself.
 
-    Not `ray.shutdown()`: a thread of a model that then still calls Ray ends this process, with exit code 1.
+    `ray.shutdown()` is not called: threads of models that still call Ray would then end this process with exit code 1.
     """
     import psutil
 
@@ -91,9 +95,10 @@ def _end_children() -> None:
 
 
 class Stoppable(TyperGroup):
-    """Commands that Ctrl-C and SIGTERM end with one line, and with 130 or 143 as shells expect."""
+    """The command group: Ctrl-C and SIGTERM end its commands with one line and exit code 130 or 143."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command with a handler for SIGTERM, and end the process on Ctrl-C or SIGTERM."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
         try:
@@ -101,7 +106,7 @@ class Stoppable(TyperGroup):
         except KeyboardInterrupt as why:
             complain("stopped; run the same command again to continue")
             sys.stdout.flush()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the models' threads complain of what is taken from them
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hides errors of threads whose Ray is killed
             try:
                 _end_children()
             finally:

@@ -1,8 +1,8 @@
-"""`closelook submit`: send a command to a Ray cluster as a job, follow it, and end as it ends.
+"""`closelook submit`: sends a command to a Ray cluster as a job, follows it, and exits with its exit code.
 
-Who submits the same again, as a CronJob does whose pod was lost, follows the job that runs. The exit code is that of
-the command, so that who started it can tell what is worth another try (1: a store, a hub, a node) from what is wrong
-and stays so (2: a config, a model); `ray job submit` ends with 1 whatever it was.
+Submitting the same command again, such as by a CronJob whose pod was lost, follows the job that is running already. The
+exit code tells whether another try may help: 1 for a store, hub or node that failed, 2 for a wrong config or model.
+`ray job submit` exits with 1 in either case.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def submit(
     deadline: Seconds = None,
     grace: Grace = 60,
 ) -> None:
-    """Run a command as a job of a Ray cluster, follow it, and end with its exit code.
+    """Run a command as a job of a Ray cluster, follow it, and exit with its exit code.
 
-    A job that has the root already is followed. SIGTERM and the deadline stop it as `closelook stop` does, then by
-    force; the exit code is then 143 or 124. Ctrl-C only ends following.
+    If a job with this command is running for the root already, that job is followed. SIGTERM and the deadline stop the
+    job as `closelook stop` does, then by force; the exit code is then 143 or 124. Ctrl-C only ends following.
     """
     if stage not in ("run", *STAGES):
         raise UserError(f"no stage {stage!r}: run, {', '.join(STAGES)}")
     if address is None or not address.startswith(("http://", "https://")):
-        raise UserError("say where the cluster's dashboard is, by --address or RAY_ADDRESS: http://HEAD:8265")
+        raise UserError("give the address of the cluster's dashboard, as --address or RAY_ADDRESS: http://HEAD:8265")
     request = Request(stage, run.config, run.root, tuple(run.set or ()), waiting.wait, working_dir, tuple(wheel or ()))
 
     from jobs.cluster.submission import Cluster, Deadline, OtherCommand
@@ -74,7 +74,7 @@ def submit(
         try:
             job, ran_before = cluster.job_of(owned, request.entrypoint(owned), environment)
         except OtherCommand as error:
-            complain(f"error: {error}: wait for its end, or end it with `closelook stop`", "red")
+            complain(f"error: {error}: wait until it ends, or end it with `closelook stop`", "red")
             raise typer.Exit(1) from None
         say(f"job {job} {'runs already' if ran_before else 'was submitted'}")
         try:
@@ -87,7 +87,7 @@ def submit(
 
 @dataclass(frozen=True)
 class Request:
-    """A command to run as a job, and the files that it takes along."""
+    """A command to run as a job, and the files to send with it."""
 
     command: str
     config: str | None
@@ -98,7 +98,7 @@ class Request:
     wheels: Sequence[Path]
 
     def owned_root(self) -> str:
-        """The root that the run will own. Raises UserError for a configuration that cannot be read."""
+        """The root of the run that the command starts. Raises UserError if the configuration cannot be read."""
         from jobs.config.file import read
         from jobs.store import Store
 
@@ -107,7 +107,7 @@ class Request:
         return Store(read(self.config or "demo", None, self.overrides)["root"]).root
 
     def entrypoint(self, root: str) -> str:
-        """The command line of the job."""
+        """The command line of the job, for the run in `root`."""
         words = ["python", "-m", "jobs", self.command, "--root", root]
         if self.config is not None:
             words += ["--config", self._config_there()]
@@ -118,7 +118,10 @@ class Request:
         return shlex.join(words)
 
     def _config_there(self) -> str:
-        """The name of the config, or its path in the submitted folder. Raises UserError for a config outside of it."""
+        """The config as the job names it: a shipped name, or its path in the submitted folder.
+
+        Raises UserError for a file outside of that folder.
+        """
         assert self.config is not None
         file = Path(self.config)
         if not file.is_file():
@@ -128,11 +131,11 @@ class Request:
         try:
             return str(file.resolve().relative_to(self.folder.resolve()))
         except ValueError:
-            raise UserError(f"{file} is not in {self.folder}, of which alone the job has a copy") from None
+            raise UserError(f"{file} is not in {self.folder}, the only folder that is sent: move it there") from None
 
     @contextmanager
     def environment(self) -> Iterator[dict[str, Any]]:
-        """Ray's runtime environment of the job: its files, of which a config alone lies in a folder of its own."""
+        """Ray's runtime environment of the job: its wheels and folder; a config alone is sent in a temporary folder."""
         made: dict[str, Any] = {}
         if self.wheels:
             made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]

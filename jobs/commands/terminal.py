@@ -1,4 +1,4 @@
-"""The screen of all commands, and files that they write."""
+"""Prints on the screen, and writes the files that users ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: RenderableType, style: str | None = None, end: str = "\n") -> None:
-    """Print on the screen; brackets in `text` are no markup."""
+    """Print on the screen. Brackets in `text` are printed, not read as markup."""
     console.print(text, style=style, end=end, markup=False)
 
 
@@ -47,9 +47,9 @@ def say_table(
 
 
 def write_file(path: Path, text: str, newline: str | None = None, advice: str = "") -> None:
-    """Write a file that the user asked for and print its path, with `advice` behind it.
+    """Write a file that the user asked for, and print its path followed by `advice`.
 
-    Raises UserError where the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
     try:
         path.write_text(text, encoding="utf-8", newline=newline)
@@ -74,6 +74,6 @@ def fit_for_json(value: Any) -> Any:
 
 
 def not_finite(dtype: str) -> str:
-    """A message about relevance that overflowed in this precision."""
+    """The end of a message about relevance that overflowed in this precision."""
     advice = ": try float32 or bfloat16" if dtype == "float16" else ""
     return f"not finite in {dtype}{advice}"

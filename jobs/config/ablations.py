@@ -1,4 +1,4 @@
-"""The block `ablations:`, answers after prompts without some of their sources, and methods judged by them."""
+"""The block `ablations:`: answers after prompts without some of their sources, by which methods are judged."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ AblationWay = Literal["remove", "cut", "mask", "zero", "delete"]
 
 
 class AblationsConfig(PartOfRun):
-    """Answers without some of their sources, at the first precision of each model and task that explains answers."""
+    """Ablation of sources, at the first precision of each model and task that explains whole answers."""
 
     tasks: Names | None = None
-    """null: all that explain whole answers"""
+    """tasks whose sources are ablated; null: all that explain whole answers"""
     models: Names | None = None
-    """by name; null: all"""
+    """models that are run on ablated prompts, by name; null: all"""
     methods: Names | None = None
-    """null: all that say something of an answer"""
+    """methods that are judged; null: all that explain answers"""
     ways: tuple[AblationWay, ...] = Field(default=("remove",), min_length=1)
-    """How a unit goes: the prompt is written again without it (remove), its keys are hidden from every query in every
-    layer and positions stay (cut), a mask token takes the place of each of its tokens (mask, masked encoders), their
-    embeddings are zero (zero), or their ids are deleted (delete)."""
+    """How a unit is ablated: the prompt is written again without it (remove), its keys are hidden from every query in
+    every layer while positions stay (cut), each of its tokens is replaced by a mask token (mask; masked encoders), the
+    embeddings of its tokens are set to 0 (zero), or its tokens are deleted (delete)."""
     samples: AtLeast1 | None = 100
-    """of a task, drawn at random, the same for all methods; null: all"""
+    """samples of a task, drawn at random, the same for all methods; null: all"""
     fit: AtLeast1 = 128
-    """masks that methods may be fitted to, of prompts with many units; smaller budgets are the first of them"""
+    """most ablated prompts of a sample that methods are fitted to; smaller budgets take the first of them"""
     judge: AtLeast1 = 64
-    """masks that methods are judged by"""
+    """ablated prompts of a sample by which methods are judged"""
     shapley: AtLeast0 = 128
-    """sets of units for Shapley values, which are run where a method asks for them"""
+    """sets of units that are ablated for Shapley values, if a method computes them"""
     shown: AtLeast0 = 12
-    """samples of a task whose answer is explained sentence by sentence, which the report shows"""
+    """samples of a task whose answers the report shows, explained sentence by sentence"""
     pool: Literal["sum", "mean", "max"] = "sum"
-    """how the relevance of a unit is made of that of its tokens"""
+    """how the relevance of a unit's tokens is pooled into that of the unit"""

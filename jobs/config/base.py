@@ -1,4 +1,4 @@
-"""The base classes of every record of a configuration, and the types of values that several records share."""
+"""The base classes of the records of a configuration, and types of values that several of them share."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from lrp_core.records.types import nearest
 
 
 class Frozen(BaseModel):
-    """A record that never changes; an unknown key is an error. The text below a field documents it."""
+    """A section of the configuration: immutable, an unknown key is an error, the string below a field documents it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PartOfRun(Frozen):
-    """A record about a part of the run: its lists `tasks`, `models` and `methods` name that part; null means all."""
+    """A section that may apply to only some of the run's tasks, models or methods: those of its lists; null: all."""
 
     @model_validator(mode="after")
     def _names_some(self) -> Self:
+        """Raise ValueError for an empty list, which would apply to nothing."""
         for kind in ("tasks", "models", "methods"):
             if self.names(kind) == ():
                 raise ValueError(f"`{kind}` is empty: leave it out to take all, or leave out the block that it is in")
         return self
 
     def names(self, kind: str) -> tuple[str, ...] | None:
-        """The list `kind`: "tasks", "models" or "methods". None where it is null or the record has no such key."""
-        return dict(self).get(kind)
+        """The section's list `kind` ("tasks", "models" or "methods"); None if it is null or there is no such key."""
+        names: tuple[str, ...] | None = vars(self).get(kind)
+        return names
 
     def takes(self, **named: str) -> bool:
-        """True where the record concerns the task, model and method named, as in `takes(task="qa", model="bert")`."""
+        """True if the section applies to the named task, model and method, as in `takes(task="qa", model="bert")`."""
         for kind, name in named.items():
             names = self.names(f"{kind}s")
             if names is not None and name not in names:
@@ -40,9 +42,9 @@ class PartOfRun(Frozen):
 
 
 def section_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """The record within the type of a field, and the path from the key to it: "", "[]" (list) or ".NAME" (mapping).
+    """(section class within the type of a field, path from the field's key to it: "", "[]" or ".NAME").
 
-    None and "" for types without a record, as `tuple[str, ...]`.
+    "[]" stands for a list of sections, ".NAME" for a mapping to them. (None, "") for types without a section.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
@@ -55,6 +57,7 @@ def section_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
 
 
 def _explanation(value: str) -> str:
+    """`value` unchanged. Raises ValueError, with the nearest name, if it is no explanation."""
     if value not in EXPLAINED:
         raise ValueError(f"no explanation {value!r}{nearest(value, EXPLAINED)}")
     return value

@@ -1,4 +1,4 @@
-"""Composites that a config defines, substituted for their names in the options of methods."""
+"""Replaces the names of composites that a config defines, in the options of its methods, by the composites."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lrp_core.records.option import Option
 from lrp_core.records.types import UserError, nearest
 from lrp_core.rules.composite import UnknownComposite, named_in
 
-KEY = "composites"  # of the config; `Option.named_in` of those that take one
+KEY = "composites"  # the config key, which `Option.named_in` of options that take a composite refers to
 
 
 def composed(raw: dict[str, Any]) -> dict[str, Any]:
-    """The raw keys of a config with every named composite written out, a list of them where it leaves rules open.
+    """The raw keys of a config in which its methods' options hold composites written out instead of their names.
 
-    Raises UserError that names the composite which cannot be, or for a name that neither the config nor the option has.
+    A composite that lists several rules for a group of layers becomes a list, one for each combination. Raises
+    UserError for an invalid composite, and for a name that neither the config nor the option knows.
     """
     written = raw.get(KEY)
     if not isinstance(written, dict) or not written:
@@ -32,7 +33,7 @@ def composed(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_methods(section: Any, known: Mapping[str, list[str]]) -> Any:
-    """The raw keys of the config or of a model, with composites written out in their `methods`."""
+    """`section`, the raw keys of the config or of a model, with composites written out in its `methods`."""
     if not isinstance(section, dict):
         return section
     methods = section.get("methods")
@@ -40,7 +41,7 @@ def _with_methods(section: Any, known: Mapping[str, list[str]]) -> Any:
 
 
 def _entry(entry: Any, known: Mapping[str, list[str]]) -> Any:
-    """An entry of `methods` with its composites written out; its other errors are told where it is read."""
+    """An entry of `methods` with its composites written out; unchanged if it is invalid, which is reported later."""
     try:
         method = MethodConfig.model_validate(entry)
     except ValidationError:
@@ -58,7 +59,7 @@ def _entry(entry: Any, known: Mapping[str, list[str]]) -> Any:
 
 
 def _value(value: Any, option: Option, known: Mapping[str, list[str]]) -> Any:
-    """The value of an option with composites in place of their names."""
+    """The value of an option, a name or a list of names, with composites in place of names. Raises UnknownComposite."""
     every: list[Any] = []
     for name in value if isinstance(value, list) else [value]:
         if isinstance(name, str) and name not in known and option.reads is not None:
@@ -67,6 +68,6 @@ def _value(value: Any, option: Option, known: Mapping[str, list[str]]) -> Any:
             except UnknownComposite:
                 raise
             except UserError:
-                pass  # told where the option is checked
+                pass  # another error of the value, which is reported where the option is checked
         every += known.get(name, [name]) if isinstance(name, str) else [name]
     return every[0] if len(every) == 1 and not isinstance(value, list) else every

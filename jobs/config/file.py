@@ -1,4 +1,4 @@
-"""Reading a run configuration: YAML, ``key=value`` overrides, placeholders, and errors in one line."""
+"""Reads a run configuration from YAML: ``key=value`` overrides, placeholders, and errors in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.config.base import section_in
 from lrp_core.records.types import UserError, nearest
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
-#: What pydantic's complaints about the type of a value mean in YAML.
+#: By type of pydantic's error, what the value should have been, in the words of YAML.
 _EXPECTED = {
     "tuple_type": "a list, as in [a, b]",
     "dict_type": "keys with values, as in {key: value}",
@@ -33,29 +33,32 @@ _EXPECTED = {
 }
 
 
-#: Nodes that aliases may add to a file: enough to repeat a section for every model, too few for a bomb to hurt.
+#: Nodes that unfolding aliases may add to a file: enough to repeat a section for every model, but a file whose nested
+#: aliases unfold exponentially ("billion laughs") is refused before it fills the memory.
 _ALIASED_NODES = 10_000
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be run; the message names the key and the value expected there."""
+    """A configuration that cannot be run. The message names the config key and what it should be."""
 
 
 class _Loader(yaml.SafeLoader):
     """A YAML loader that refuses duplicate keys, and aliases that expand to huge documents."""
 
     def get_single_node(self) -> yaml.Node | None:
+        """The root node of the document. Raises YAMLError as `_size` does, and for aliases that unfold too far."""
         node = super().get_single_node()
         sizes: dict[int, int] = {}
         if node is not None and _size(node, sizes) > len(sizes) + _ALIASED_NODES:
-            raise yaml.YAMLError(f"its aliases (*name) unfold into more than {_ALIASED_NODES:,} values: write them out")
+            raise yaml.YAMLError(f"its aliases (*name) unfold into more than {_ALIASED_NODES:,} values: use fewer")
         return node
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """The number of nodes below and with `node`, aliases unfolded; `sizes` has those of every node seen, by id.
+    """The number of nodes in the tree of `node`, itself included, with aliases unfolded.
 
-    Raises YAMLError for an alias within the node that it repeats, and for a key that stands twice.
+    `sizes` keeps the number of each node by `id`, so that every node is visited once; 0 marks a node that is being
+    visited. Raises YAMLError for a value that contains an alias of itself, and for duplicate keys.
     """
     if sizes.get(id(node)) == 0:
         raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} refers to a value that contains it")
@@ -70,15 +73,16 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def _check_keys(keys: list[yaml.ScalarNode]) -> None:
+    """Raise YAMLError if a mapping has a key twice, of which PyYAML would silently keep the last."""
     seen = set()
     for key in keys:
         if key.value in seen:
-            raise yaml.YAMLError(f"the key {key.value!r} stands twice, again in line {key.start_mark.line + 1}")
+            raise yaml.YAMLError(f"the key {key.value!r} occurs twice, again in line {key.start_mark.line + 1}")
         seen.add(key.value)
 
 
 def _parse(text: str) -> Any:
-    """The value of a YAML text. Raises YAMLError."""
+    """The value of a YAML text. Raises YAMLError if it is invalid."""
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except RecursionError:
@@ -86,9 +90,10 @@ def _parse(text: str) -> Any:
 
 
 def read(source: str | Path | dict[str, Any], root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The keys of a configuration, with placeholders filled in and optional tasks without data left out.
+    """The raw keys of a configuration, with placeholders filled in and optional tasks without data left out.
 
-    `source` is a name in ``jobs/conf``, a path, or keys, which overrides change. Later wins: file, `overrides`, `root`.
+    `source` is a name in ``jobs/conf``, a path, or raw keys, which are changed in place. `overrides` ("a.b=value")
+    replace values of the file, and `root` replaces both. Raises ConfigError.
     """
     raw = source if isinstance(source, dict) else _read_yaml(_locate(source))
     for override in overrides:
@@ -96,7 +101,7 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
     if root is not None:
         raw["root"] = root
     paths = {name: str(task["path"]) for name, task in _tasks(raw).items() if task.get("path")}
-    # Before placeholders are filled in: an error names folders as the file wrote them.
+    # Taken before placeholders are filled in, so that an error can name folders as the file wrote them.
     folders_as_written = {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
     raw = _fill(raw)
     _drop_absent_tasks(raw, folders_as_written)
@@ -104,7 +109,10 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
 
 
 def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel]) -> str:
-    """The first error of pydantic in one line, with list entries by name and the nearest known key."""
+    """The first of pydantic's errors in one line, with the dotted key, in which entries of lists stand by name.
+
+    For an unknown key it adds the nearest known one.
+    """
     first = error.errors()[0]
     location, kind = first["loc"], first["type"]
     key = ".".join(map(str, _named(location, raw)))
@@ -117,7 +125,7 @@ def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel
 
 
 def _locate(source: str | Path) -> Path:
-    """The file of a configuration, by its name in ``jobs/conf`` or its path. Raises ConfigError where there is none."""
+    """The file of a configuration, by its name in ``jobs/conf`` or its path. Raises ConfigError if there is none."""
     shipped = {path.stem: path for path in CONF_DIR.glob("*.yaml")}
     path = shipped.get(str(source), Path(source))
     if not path.is_file():
@@ -126,6 +134,7 @@ def _locate(source: str | Path) -> Path:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    """The keys of a YAML file. Raises ConfigError if it cannot be read or is no mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
@@ -134,22 +143,23 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The keys of a YAML text. Raises ConfigError, in which the text is called `name`."""
+    """The keys of a YAML text. Raises ConfigError, which calls the text `name`, if it is no mapping."""
     try:
         raw = _parse(text)
     except yaml.YAMLError as error:
         raise _unreadable(name, error) from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{name} holds no mapping of keys")
+        raise ConfigError(f"{name} holds no mapping of keys: write lines of KEY: VALUE")
     return raw
 
 
 def _unreadable(name: str, error: Exception) -> ConfigError:
+    """The error of a file that is not readable YAML."""
     return ConfigError(f"{name} is not readable YAML: {' '.join(str(error).split())}")
 
 
 def yaml_value(text: str, option: str) -> Any:
-    """The value typed for an option of a command. Raises ConfigError."""
+    """The value that was typed, as YAML, for `option` of a command. Raises ConfigError, naming the option."""
     try:
         return _parse(text)
     except yaml.YAMLError as error:
@@ -158,7 +168,10 @@ def yaml_value(text: str, option: str) -> Any:
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
-    """Apply ``a.b.c=value`` in place; the value is YAML, and a list of named entries is indexed by name."""
+    """Apply ``a.b.c=value`` to `raw` in place. The value is YAML; entries of a list are found by their `name`.
+
+    Missing sections are added. Raises ConfigError for a path that leads nowhere.
+    """
     option = f"--set {override}"
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -170,7 +183,9 @@ def _override(raw: dict[str, Any], override: str) -> None:
             entries = _by_name(node)
             key = next((name for name in entries if path.startswith(f"{name}.")), None)
             if key is None:
-                raise ConfigError(f"{option}: no such entry{nearest(path.rpartition('.')[0], entries)}")
+                name = path.rpartition(".")[0]
+                known = nearest(name, entries) if entries else ": its entries have no names"
+                raise ConfigError(f"{option}: no entry of that list is named {name!r}{known}")
             path, node = path.removeprefix(f"{key}."), entries[key]
         else:
             key, _, path = path.partition(".")
@@ -178,21 +193,22 @@ def _override(raw: dict[str, Any], override: str) -> None:
                 node[key] = {}
             node = node[key]
         if not isinstance(node, dict | list):
-            raise ConfigError(f"{option}: {key!r} holds no keys of its own")
+            raise ConfigError(f"{option}: {key!r} is a value and has no keys")
     if isinstance(node, list):
-        raise ConfigError(f"{option}: name a key of the entry, as in models.NAME.KEY=value")
+        raise ConfigError(f"{option}: name an entry of the list and its key, as in models.NAME.KEY=value")
     node[path] = value
 
 
 def _by_name(entries: list[Any]) -> dict[str, Any]:
-    """The entries of a list that have names, which may hold dots (Llama-3.2-1B)."""
+    """The entries of a list that have a `name`, by it. Names may contain dots (Llama-3.2-1B)."""
     return {str(entry["name"]): entry for entry in entries if isinstance(entry, dict) and "name" in entry}
 
 
 def _fill(raw: dict[str, Any]) -> dict[str, Any]:
-    """The raw keys with ``{data}`` and ``{assets}`` filled in; a value that needs a missing one is null or dropped.
+    """The raw keys with ``{data}`` and ``{assets}`` replaced by the folders of these keys.
 
-    `left_out` lists these values with the reason; a configuration that a root keeps lists them already.
+    A value that needs a folder which is not set becomes null, or is dropped from its list; `left_out` then names it
+    with the reason. The `left_out` of a configuration that a root keeps is kept.
     """
     left_out: list[str] = [*raw.get("left_out", ())]
     values = {"data": raw.get("data")}
@@ -203,7 +219,10 @@ def _fill(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_out: list[str]) -> Any:
-    """`value`, at the dotted `path`, with its names in braces replaced by `values`; None if one of these is None."""
+    """`value`, at the dotted key `path`, with each {NAME} in it replaced by `values[NAME]`, at any depth.
+
+    A text whose replacement is None becomes None, which `left_out` records; in a list it is dropped.
+    """
     if isinstance(value, dict):
         return {key: _substitute(item, values, f"{path}.{key}", left_out) for key, item in value.items()}
     if isinstance(value, list):
@@ -220,15 +239,15 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
 
 
 def _tasks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The raw tasks that are mappings of keys, by name. Errors in others are reported when records are made."""
+    """The raw tasks by name, without those that are not mappings: pydantic reports those later."""
     tasks = raw.get("tasks")
     return {name: task for name, task in tasks.items() if isinstance(task, dict)} if isinstance(tasks, dict) else {}
 
 
 def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
-    """Drop optional tasks whose file or folder does not exist. Raises ConfigError where no task is left.
+    """Drop from `raw` the optional tasks whose file or folder does not exist. Raises ConfigError if no task is left.
 
-    `folders` are the names of those files and folders, by task, as they are written.
+    `folders` holds the names of these files and folders by task, as the file wrote them, for the message.
     """
     optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
     absent = {name: path for name, path in optional.items() if not (scheme_of(path) or _is_there(path))}
@@ -236,19 +255,19 @@ def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
         named = ", ".join(dict.fromkeys(f"{folders.get(name, name)}/" for name in absent))
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {named}")
-        raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}")
+        raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}; set `data` to their folder")
     raw["left_out"] += [f"tasks.{name}: {path} is not there" for name, path in absent.items() if path]
     for name in absent:
         del raw["tasks"][name]
 
 
 def _is_there(path: str) -> bool:
-    """True where a path of this machine, or a pattern, names something."""
+    """True if a local path exists, or a pattern matches a file."""
     return bool(glob(path) or (path and Path(path).exists()))
 
 
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:
-    """`location` with list positions replaced by the names of their entries."""
+    """`location`, pydantic's path of an error in `raw`, with positions in lists replaced by the entries' names."""
     for part in location:
         try:
             raw = raw[part]
@@ -258,7 +277,7 @@ def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:
 
 
 def _fields_at(location: Sequence[str | int], config: type[BaseModel]) -> list[str]:
-    """The keys that the section at `location` knows."""
+    """The keys that the section of the configuration at `location` may have."""
     for part in location:
         if part in config.model_fields:
             config = section_in(config.model_fields[str(part)].annotation)[0] or config

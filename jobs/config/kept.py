@@ -1,4 +1,4 @@
-"""The configuration that a root keeps: that of its last run, so that later commands need the root alone."""
+"""The configuration that a root keeps: a copy of its last run's, so that later commands need only `--root`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
 from lrp_core.records.types import UserError
 
-if TYPE_CHECKING:  # commands tell a mistake in a config before they import what a store needs
+if TYPE_CHECKING:  # slow to import: commands report a mistake in a config before
     from jobs.store import Store
 
 FILE = "config.yaml"
 HEADER = "# What this root was last computed with; commands with `--root` and no `--config` use it.\n"
-MOST_NAMED = 3  # differences in one error
+MOST_NAMED = 3  # differences that one error names
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that differs between two configurations; `key` is its dotted path, entries of lists by name."""
+    """A setting that differs between an earlier and a later configuration."""
 
-    key: str
-    then: Any  # None where the setting did not exist
+    key: str  # dotted path, in which entries of lists stand by their names
+    then: Any  # the earlier value; None if the setting did not exist
     now: Any
 
     def __str__(self) -> str:
@@ -40,15 +40,15 @@ class Difference:
 def load(
     source: str | None, root: str | None, overrides: Sequence[str], is_read: bool = False
 ) -> tuple[RunConfig, Store]:
-    """The configuration `source`, else the one that `root` keeps, else `demo`, with its store.
+    """The configuration `source` (name or path), else the one that `root` keeps, else `demo`; and its root's store.
 
-    Where `is_read`, records that a kept one names and no installed package brings are left out: they are its `lacking`.
-    Raises UserError for a configuration or root that cannot be used.
+    `is_read`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
+    package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.
     """
     if source is not None or root is None:
         config = RunConfig.load(source or "demo", root, overrides)
 
-        from jobs.store import Store  # it imports much: after a mistake in the configuration is told
+        from jobs.store import Store  # slow to import: a mistake in the configuration is reported before
 
         return config, Store(config.root)
 
@@ -60,14 +60,15 @@ def load(
 
 
 def holds_run(store: Store) -> bool:
-    """True where a run was begun in the root: it keeps a configuration, or manifests of versions that kept none."""
+    """True if a run was begun in the root: it keeps a configuration or, from older versions, only manifests."""
     return store.exists(FILE) or store.exists("manifest")
 
 
 def kept(store: Store, overrides: Sequence[str] = ()) -> RunConfig | None:
-    """The configuration that the root keeps, after ``key=value`` overrides; None where it keeps none.
+    """The configuration that the root keeps, with ``key=value`` overrides applied; None if it keeps none.
 
-    Raises ConfigError for one that this version does not understand, and for overrides of paths that are filled in.
+    Raises ConfigError if this version does not understand it, and for overrides of `data` and `assets`: the kept
+    configuration has them filled in already.
     """
     try:
         keys = _keys(store)
@@ -76,28 +77,29 @@ def kept(store: Store, overrides: Sequence[str] = ()) -> RunConfig | None:
         for override in overrides:
             if override.partition("=")[0] in ("data", "assets"):
                 raise ConfigError(
-                    f"--set {override}: in the configuration that {store.root} keeps, paths are filled in: "
-                    "say with --config which one to fill in anew"
+                    f"--set {override}: the configuration kept in {store.root} has its paths filled in already: "
+                    "add --config with the configuration whose paths this should fill in"
                 )
         return RunConfig.load(keys, store.root, overrides)
     except ConfigError as error:
         if overrides:
             raise
-        reason = f"{error}: say with --config which one to use"
-        raise ConfigError(f"the configuration that {store.root} keeps cannot be used: {reason}") from None
+        reason = f"{error}: add --config with the configuration to use"
+        raise ConfigError(f"the configuration kept in {store.root} cannot be used: {reason}") from None
 
 
 def as_known(store: Store) -> RunConfig | None:
-    """The configuration that the root keeps, without records that no installed package brings: they are its `lacking`.
+    """The configuration that the root keeps, without methods, tasks and families that no installed package defines.
 
-    None where the root keeps none. Raises ConfigError for one that cannot be understood otherwise.
+    These are named in its `lacking`. None if the root keeps none. Raises ConfigError if it cannot be understood for any
+    other reason.
     """
     try:
         return kept(store)
     except ConfigError as error:
         try:
             config = RunConfig.model_validate(read(_keys(store) or {}, store.root, ()))
-        except (ConfigError, ValidationError):  # of another version, or no configuration
+        except (ConfigError, ValidationError):  # another version wrote it, or it is no configuration
             raise error from None
         known, lacking = without_unknown(config)
         if not lacking:
@@ -105,36 +107,36 @@ def as_known(store: Store) -> RunConfig | None:
         try:
             return RunConfig.model_validate(known.model_dump()).without(lacking)
         except ValidationError:
-            raise ConfigError(f"nothing of {store.root} can be read here; {told(lacking)}") from None
+            raise ConfigError(f"without its packages nothing in {store.root} can be read; {told(lacking)}") from None
 
 
 def models_kept(store: Store) -> dict[str, ModelConfig]:
-    """The models of the configuration that the root keeps, by name, whether their families are known or not.
+    """The settings of the models in the configuration that the root keeps, by name, even if their family is unknown.
 
-    Raises ConfigError for models of another version.
+    Raises ConfigError if this version does not understand them.
     """
     raw = read(_keys(store) or {}, store.root, ())
     try:
         models = [ModelConfig.model_validate(model) for model in raw.get("models", ())]
     except ValidationError as error:
         reason = describe(error, raw, RunConfig)
-        raise ConfigError(f"the models that {store.root} keeps cannot be understood: {reason}") from None
+        raise ConfigError(f"this version does not understand the models kept in {store.root}: {reason}") from None
     return {model.name: model for model in models}
 
 
 @contextmanager
 def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
-    """Let the root keep this configuration; gives its differences from the one before.
+    """Store this configuration in the root, and yield its differences from the one that the root kept before.
 
-    A UserError inside says that the configuration cannot be run: the root then keeps the one before. It does so too
-    where the configuration is `lacking` something.
+    If the block raises UserError, which means that the configuration cannot be run, the former one is restored. A
+    configuration that is `lacking` something is not stored.
     """
     if config.lacking:
         yield []
         return
     text, settings = _text(store), _settings(config)
     before = None
-    with suppress(ConfigError):  # of another version
+    with suppress(ConfigError):  # another version wrote it: then no differences are reported
         before = _settings(kept(store))
     unchanged = json.dumps(before) == json.dumps(settings)  # the order of models matters too
     if not unchanged:
@@ -150,19 +152,22 @@ def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
 
 
 def refuse_another(config: RunConfig, store: Store) -> None:
-    """Raises UserError for a configuration that differs from the one that the root keeps."""
+    """Raise UserError if the configuration differs from the one that the root keeps."""
     before = _settings(kept(store))
     named = [] if before is None else list(map(str, differences(before, _settings(config))))
     if named:
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         raise UserError(
             f"{store.root} was last computed with another configuration ({'; '.join(named[:MOST_NAMED])}{more}): leave "
-            "out --config and --set to use that one, or run with them first"
+            "out --config and --set to use that one, or run `closelook run` with them first"
         )
 
 
 def differences(then: Any, now: Any, key: str = "") -> Iterator[Difference]:
-    """The differences between two values of a setting, as far down as both have keys or named entries."""
+    """Yield each setting that differs between two configurations, or two values of the setting `key`.
+
+    Mappings, and lists whose entries all have a `name`, are compared entry by entry; other values as a whole.
+    """
     before, after = _by_name(then), _by_name(now)
     if isinstance(before, dict) and isinstance(after, dict):
         for name in {**before, **after}:
@@ -172,38 +177,38 @@ def differences(then: Any, now: Any, key: str = "") -> Iterator[Difference]:
 
 
 def _text(store: Store) -> bytes | None:
-    """The file of the configuration that the root keeps; None where it keeps none."""
+    """The content of the configuration file that the root keeps; None if it keeps none."""
     (text,) = store.read_all([FILE])
     return text
 
 
 def _keys(store: Store) -> dict[str, Any] | None:
-    """The raw keys of the configuration that the root keeps; None where it keeps none. Raises ConfigError."""
+    """The raw keys of the configuration that the root keeps; None if it keeps none. Raises ConfigError for bad YAML."""
     text = _text(store)
     if text is None:
         return None
     keys = parse(text.decode(), f"{store.root}/{FILE}")
     for settings in (keys.get("tasks") or {}).values():
-        # versions whose tasks have no `columns` wrote `evidence: false` for what is null now
+        # versions before `columns` existed wrote `evidence: false` where null is written now
         if settings.get("evidence") is False and "columns" not in settings:
             settings["evidence"] = None
     return keys
 
 
 def _settings(config: RunConfig | None) -> dict[str, Any] | None:
-    """All keys but the root, which may be reached by several names; None of no configuration."""
+    """All settings but the root, since one root may be reached by several paths; None for None."""
     return None if config is None else config.model_dump(mode="json", exclude={"root"})
 
 
 def _by_name(value: Any) -> Any:
-    """A list as a mapping, where all its entries have names; other values as they are."""
+    """A list whose entries all have a `name` as a mapping by name; any other value unchanged."""
     if isinstance(value, list) and value and all(isinstance(entry, dict) and "name" in entry for entry in value):
         return {entry["name"]: entry for entry in value}
     return value
 
 
 def _short(value: Any) -> str:
-    """A value as JSON, without the keys of a section that say nothing."""
+    """A value as JSON; keys of a section whose value is null or empty are left out."""
     if isinstance(value, dict):
         value = {key: part for key, part in value.items() if part not in (None, [], {})}
     return json.dumps(value, ensure_ascii=False)

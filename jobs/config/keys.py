@@ -1,4 +1,4 @@
-"""Every key of a configuration with its type, default and documentation, from the fields of its records."""
+"""Lists every key of a configuration with its type, default and documentation, from the fields of its records."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole num
 
 @dataclass(frozen=True)
 class Key:
-    """A config key. `path` is dotted; NAME is a name that the user chooses, `[]` an entry of a list."""
+    """A config key and its documentation."""
 
-    path: str
-    takes: str
-    default: str  # as YAML; "required" where there is none
+    path: str  # dotted; NAME stands for a name that the user chooses, `[]` for an entry of a list
+    takes: str  # its type, in the words of YAML
+    default: str  # as YAML; "required" if there is none
     about: str
 
 
 def keys(record: type[BaseModel] = RunConfig, before: str = "") -> Iterator[Key]:
-    """All keys of a record and of the records within it, in their order; each path begins with `before`."""
+    """All keys of a section and of the sections within it, in the order of their fields; paths begin with `before`."""
     for name, field in record.model_fields.items():
         path = f"{before}{name}"
         about = " ".join((field.description or "").split())
@@ -40,7 +40,7 @@ def keys(record: type[BaseModel] = RunConfig, before: str = "") -> Iterator[Key]
 
 
 def _takes(annotation: Any) -> str:
-    """A type in the words of YAML."""
+    """A type annotation in the words of YAML, such as "list of: text or null"."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is types.NoneType:
         return "null"
@@ -64,7 +64,7 @@ def _takes(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default of a field as YAML, or words where there is none or it is a section."""
+    """The default of a field as YAML; "required" if there is none, "as below" for a section."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -1,4 +1,4 @@
-"""Checks that the names in a configuration exist: sources, metrics, methods, model families. Imports no torch."""
+"""Checks that the names in a configuration exist and that its settings fit each other. Imports no torch."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from lrp_core.records.types import UserError, nearest
 
 
 def check(config: Settings) -> None:
-    """Raise ConfigError naming every key whose value neither closelook nor an installed package defines.
+    """Raise one ConfigError that names every key whose value is unknown or does not fit the others.
 
-    Raises UserError, naming the package, where the records of one cannot be had.
+    Raises UserError, naming the package, if an installed package cannot be imported.
     """
-    from evaluation.scoring.metrics import METRICS, applicable  # with numpy, which a mistyped key need not wait for
+    from evaluation.scoring.metrics import METRICS, applicable  # imports numpy, which takes longer than parsing YAML
 
     for table in (METHODS, sources(), METRICS, FAMILIES):
-        len(table)  # packages are asked now, so that what is wrong with them is no key's fault
+        len(table)  # imports what packages add: an error in a package is raised here and blamed on no key
     problems: list[str] = []
 
     @contextmanager
     def checking(key: str) -> Iterator[None]:
-        """A UserError inside is a problem of this key."""
+        """Add a UserError that is raised inside the block to `problems`, as one of this key."""
         try:
             yield
         except UserError as error:
@@ -52,13 +52,13 @@ def check(config: Settings) -> None:
     for key, path in _paths(config):
         with checking(key):
             _check_url(path, config.hosts)
-    if problems:  # what must not be read is not looked into below
+    if problems:  # some checks below read files, and must not read those of refused paths
         raise ConfigError("; ".join(problems))
     for task in config.tasks:
         record = None
         with checking(f"tasks.{task}.source"):
             record = config.task(task)
-            applicable(record)
+            applicable(record)  # raises UserError if a metric cannot be applied
         with checking(f"tasks.{task}"):
             if record is not None:
                 _check_task(config, task, record)
@@ -66,7 +66,7 @@ def check(config: Settings) -> None:
         with checking(f"models.{model.name}.id"):
             family = type_in(model.id)
             if family is not None and model.family is None:
-                describing(family)
+                describing(family)  # raises UserError for a family that nothing describes
         with checking(f"models.{model.name}.shape"):
             if model.shape is not None:
                 _check_known("geometry", model.shape, GEOMETRIES)
@@ -80,7 +80,7 @@ def check(config: Settings) -> None:
             _check_curves(config, config.perturb)
         with checking("perturb.paper"):
             if config.perturb.paper and RESAMPLE in (config.perturb.ways or ()):
-                raise UserError(f"it takes special tokens away, which {RESAMPLE!r} never replaces: leave one out")
+                raise UserError(f"it removes special tokens, which {RESAMPLE!r} never replaces: leave one of both out")
     if config.controls is not None and config.controls.explanation not in (None, *config.explanations):
         with checking("controls.explanation"):
             asked = config.controls.explanation
@@ -88,7 +88,7 @@ def check(config: Settings) -> None:
     for task in config.labels or ():
         with checking(f"labels.{task}"):
             if task in config.tasks and config.task(task).output != "label":
-                raise UserError("no labels are predicted there: name tasks of classifiers")
+                raise UserError(f"task {task!r} predicts no labels: name tasks of classifiers")
     corpus = None if config.neurons is None else config.neurons.corpus
     if corpus is not None:
         with checking("neurons.corpus"):
@@ -116,7 +116,7 @@ def check(config: Settings) -> None:
 
 
 def type_in(model_id: str) -> str | None:
-    """The `model_type` in the config.json of a model's folder; None of other models and of broken folders."""
+    """The `model_type` in the config.json of a model's folder; None if `model_id` is no folder with a valid one."""
     try:
         described = json.loads((Path(model_id).expanduser() / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -126,7 +126,7 @@ def type_in(model_id: str) -> str | None:
 
 
 def _paths(config: Settings) -> Iterator[tuple[str, str]]:
-    """(config key, path) of all data that the configuration names."""
+    """(config key, path or URL) of all data that the configuration names."""
     paths = {f"tasks.{name}.path": task.path for name, task in config.tasks.items()}
     if config.neurons is not None and config.neurons.corpus is not None:
         paths["neurons.corpus.path"] = config.neurons.corpus.path
@@ -134,7 +134,9 @@ def _paths(config: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _check_url(path: str, hosts: Collection[str]) -> None:
-    """Raises UserError for a URL that must not be read: of a server that nobody named, or with credentials in it."""
+    """Raise UserError for a URL that must not be read: of an unsupported scheme, a web server not in `hosts`, or with
+    credentials in it.
+    """
     scheme = scheme_of(path)
     if not scheme:
         return
@@ -142,43 +144,50 @@ def _check_url(path: str, hosts: Collection[str]) -> None:
         raise UserError(f"{scheme}:// is not supported; give a path, or a URL of {', '.join(SCHEMES)}")
     parts = urlsplit(path)
     if parts.username is not None or parts.password is not None:
-        raise UserError("credentials belong in the environment, not in a URL")
+        raise UserError("the URL contains credentials: set them in the environment instead")
     if scheme in WEB and parts.hostname not in hosts:
         raise UserError(f"it is on the web server {parts.hostname}: add `hosts: [{parts.hostname}]` to load it")
 
 
 def _check_known(kind: str, name: str, known: Collection[str], of_run: str = "") -> None:
+    """Raise UserError, with the nearest known name, if `name` is not among the `known` names of this `kind`."""
     if name not in known:
         raise UserError(f"no {kind} {name!r}{of_run}{nearest(name, known)}")
 
 
 def _check_method(config: Settings, entry: MethodConfig) -> None:
-    """Raises UserError for an entry that cannot be bound, that leaves options open which nothing chooses, or that is
-    about what the run does not have.
+    """Raise UserError for an entry of `methods` that this run cannot compute.
+
+    That is: an unknown method or option; a method that explains sources of answers, in a run without `ablations` or
+    without a task of whole answers; and a list of values for an option, without `select` to choose one or beside a task
+    of whole answers, for which `select` chooses nothing.
     """
     record, answers = bound(entry), _of_answers(config)
-    lacking = not answers and not config.left_out  # a task that was left out may be one of answers
+    lacking = not answers and not config.left_out  # a task that was left out may be one of whole answers
     if "tokens" not in record.given and (config.ablations is None or lacking):
         raise UserError(
-            f"{entry.name} is made of answers without some of their sources, and needs `ablations: {{}}` and a task "
-            "that explains whole answers"
+            f"{entry.name} explains from which sources an answer comes: add `ablations: {{}}` and a task that explains "
+            "whole answers (`words: all`)"
         )
     alternatives = left_open(entry)
     if alternatives and answers:
-        raise UserError(f"{entry.name} leaves options open, which nothing chooses for task {answers[0]}: give values")
+        raise UserError(
+            f"{entry.name} lists several values for an option, but `select` chooses none for task {answers[0]}, which "
+            "explains whole answers: give one value"
+        )
     if alternatives and config.select is None:
         names = " and ".join(map(repr, alternatives[0]))
         raise UserError(f"{entry.name} lists values for {names}: add `select: {{}}` to choose one, or give one value")
 
 
 def _check_ablations(config: Settings) -> None:
-    """Raises UserError where sources are to be ablated and the run has no answers, unless a task was left out."""
+    """Raise UserError if `ablations` is set but no task explains whole answers; a task that was left out might."""
     if config.ablations is not None and not _of_answers(config) and not config.left_out:
         raise UserError("no task of the run explains whole answers: add one, or leave out `ablations`")
 
 
 def _of_answers(config: Settings) -> list[str]:
-    """The tasks of the run that explain whole answers, of those that exist."""
+    """The names of the run's tasks that explain whole answers; tasks with an unknown source are skipped."""
     answers = []
     for name in config.tasks:
         with suppress(UserError):
@@ -187,43 +196,45 @@ def _of_answers(config: Settings) -> list[str]:
 
 
 def _check_task(config: Settings, name: str, record: Task) -> None:
-    """Raises UserError where the settings of a task do not fit its texts."""
+    """Raise UserError if the settings of the task `name` do not fit its texts."""
     settings = config.tasks[name]
     if settings.output is not None and (settings.source != SAMPLES.name or name in known_tasks()):
-        raise UserError("what it asks for is known: leave out `output`, which is for samples of your own")
+        raise UserError("the output of this task is fixed: leave out `output`, which is for samples of your own")
     if settings.source != SAMPLES.name and (settings.evidence is not None or settings.columns):
         name = "columns" if settings.columns else "evidence"
-        raise UserError(f"`{name}` is for samples of your own: what others have is known")
+        raise UserError(f"leave out `{name}`: it is for samples of your own (`source: samples`)")
     for column in settings.columns:
         if column not in KNOWN:
-            raise UserError(f"`columns` gives a column of the file to each of {', '.join(KNOWN)}, not to {column!r}")
+            raise UserError(f"`columns` has the key {column!r}: its keys must be among {', '.join(KNOWN)}")
     if not record.explains_answers and settings.units is not None:
-        raise UserError("it explains single tokens: leave out `units`, or say `words: all`")
+        raise UserError("the task explains single tokens: leave out `units`, or add `words: all`")
     if record.explains_answers:
         _check_answers(config, name)
         return
     if record.beginning is None and (settings.tokens or settings.explains):
-        raise UserError("its texts have a slot: leave out `tokens` and `explains`")
+        raise UserError("the task's texts have a slot: leave out `tokens` and `explains`")
     if all(map(needs_foil, config.explanations)) and _is_without_foils(config, name):
-        raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
+        raise UserError("the task has no foils to contrast with: add 'target' to `explanations`")
 
 
 def _check_answers(config: Settings, name: str) -> None:
-    """Raise UserError if a task of whole answers is combined with options for single tokens."""
+    """Raise UserError if a task of whole answers has, or is named by, settings that are for tasks of single tokens."""
     settings = config.tasks[name]
     unfit = [key for key in ("truncate", "first_piece", "balance", "tokens", "explains") if getattr(settings, key)]
     if unfit:
-        raise UserError(f"it explains whole answers: leave out `{unfit[0]}`")
+        raise UserError(f"the task explains whole answers: leave out `{unfit[0]}`")
     for key in ("heads", "layers", "labels", "neurons"):
         if name in config.finer(key):
-            raise UserError(f"it explains whole answers, of which `{key}` keeps nothing: leave it out there")
+            raise UserError(f"the task explains whole answers, of which `{key}` keeps nothing: remove it from `{key}`")
     for key, part in config.parts():
         if key in ("prune", "perturb") and name in (part.names("tasks") or ()):
-            raise UserError(f"it explains whole answers: leave it out of `{key}.tasks`; `ablations` takes sources away")
+            raise UserError(f"the task explains whole answers: remove it from `{key}.tasks` and use `ablations`")
 
 
 def _is_without_foils(config: Settings, task: str) -> bool:
-    """True where the prediction has no alternative: the next word of a text, a score, words without foils."""
+    """True if the samples of the task have no foils: for the next token of a text, a score, and a user's file of words
+    without foils, which is read.
+    """
     record, settings = config.task(task), config.tasks[task]
     if record.beginning is not None or record.output == "score":
         return True
@@ -233,20 +244,21 @@ def _is_without_foils(config: Settings, task: str) -> bool:
 
 
 def _check_corpus(settings: CorpusConfig) -> None:
+    """Raise UserError for a corpus whose source is unknown, has no texts, or generates texts without a `limit`."""
     _check_known("source", settings.source, sources())
     source_for(Corpus(settings.source, settings.path, settings.hub, settings.subset, settings.split))
     if isinstance(sources()[settings.source], Generated) and settings.limit is None:
-        raise UserError(f"the {settings.source} source makes as many texts as are asked for: give a `limit`")
+        raise UserError(f"the {settings.source} source generates texts without end: set `limit` to the number of texts")
 
 
 def _check_curves(config: Settings, settings: PerturbConfig) -> None:
-    """Raises UserError where the run does not compute the explanations of its curves on every task that has curves."""
+    """Raise UserError if the run does not compute an explanation of its curves, or a task has no foils for them."""
     asked = settings.explanations or config.explanations
     for name in asked:
         if name not in config.explanations:
             raise UserError(f"the run does not compute {name!r}: add it to `explanations`, or leave it out here")
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
         if config.task(task).explains_answers:
-            continue  # it has no curves
+            continue  # tasks of whole answers have no curves
         if all(map(needs_foil, asked)) and _is_without_foils(config, task):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")

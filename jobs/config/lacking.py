@@ -1,4 +1,4 @@
-"""Records that a kept configuration names and no installed package brings: named to the user, left out in reading."""
+"""Reads a kept configuration whose methods, tasks or families no installed package defines, by leaving these out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Part = TypeVar("Part", bound=Frozen)
 
 
 def told(lacking: Sequence[str]) -> str:
-    """A line that names the missing data and assets."""
-    return f"left out, as no installed package brings it: {', '.join(lacking)}"
+    """A line that names the methods, tasks and families that are left out."""
+    return f"left out, since no installed package defines it: {', '.join(lacking)}"
 
 
 def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """The configuration without its unknown tasks and methods, not validated, and the names of all unknown records.
+    """(the configuration without its unknown tasks and methods, names of all unknown records).
 
-    Models of unknown families stay: they are out of reach.
+    The configuration is not validated. Models of unknown families stay in it, although they cannot be opened.
     """
     sources = {name: task.source for name, task in config.tasks.items() if not _is_task(name, task.source)}
     methods = {entry.name: entry.method for entry in config.every_method() if entry.method not in METHODS}
@@ -47,6 +47,7 @@ def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
 
 
 def _is_task(name: str, source: str) -> bool:
+    """True if the task of this name and source is defined."""
     try:
         configured(name, source)
     except UserError:
@@ -55,7 +56,7 @@ def _is_task(name: str, source: str) -> bool:
 
 
 def _rest(named: Any, lost: Collection[str]) -> Any:
-    """A tuple of names or methods, or a mapping by name, without the lost names. None stays None."""
+    """A tuple of names or of methods, or a mapping by name, without the names in `lost`. None stays None."""
     if named is None:
         return None
     if isinstance(named, dict):
@@ -64,7 +65,11 @@ def _rest(named: Any, lost: Collection[str]) -> Any:
 
 
 def _without(part: Part | None, tasks: Collection[str], methods: Collection[str]) -> Part | None:
-    """A part of the run without these tasks and methods; None where it names no others."""
+    """A section of the config, such as `prune` or a model's, without these unknown tasks and methods.
+
+    None if it names only unknown tasks or only unknown methods, so that nothing is left to do, and if it is None. A
+    section that names none, and so means all, stays.
+    """
     if part is None:
         return None
     fields = dict(part)

@@ -1,4 +1,4 @@
-"""The methods of a configuration, options bound."""
+"""Makes methods with their options from the entries `methods:` of a configuration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lrp_core.records.capabilities import Capability
 
 
 def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
-    """The sets of options among which a config's lists leave the choice, the last list's values changing first.
+    """Every combination of the values that the entry lists for its options, the last option's values changing fastest.
 
-    Options without a list are not in them; () where no option has one. Raises UserError for lists that cannot be.
+    Each is a dict of those options alone that have a list; () if none has. Raises UserError for an invalid list.
     """
     options = {option.name: option for option in method(entry.method).options}
     lists = {}
@@ -31,20 +31,22 @@ def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
 def defined_options(
     record: Method, entry: MethodConfig, capabilities: Collection[Capability] | None
 ) -> list[dict[str, Any]]:
-    """The sets of options of a config's entry, which `record` is bound from, that a model has all they need for.
+    """Those combinations of `left_open(entry)` that a model with these `capabilities` can compute.
 
-    One empty set where no option is left open; `capabilities` None stands for a model that may have everything.
+    `record` is the method bound from `entry`. [{}] if no option has a list and the model can compute the method;
+    `capabilities` None: the model is not known, and all combinations are returned.
     """
     options = left_open(entry) or ({},)
     if capabilities is None:
         return list(options)
-    return [values for values in options if not record.configured(**values).missing(capabilities)]
+    tried = ((values, record.configured(**values) if values else record) for values in options)
+    return [values for values, method in tried if not method.missing(capabilities)]
 
 
 def bound(entry: MethodConfig) -> Method:
-    """One of a config's methods; where lists leave options open, the first of each, until a choice is bound instead.
+    """The method of an entry with its options. An option with a list has its first value, until `select` chooses.
 
-    Raises UserError for an unknown method or option, or a value that does not fit.
+    Raises UserError for an unknown method or option, or an invalid value.
     """
     refuse_planted(entry.name)
     record, alternatives = method(entry.method), left_open(entry)
@@ -56,12 +58,12 @@ def bound(entry: MethodConfig) -> Method:
 
 
 def tuned_label(entry: MethodConfig, words: str) -> str:
-    """The label of one of a config's methods some of whose options are chosen, with `words` about them."""
+    """The label of a method whose entry lists values: that of its settled options, with `words` in parentheses."""
     opened = left_open(entry)[0]
     settled = {name: value for name, value in entry.options.items() if name not in opened}
     return f"{method(entry.method).configured(entry.name, **settled).label} ({words})"
 
 
 def configured(config: Settings) -> dict[str, Method]:
-    """The methods of a run and of its models, by their names there, options bound. Raises as :func:`bound`."""
+    """All methods of a run and its models with their options, by their names there. Raises as :func:`bound`."""
     return {entry.name: bound(entry) for entry in config.every_method()}

@@ -1,4 +1,4 @@
-"""Models and methods as a configuration names them."""
+"""The entries `models:` and `methods:` of a configuration."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Dtype = Literal["float16", "bfloat16", "float32", "float64"]
 
 
 def _name(value: str) -> str:
-    """`value` unchanged. Raises ValueError for one that could lead out of the store: names become its folders."""
+    """`value` unchanged. Raises ValueError if it cannot be the name of a folder, which names of the config become."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise ValueError(
-            f"{value!r} may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit"
+            f"the name {value!r} may contain only letters, digits, '.', '_' and '-', and begins with a letter or digit"
         )
     return value
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
+Device = Annotated[str, BeforeValidator(str)]  # the number of a GPU, or "cpu"
 Candidates = Annotated[
     Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]  # tried in order, the first that loads is used
 
 
 class MethodConfig(Frozen):
-    """A method of the run: a record under a name, options as further keys.
+    """A method of the run: its name there, the method that it is, and its options as further keys.
 
     In YAML `lrp`, `{integrated_gradients: {steps: 50}}`, or `{name: ig25, method: integrated_gradients, steps: 25}`.
     """
@@ -42,7 +42,7 @@ class MethodConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _spelled_out(cls, raw: Any) -> Any:
-        """{name, method, option: value} of any spelling of a method; invalid spellings are left to pydantic."""
+        """{name, method, option: value} from any form of an entry. Raises ValueError for a mapping of another form."""
         if isinstance(raw, str):
             return {"name": raw, "method": raw}
         if not isinstance(raw, dict):
@@ -53,87 +53,90 @@ class MethodConfig(Frozen):
         method, options = next(iter(raw.items()), (None, None))
         if len(raw) != 1 or not isinstance(options, dict | NoneType):
             raise ValueError("a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}")
-        return {"name": method, **(options or {}), "method": method}  # an option may rename it, never change the method
+        return {"name": method, **(options or {}), "method": method}  # options may set `name`, not `method`
 
     @model_serializer
     def _shortest(self) -> Any:
-        """The method in the shortest form that a configuration takes."""
+        """The entry in the shortest form that a configuration accepts."""
         if self.name != self.method:
             return {"name": self.name, "method": self.method, **self.options}
         return {self.name: self.options} if self.options else self.name
 
     @property
     def is_bare(self) -> bool:
-        """True for a name alone, without options."""
+        """True if the entry is a name alone, without options."""
         return self.name == self.method and not self.options
 
     @property
     def options(self) -> dict[str, Any]:
+        """The options of the entry by name: all its keys but `name` and `method`."""
         return dict(self.model_extra or {})
 
 
 class ModelConfig(Frozen):
-    """A model: its source, its precisions, and its demands on the cluster."""
+    """A model of the run: its source, its precisions, and its demands on the cluster."""
 
     name: Name
-    """what tables and folders call it"""
+    """name of the model in tables and folders"""
     id: str
     """hub id, local directory, demo/<name>, or random/<geometry>"""
     revision: str | None = None
-    """of the model on the hub"""
+    """revision of the model on the hub"""
     tokenizer: Candidates = ()
-    """empty: the model's own"""
+    """tokenizers by path or hub id, of which the first that loads is used; empty: the model's own"""
     decoder_tokenizer: Candidates = ()
-    """of an encoder-decoder whose answers another tokenizer writes than reads texts"""
+    """for an encoder-decoder whose decoder has another tokenizer: that tokenizer, as `tokenizer`"""
     dtype: Dtype = "float32"
-    """the precision of its weights"""
+    """precision of its weights"""
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)
     """task -> precisions, in place of `dtype`"""
     seed_of: str | None = None
-    """a model of the run that was trained alike from another seed: its report says what tests find here, too"""
+    """another model of the run that was trained the same way from another seed: the report compares what it finds"""
     tasks: Names | None = None
-    """null: all whose answers are of the kind that the model gives"""
+    """tasks of the model; null: all whose output (token, label or score) is the model's"""
     classes: Names | None = Field(default=None, min_length=1)
-    """Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks
-    do. Of random weights, the labels to make; one alone is a score."""
+    """For a classifier whose config.json does not name its labels as the tasks do: its labels, in the order of its
+    outputs. For random weights: the labels to make; a single one makes a regressor."""
     methods: tuple[MethodConfig, ...] | None = None
-    """in place of the run's; a bare name may be one of the run's names"""
+    """methods of this model, in place of the run's; a bare name may be that of a method of the run"""
     family: Literal["generic"] | None = None
-    """generic: run as a whole, by methods that need no description of it"""
+    """generic: treat the model as a black box, with methods that need no description of its family"""
     shape: str | None = None
-    """a geometry, such as bert-base: what `plan` takes it for while it is out of reach"""
+    """geometry, such as bert-base, that `closelook plan` assumes while the model cannot be loaded"""
     adapter: str | None = None
-    """a LoRA adapter: its folder or hub id"""
+    """LoRA adapter: its folder or hub id"""
     merge: bool = True
-    """the adapter into the weights, rather than beside them"""
+    """true: merge the adapter into the weights; false: run it beside them"""
     attn: Literal["sdpa", "eager"] = "sdpa"
-    """which implementation of attention; rules and relevance are the same"""
+    """implementation of attention; rules and relevance are the same"""
     gpus: float = Field(default=1, gt=0)
-    """share of each worker: whole, several or a fraction"""
+    """GPUs of each worker: a fraction below 1, or a whole number"""
     workers: tuple[int, int] = (1, 1)
-    """fewest and most"""
+    """fewest and most workers"""
     labels: dict[str, str] = Field(default_factory=dict)
-    """node labels the workers need"""
+    """labels that the nodes of its workers must have"""
     max_memory: dict[Device, str] | None = None
-    """device -> limit ("12GiB"); what does not fit is offloaded"""
+    """device -> memory limit ("12GiB"); weights that do not fit are offloaded"""
     offload: bool = False
-    """spill to a scratch folder of the node what the CPU limit does not hold"""
+    """true: weights beyond the CPU limit are offloaded to a scratch folder of the node"""
     checkpoint: bool = False
-    """recompute each block in the backward pass (always on when weights are offloaded)"""
+    """true: recompute each block in the backward pass, to save memory (always if weights are offloaded)"""
     token_budget: AtLeast1 | None = None
-    """in place of the run's"""
+    """tokens of a batch, in place of the run's"""
 
     @model_validator(mode="after")
     def _bounds(self) -> ModelConfig:
+        """Raise ValueError for numbers of workers or GPUs, or an adapter, that cannot be."""
         if not 1 <= self.workers[0] <= self.workers[1]:
-            raise ValueError(f"workers are [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
+            raise ValueError(f"workers must be [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
         if self.gpus > 1 and self.gpus != int(self.gpus):
-            raise ValueError(f"gpus is a fraction below 1 or a whole number, not {self.gpus}")
+            raise ValueError(f"gpus must be a fraction below 1 or a whole number, not {self.gpus}")
         if self.adapter is not None and (self.max_memory is not None or self.id.startswith("random/")):
-            raise ValueError("an adapter needs a model with weights of its own, in memory: leave out max_memory")
+            raise ValueError("an adapter needs trained weights, all in memory: leave out max_memory, or a random/ id")
         if self.gpus > 1 and self.max_memory is None:
-            raise ValueError("a worker with several gpus needs max_memory, a limit for each of them")
+            raise ValueError("a worker with several gpus needs max_memory: a limit for each, as {0: 40GiB, 1: 40GiB}")
         return self
 
     def dtypes_for(self, task: str) -> tuple[Dtype, ...]:
+        """The precisions in which the model computes this task."""
         return self.dtypes.get(task, (self.dtype,))

@@ -1,4 +1,4 @@
-"""The `neurons:` block: relevance of neurons, their ablation, and the texts in which they are most active."""
+"""The block `neurons:`: relevance of neurons, their ablation, and their max-activating examples in a corpus."""
 
 from __future__ import annotations
 
@@ -10,74 +10,75 @@ from evaluation.benchmark.contexts import LENGTH
 from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun
 from jobs.config.models import Name
 
-MOST = 50  # neurons of a sample that are kept
+MOST = 50  # neurons that are stored for each sample, the most relevant ones
 NeuronCount = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class KnockoutConfig(PartOfRun):
-    """Knock-outs: the explained number without the first n neurons of each ranking."""
+    """Ablation of neurons: the explained number without the n most relevant neurons of each method."""
 
     tasks: Names | None = None
-    """of those whose neurons are kept; null: all"""
+    """tasks with ablations, of those in `neurons.tasks`; null: all"""
     models: Names | None = None
-    """by name; null: all"""
+    """models whose neurons are ablated, by name; null: all"""
     methods: Names | None = None
-    """whose rankings; null: all that are kept"""
+    """methods by whose relevance neurons are ranked; null: all with relevance of neurons"""
     explanation: Explanation | None = None
-    """null: the first that is computed"""
+    """explanation by which neurons are ranked; null: the first that is computed"""
     value: Literal["zero", "mean"] = "zero"
-    """What stands in place of a neuron that goes; mean: its own over the tokens of the corpus."""
+    """activation that an ablated neuron gets: 0, or its mean over the tokens of the corpus"""
     counts: tuple[NeuronCount, ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
-    """How many of the first neurons go, a point of the curve each."""
+    """How many of the most relevant neurons are ablated; each number is a point of the curve."""
 
 
 class CorpusConfig(PartOfRun):
-    """Texts in which the contexts are looked for in which each neuron is most active (AttnLRP 4.3)."""
+    """The corpus in which each neuron's max-activating examples are searched (AttnLRP 4.3)."""
 
     name: Name = "corpus"
-    """what folders and tables call it"""
+    """name of the corpus in folders and tables"""
     source: str
-    """of the texts: text (a text a line), samples (a column of a table), wikitext, squad, ..."""
+    """source of the texts: text (one text a line), samples (a column of a table), wikitext, squad, ..."""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout; or its URL, as of tasks"""
+    """a file, a folder or a pattern of files in the published layout, or its URL, as for tasks"""
     hub: str | None = None
-    """a data set on the hub, when `path` is not given"""
+    """data set on the hub, which is read if `path` is not given"""
     subset: str | None = None
-    """of the data set on the hub; null: the published one"""
+    """subset of the data set on the hub; null: the published one"""
     split: str | None = None
-    """likewise"""
+    """split of the data set on the hub; null: the published one"""
     revision: str | None = None
-    """of the data set on the hub"""
+    """revision of the data set on the hub"""
     sha256: str | None = None
-    """of the files at `path`"""
+    """sha256 that the files at `path` must have"""
     column: str = "text"
-    """of tables and data sets, where the texts are"""
+    """column with the texts, in tables and data sets"""
     limit: AtLeast1 | None = None
-    """texts, the first; for the demo source, how many to generate"""
+    """number of texts, the first ones; for the demo source, how many to generate"""
     tokens: int = Field(default=LENGTH, ge=8)
-    """of a context; longer texts are several"""
+    """tokens of a passage; longer texts are cut into several passages"""
     top: int = Field(default=10, ge=1, le=1000)
-    """contexts of a neuron that are kept"""
+    """max-activating examples that are stored for each neuron"""
     models: Names | None = None
-    """by name; null: all that read texts and whose neurons are described"""
+    """models that read the corpus, by name; null: all that read texts and whose family describes its neurons"""
     explain: str | None = "attnlrp"
-    """The gradient method by which the first contexts of neurons are explained; null: none."""
+    """Gradient method that explains the max-activating examples of neurons; null: none."""
     ranks: NeuronCount = 10
-    """How many of a sample's neurons, the first of each method that keeps them, have their contexts explained."""
+    """How many neurons of a sample, the most relevant by each method, have their examples explained."""
 
 
 class NeuronsConfig(Frozen):
     """Neurons of feed-forward layers, at the first precision of each model and task (AttnLRP 3.4 and 4.3)."""
 
     tasks: dict[str, int | None] = Field(default_factory=dict)
-    """task -> samples, drawn at random, the same for all methods; null: every sample"""
+    """task -> number of samples with relevance of neurons, drawn at random, the same for all methods; null: all"""
     knockout: KnockoutConfig | None = KnockoutConfig()
-    """null: none"""
+    """ablation of neurons; null: none"""
     corpus: CorpusConfig | None = None
-    """null: it is not looked for what neurons answer to"""
+    """corpus of max-activating examples; null: none are searched"""
 
     @model_validator(mode="after")
     def _means(self) -> NeuronsConfig:
+        """Raise ValueError if ablation by mean activations is asked for without a corpus to take them from."""
         if self.knockout is not None and self.knockout.value == "mean" and self.corpus is None:
-            raise ValueError("knockout.value: the mean of a neuron is that over a corpus: set `neurons.corpus`")
+            raise ValueError("knockout.value: mean activations are taken over a corpus: set `neurons.corpus`, or zero")
         return self

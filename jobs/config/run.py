@@ -1,4 +1,4 @@
-"""The configuration of a run, read from a file or raw keys and checked."""
+"""The configuration of a run, as it is read from a file or raw keys, and checked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jobs.config.settings import Settings
 
 
 class RunConfig(Settings):
-    """The settings of a whole run."""
+    """All settings of a run, with the constructor `load`."""
 
     def without(self, lacking: Iterable[str]) -> RunConfig:
-        """A copy that is `lacking` these records."""
+        """A copy whose `lacking` names these methods, tasks and families."""
         copy = self.model_copy()
         copy._lacking = tuple(lacking)
         return copy
@@ -26,9 +26,9 @@ class RunConfig(Settings):
     def load(
         cls, source: str | Path | dict[str, Any], root: str | None = None, overrides: Sequence[str] = ()
     ) -> RunConfig:
-        """The configuration `source`: a name in ``jobs/conf``, a path or raw keys, after ``key=value`` overrides.
+        """The configuration `source` (a name in ``jobs/conf``, a path or raw keys) after ``key=value`` overrides.
 
-        Raises ConfigError with one line that names the key at fault, or the keys that ask for what does not exist.
+        `root` replaces its root. Raises ConfigError, in one line, that names the config keys at fault.
         """
         raw = read(source, root, overrides)
         try:

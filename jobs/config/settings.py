@@ -1,4 +1,4 @@
-"""The settings of a run: what the YAML files, ``--set`` and the run record share.
+"""The settings of a run as pydantic records, which YAML files and ``--set`` fill in and the root keeps.
 
 A configuration is data only: no field can name code to run, a folder outside ``root`` to write to, or a credential.
 """
@@ -29,14 +29,15 @@ from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.records.explained import LINEAR
 
-Sizes = dict[str, int | None]
-#: Keys under which relevance beside that of tokens is kept, for so many samples of a task.
+Sizes = dict[str, int | None]  # task -> number of samples; None: all of them
+#: Keys that ask for relevance finer than that of tokens, each for a number of samples by task.
 FINER_KEYS = ("heads", "layers", "labels", "neurons")
 
 
 def _root(value: str) -> str:
+    """`value` unchanged. Raises ValueError for a URL of an unsupported scheme, or with a user or password in it."""
     if re.match(r"[a-z0-9]+://[^/]*@", value):
-        raise ValueError("credentials belong in the environment, not in the root")
+        raise ValueError("the URL of the root contains credentials: set them in the environment instead")
     scheme, separator, _ = value.partition("://")
     if separator and scheme not in ("file", "s3", "gs"):
         raise ValueError(f"{scheme}:// is not supported; use a path, file://, s3:// or gs://")
@@ -44,201 +45,204 @@ def _root(value: str) -> str:
 
 
 class TaskConfig(Frozen):
-    """The source of the samples of a task, and how their evidence is found."""
+    """A task of the run: the source of its samples, and how their evidence is found."""
 
     source: str
-    """of the tasks' records: published data, "demo", or "samples", a file of the user's own"""
+    """source of the samples: published data, "demo", or "samples" for a file of your own; see `closelook tasks`"""
     path: str | None = None
-    """a file, a folder or a pattern of files in the published layout; or its URL: s3://, gs://, hf://, see `hosts`"""
+    """a file, a folder or a pattern of files in the published layout, or its URL: s3://, gs://, hf://, see `hosts`"""
     hub: str | None = None
-    """a data set on the hub, when `path` is not given"""
+    """data set on the hub, which is read if `path` is not given"""
     revision: str | None = None
-    """of the data set on the hub"""
+    """revision of the data set on the hub"""
     sha256: str | None = None
-    """of the file at `path`"""
+    """sha256 that the file at `path` must have"""
     optional: bool = False
-    """a missing `path` drops the task instead of failing"""
+    """true: leave the task out if `path` does not exist, instead of failing"""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Of the user's own file, its name of each known column, as {text: review, id: case}."""
+    """For a file of your own: the file's name for each known column, as {text: review, id: case}."""
     output: Literal["label", "score"] | None = None
-    """Of the user's own file, where whole texts are judged: what models say of them. Rows may lack a label or score."""
+    """For a file of your own: models give each whole text a label or a score. Rows may lack the true one. null: models
+    predict a word."""
     evidence: bool | None = None
-    """Of the user's own file: whether all rows have evidence, or (false) none that counts. null: all where a word is
-    predicted, none where `output` is."""
+    """For a file of your own: true if every row has evidence, false to ignore evidence. null: true where a word is
+    predicted, false where `output` is set."""
     limit: AtLeast1 | None = None
-    """samples; for the demo source, how many to generate"""
+    """largest number of samples that are read; for the demo source, how many to generate"""
     spacy: Candidates = ()
-    """spaCy models that find evidence by parse, or a path; the first that loads is used"""
+    """spaCy models, or paths of them, that find evidence by parsing; the first that loads is used"""
     coref: str | None = None
-    """a fastcoref model"""
+    """fastcoref model that finds evidence by coreference"""
     truncate: bool = False
-    """cut the context of a text that is too long around its evidence, rather than reject it"""
+    """true: cut a text that is too long around its evidence, instead of rejecting it"""
     balance: bool = False
-    """draw singulars with replacement until there are as many as plurals, as NormXLogit does"""
+    """draw samples in the singular with replacement until there are as many as in the plural, as NormXLogit does"""
     first_piece: bool = False
-    """of an evidence word that is several tokens only the first counts, as in NormXLogit"""
+    """true: if an evidence word is several tokens, only the first is evidence, as in NormXLogit"""
     tokens: AtLeast1 | None = None
-    """how much of a text is read that has no slot; null: the task's own"""
+    """for texts without a slot: how many tokens of a text are read; null: as the task says"""
     explains: Literal["prediction", "true"] | None = None
-    """there: the model's own next token, or the one that follows"""
+    """for texts without a slot, the target: the token that the model predicts next, or the true one of the text"""
     words: Words | None = None
-    """first_difference: a causal model may be asked for words of several tokens; all: for whole answers"""
+    """first_difference: targets of causal models may be several tokens; all: the task explains whole answers"""
     units: UnitKind | None = None
-    """Of whole answers, the parts of a prompt that may go: word, sentence, passage or turn; null: what the samples
-    name, their sources, or else sentences."""
+    """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
+    sources that the samples name, or else sentences."""
 
 
 class PruneConfig(PartOfRun):
-    """Head pruning: which curves to draw, at the first precision of each model and task."""
+    """Head pruning: curves of accuracy as heads are removed, at the first precision of each model and task."""
 
     tasks: Names | None = None
-    """null: all that `heads` names"""
+    """tasks with pruning curves; null: all that `heads` names"""
     models: Names | None = None
-    """by name; null: all"""
+    """models with pruning curves, by name; null: all"""
     methods: Names | None = None
-    """null: all that give relevance of heads"""
+    """methods by whose relevance heads are ordered; null: all that give relevance of heads"""
     poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
-    """How a head's relevance becomes one number (Close Look, figure 3)."""
+    """How a head's relevance is pooled into one number (Close Look, figure 3)."""
     orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
-    """which heads go first"""
+    """which heads are removed first: the least or the most relevant"""
     random_runs: AtLeast0 = 10
-    """curves of heads in random order, to compare with"""
+    """number of curves that remove heads in random order, to compare with"""
     step: AtLeast1 = 1
-    """heads removed at a time"""
+    """heads removed from one point of a curve to the next"""
 
 
 class BenchConfig(Frozen):
-    """Table 8 for the models of the run: the cost of the backward pass of a sample (Close Look 5.4)."""
+    """The benchmark of table 8 on the models of the run: the cost of a sample's backward pass (Close Look 5.4)."""
 
     task: Name
-    """where none is given: the first of the run"""
+    """task whose samples are timed; if left out, the first task of the run"""
     samples: AtLeast1 = 1000
-    """the first of the task"""
+    """how many samples, the first of the task, are timed"""
 
 
 class ReportConfig(Frozen):
     """The contents of the report beyond its tables."""
 
     samples: AtLeast0 = 12
-    """heatmaps per task"""
+    """how many samples of each task the report shows with heatmaps"""
     resamples: AtLeast0 = 1000
-    """of the bootstrap"""
+    """how many resamples the bootstrap draws"""
     close_look: bool = False
-    """the paper's numbers in Markdown and LaTeX too; pages and CSV always have them"""
+    """true: Markdown and LaTeX show the paper's numbers too; pages and CSV always do"""
 
 
 class NodesConfig(Frozen):
     """`count` nodes of a kind that an autoscaling cluster can start."""
 
     count: AtLeast1 = 1
-    """how many such nodes"""
+    """number of such nodes"""
     gpus: float = Field(default=0, ge=0)
-    """of one node"""
+    """GPUs of one node"""
     cpus: float = Field(default=1, ge=0)
-    """of one node"""
+    """CPUs of one node"""
     labels: dict[str, str] = Field(default_factory=dict)
-    """of the node, which models and precisions may ask for"""
+    """labels of the node, which models and precisions may ask for"""
     tflops: dict[Dtype, PositiveFloat] = Field(default_factory=dict)
-    """one GPU's, where plans should not assume them"""
+    """TFLOP/s of one GPU by precision, for `closelook plan`; a missing one is assumed"""
 
 
 class RayConfig(Frozen):
-    """The use of Ray; nothing here changes a number."""
+    """The use of Ray. No setting of this block changes a number."""
 
     address: str | None = None
-    """null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
+    """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
     nodes: tuple[NodesConfig, ...] | None = None
-    """what an autoscaling cluster may grow to; null: what it shows"""
+    """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
     precisions: dict[Dtype, dict[str, str]] = Field(default_factory=dict)
-    """precision -> labels of the nodes that it needs beside the model's, as float64: {float64: fast}"""
+    """precision -> labels that its nodes need in addition to the model's, as float64: {float64: fast}"""
     max_models: AtLeast1 | None = None
-    """at once; null: as many as fit"""
+    """how many models are computed at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
-    """seconds that a batch may take: then its process ends, and its rows run one by one"""
+    """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
 
     def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Labels, with values, of nodes where workers run in these precisions."""
+        """Sorted (label, value) pairs that nodes must have to run workers in these precisions."""
         labels = [labels.items() for dtype, labels in self.precisions.items() if dtype in set(dtypes)]
         return tuple(sorted(set(chain.from_iterable(labels))))
 
 
 class Settings(Frozen):
-    """A whole run. Order matters in `models`: they start in this order."""
+    """All settings of a run."""
 
     name: Name
-    """what reports and plans call the run"""
+    """name of the run in reports and plans"""
     root: Annotated[str, AfterValidator(_root)]
-    """where everything is kept: a folder, s3:// or gs://"""
+    """where everything is stored: a folder, s3:// or gs://"""
     data: str | None = None
-    """fills in {data} in paths of the file"""
+    """folder of published data, which replaces {data} in the file's paths"""
     assets: str | None = None
-    """fills in {assets} there, the place of tokenizers and parsers"""
+    """folder of tokenizers and parsers, which replaces {assets} in the file's paths"""
     left_out: tuple[str, ...] = ()
-    """what of the file needs data that is not there; filled in when it is read"""
+    """settings of the file that were dropped because their data is missing; filled in when the file is read"""
     seed: AtLeast0 = 0
-    """of random weights, draws of samples and random relevance"""
+    """seed of random weights, draws of samples and random relevance"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU where there is one"""
+    """auto: GPUs if the cluster has any"""
     hosts: Names = ()
-    """web servers from which files may be downloaded that paths name by http:// or https://"""
+    """web servers from which http:// and https:// paths may be downloaded"""
     tasks: dict[Name, TaskConfig]
-    """What is predicted, by names of `closelook tasks` or, with source samples, of your own."""
+    """Tasks by name: a name of `closelook tasks` or, with `source: samples`, a name of your own."""
     models: tuple[ModelConfig, ...] = Field(min_length=1)
-    """they start in this order"""
+    """models to explain; they are started in this order"""
     methods: tuple[MethodConfig, ...] = Field(min_length=1)
-    """NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}."""
+    """Methods, each as NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}."""
     explanations: tuple[Explanation, ...] = LINEAR
-    """contrastive (target minus foil), target or log_prob"""
+    """numbers to explain: contrastive (target minus foil), target or log_prob"""
     embeddings: tuple[Embedding, ...] = ("full", "partial")
-    """Whose relevance: with positions and segments, or words alone."""
+    """Relevance of the whole input of the first layer (full), or of word embeddings without positions (partial)."""
     heads: Sizes | None = None
-    """task -> size of the pruning subset; null: every sample"""
+    """task -> number of samples with relevance of heads, by which heads are pruned; null: all"""
     layers: Sizes | None = None
-    """task -> samples of which relevance by layer is kept; null: every one"""
+    """task -> number of samples with relevance by layer; null: all"""
     labels: Sizes | None = None
-    """Task -> samples of which relevance for every label of classifiers is kept; null: every one."""
+    """task of classifiers -> number of samples with relevance for every label; null: all"""
     neurons: NeuronsConfig | None = None
-    """null: no relevance of neurons"""
+    """relevance of neurons; null: none"""
     prune: PruneConfig | None = None
-    """null: no pruning"""
+    """head pruning; null: none"""
     composites: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """a rule for each group of layers, or a list of them"""
+    """composites of your own by name, each with a rule, or a list of rules to choose from, for each group of layers"""
     select: SelectConfig | None = None
-    """chooses among the options that `methods` lists; without lists, nothing"""
+    """choice among the values that `methods` lists for an option; null: no option may have a list"""
     perturb: PerturbConfig | None = None
-    """null: no curves of perturbed inputs"""
+    """deletion and insertion curves; null: none"""
     ablations: AblationsConfig | None = None
-    """null: no prompts without some of their sources"""
+    """answers after prompts without some of their sources; null: none"""
     controls: ControlsConfig | None = None
-    """null: methods are held against no controls"""
+    """controls of methods; null: none"""
     bench: BenchConfig | None = None
-    """null: nothing is benchmarked"""
+    """benchmark of the backward pass; null: none"""
     report: ReportConfig = ReportConfig()
-    """what the report shows beyond its tables"""
+    """contents of the report beyond its tables"""
     ray: RayConfig = RayConfig()
-    """how to use Ray; nothing there changes a number"""
+    """use of Ray; changes no number"""
     token_budget: AtLeast1 = 4096
-    """tokens of a batch, padding included"""
+    """largest number of tokens in a batch, padding included"""
     shard_rows: AtLeast1 = 512
-    """rows of one file, which is what a killed worker loses at most"""
+    """rows of a shard; a worker that is killed loses no more than one shard"""
     max_attempts: AtLeast1 = 3
-    """deaths of a worker in one batch before its rows run one by one"""
+    """how many workers may die in a batch before its rows are computed one by one"""
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
-    """A cell is complete while no more than this share of its rows, or no more than three, failed while being
-    explained."""
+    """A cell is complete if at most this share of its rows, or at most three rows, could not be explained."""
     byte_budget: AtLeast1 | None = None
-    """working memory of ALTI; null: what the device has free"""
+    """bytes of working memory for ALTI; null: what the device has free"""
     _lacking: Names = ()
 
     @property
     def lacking(self) -> Names:
-        """Records that the configuration of a root names and no installed package brings; its keys are without them."""
+        """Names of methods, tasks and families of the kept configuration that no installed package defines.
+
+        Their settings were removed from this configuration. Empty unless `without` made it.
+        """
         return self._lacking
 
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, raw: Any) -> Any:
-        """Raw keys with composites in place of their names, and with a task for the benchmark where none is named."""
+        """The raw keys with named composites written out, and the first task for a `bench` that names none."""
         if not isinstance(raw, dict):
             return raw
         raw = composed(raw)
@@ -249,17 +253,18 @@ class Settings(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Raise ValueError for duplicate names, and for names of tasks or paths that are missing."""
         _check_unique("models", [model.name for model in self.models])
         for listed in (self.methods, *(model.methods or () for model in self.models)):
             _check_unique("methods", [method.name for method in listed])
         methods: dict[str, MethodConfig] = {}
         for method in self._all_methods():
             if methods.setdefault(method.name, method) != method:
-                raise ValueError(f"two methods are named {method.name!r} and differ; names are unique")
+                raise ValueError(f"two different methods are named {method.name!r}: give each a name of its own")
         for name, settings in self.tasks.items():
             source = known_sources().get(settings.source)
             if isinstance(source, Source) and source.is_users and settings.path is None:
-                raise ValueError(f"config key 'tasks.{name}.path': {source.title} need the path of their file")
+                raise ValueError(f"config key 'tasks.{name}.path': set it to the file of {source.title}")
         for key, tasks in self._tasks_named():
             for task in tasks or ():
                 if task not in self.tasks and task not in known_tasks():
@@ -267,19 +272,19 @@ class Settings(Frozen):
         return self
 
     def _tasks_named(self) -> Iterator[tuple[str, Iterable[str] | None]]:
-        """(config key, tasks) for every key that names tasks of the run."""
+        """(config key, names of tasks) for every config key that names tasks of the run."""
         for model in self.models:
             yield f"models.{model.name}.tasks", model.tasks
-            yield f"models.{model.name}.dtypes", model.dtypes
+            yield f"models.{model.name}.dtypes", model.dtypes  # a mapping by task
         for key in FINER_KEYS:
-            yield key, self.finer(key)
+            yield key, self.finer(key)  # a mapping by task
         for key, part in self.parts():
             yield f"{key}.tasks", part.names("tasks")
         if self.bench is not None:
             yield "bench.task", (self.bench.task,)
 
     def parts(self) -> Iterator[tuple[str, PartOfRun]]:
-        """(config key, record) for every record that names some of the run's tasks, models or methods."""
+        """(config key, section) for every section that may be limited to some tasks, models or methods, and is set."""
         names = ("prune", "perturb", "ablations", "controls")
         parts: dict[str, PartOfRun | None] = {name: getattr(self, name) for name in names}
         if self.neurons is not None:
@@ -289,27 +294,27 @@ class Settings(Frozen):
                 yield key, part
 
     def methods_of(self, model: ModelConfig) -> tuple[MethodConfig, ...]:
-        """The methods of one of the run's models."""
+        """The methods for a model: its own list, with bare names looked up among the run's methods, else the run's."""
         if model.methods is None:
             return self.methods
         of_run = {method.name: method for method in self.methods}
         return tuple(of_run.get(method.name, method) if method.is_bare else method for method in model.methods)
 
     def _all_methods(self) -> Iterator[MethodConfig]:
-        """The methods of the run, then those of each model."""
+        """The methods of the run, then those of each model, repeated where models share them."""
         return chain(self.methods, *map(self.methods_of, self.models))
 
     def every_method(self) -> tuple[MethodConfig, ...]:
-        """The methods of the run, then those that only some of its models have."""
+        """Every method of the run once, by name: the run's own, then those that only some models have."""
         return tuple({method.name: method for method in self._all_methods()}.values())
 
     def finer(self, product: str) -> Sizes:
-        """The number of samples, by task, that keep relevance of `product` beside that of tokens; None is all."""
+        """The number of samples by task (None: all) with the finer relevance `product`, one of FINER_KEYS."""
         asked = getattr(self, product)
         return (asked.tasks if isinstance(asked, NeuronsConfig) else asked) or {}
 
     def task(self, name: str) -> Task:
-        """The record of one of the run's tasks, with its options."""
+        """The record of one of the run's tasks, changed as its settings say. Raises UserError for an unknown source."""
         settings = self.tasks[name]
         record = configured(name, settings.source)
         if record.beginning is not None:
@@ -323,15 +328,15 @@ class Settings(Frozen):
         return record if settings.words is None else replace(record, words=settings.words)
 
     def tasks_for(self, model: ModelConfig) -> list[str]:
-        """The tasks that the configuration gives the model: those it names, else all."""
+        """The tasks that the configuration gives the model: those that it names, else all of the run."""
         return [task for task in self.tasks if model.tasks is None or task in model.tasks]
 
     def benchmark(self) -> BenchConfig:
-        """The settings of `closelook bench`, whether the run benchmarks or not."""
+        """The settings of the benchmark: those of the run, or the defaults with its first task."""
         return self.bench or BenchConfig(task=next(iter(self.tasks)))
 
     def together(self, dtypes: Iterable[str]) -> list[tuple[str, ...]]:
-        """Groups of precisions that need the same nodes, and so share workers; on CPUs, all of them."""
+        """The precisions grouped by the node labels that they need: a group shares workers. On CPUs, one group."""
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for dtype in sorted(set(dtypes)):
             needs = () if self.device == "cpu" else self.ray.needs((dtype,))
@@ -339,12 +344,15 @@ class Settings(Frozen):
         return list(map(tuple, groups.values()))
 
     def pool_name(self, model: ModelConfig, dtypes: Sequence[str]) -> str:
-        """The name, in progress and failures, of the workers of a model in these precisions: all of them, or some."""
+        """The name, in progress and failures, of the model's workers for these precisions.
+
+        It is the model's name, with the precisions only if the model has other workers for other precisions.
+        """
         every = chain.from_iterable(model.dtypes_for(task) for task in self.tasks_for(model))
         return f"{model.name} {'+'.join(dtypes)}" if len(self.together(every)) > 1 else model.name
 
     def model(self, name: str) -> ModelConfig:
-        """The model of this name. Raises ConfigError with the nearest name for an unknown one."""
+        """The settings of the model with this name. Raises ConfigError, with the nearest name, if there is none."""
         models = {model.name: model for model in self.models}
         if name not in models:
             raise ConfigError(f"no model {name!r} in config {self.name!r}{nearest(name, models)}")
@@ -352,7 +360,7 @@ class Settings(Frozen):
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
-    """Raises ValueError for a name that stands twice among the names of models or methods."""
+    """Raise ValueError if a name occurs twice; `kind` ("models" or "methods") is for the message."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two {kind} are named {name!r}; names are unique")
+            raise ValueError(f"two {kind} are named {name!r}: give each a name of its own")

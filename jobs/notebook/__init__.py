@@ -1,1 +1,1 @@
-"""Public functions of `import closelook`: explanations that show themselves, and what a run left in its root."""
+"""Functions and results of `import closelook` for notebooks: `explain`, `compare` and what they return."""

@@ -1,4 +1,4 @@
-"""`closelook.compare`: a model, data and methods in; their means, differences, tests and groups out."""
+"""`closelook.compare`: runs methods on a model and data, and compares them by the tests of the report."""
 
 from __future__ import annotations
 
@@ -31,35 +31,41 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STAGES = ("prepare", "attribute", "evaluate", "perturb", "report")
-DATA = "data"  # the task of samples that are given
-SHOWN = ("pg", "delta_area")  # of the metrics, in a repr
+DATA = "data"  # name of the task when the caller passes samples
+SHOWN = ("pg", "delta_area")  # metrics that the repr shows
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Methods compared on the samples that all of them have, by the tests of the report of a run."""
+    """The comparison of methods on the samples that all of them explain, by the tests of the report of a run."""
 
     run: Run
-    failures: tuple[str, ...] = ()  # of parts of the run that are not complete
+    failures: tuple[str, ...] = ()  # one message for each part of the run that is not complete
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """A row for each metric and method: mean, ends of the 95 % interval, number of the group."""
+        """One row for each metric and method: mean, ends of the 95 % interval, number of the method's group."""
         return self.run.means()
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row for each metric and two methods: difference, ends of the interval, p after Holm, smallest told."""
+        """One row for each metric and pair of methods: the difference of their means, ends of its 95 % interval, p.
+
+        p is adjusted by Holm's method; `smallest` is the difference that these samples would detect in 4 of 5 cases.
+        """
         return self.run.differences()
 
     @cached_property
     def groups(self) -> pd.DataFrame:
-        """A row for each metric and group of methods, the best first; no other of a group and below is better."""
+        """One row for each metric and group of methods, the best first.
+
+        No method is shown to be better than a method of its own group or of a group before it.
+        """
         return self.run.groups()
 
     @property
     def report(self) -> str:
-        """The first page of the report."""
+        """The path or URL of the report's first page."""
         return self.run.store.url("report/index.html")
 
     def __repr__(self) -> str:
@@ -75,16 +81,18 @@ class Comparison:
 
 
 def _shown(test: Tested) -> list[str]:
+    """The metrics of a comparison that the repr shows."""
     return [metric for metric in test.comparison.metrics if metric in SHOWN]
 
 
 def _title(test: Tested, metric: str) -> str:
+    """The model, task, number of samples and metric of a comparison, in words."""
     way = f" of {test.explained} by {test.way}" if test.way else ""
     return f"{test.model} on {test.task}, {test.comparison.n} samples, {metric}{way}"
 
 
 def _groups(test: Tested, metric: str) -> str:
-    """Groups with the means of their methods, and the smallest difference that so many samples tell."""
+    """The groups of methods with their means, and the smallest difference that these samples would detect, in words."""
     lines = []
     for number, group in enumerate(test.groups(metric), start=1):
         values = [f"{name} {test.comparison.mean[test.comparison.at(name, metric)]:.1f}" for name in group]
@@ -111,19 +119,20 @@ def compare(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Comparison:
-    """Compare methods on samples: by their evidence, and by the effect of removing tokens.
+    """Compare methods on samples: by how well relevance finds evidence, and by the effect of removing tokens.
 
         closelook.compare("demo/gpt2", "mine.jsonl", ["attnlrp", "lrp", "random"]).differences
 
-    `data` is a file or folder of samples as the README describes them, a pandas frame or a list of such rows, or
-    settings of tasks as in a config, such as `{"sva": {"source": "demo"}}`; the default is a task of the demo.
-    `columns` maps known columns to those of the file, and at most `limit` samples are read. `methods` are names, or
-    names with options as in a config; the default are cheap and stable methods. The model is named as in
-    `closelook.explain`, or is a model of transformers in memory with its `tokenizer`, which is saved into the root.
+    `model` is as in `closelook.explain`: an id or folder, or a model of transformers in memory with its `tokenizer`,
+    which is saved into the root. `data` is a file or folder of samples as the README describes them, a pandas frame or
+    a list of such rows, or settings of tasks as in a config, such as `{"sva": {"source": "demo"}}`; None: a task of the
+    demo. `columns` gives the file's name for each known column, and at most `limit` samples are read. `methods` are
+    names, or names with options as in a config; None: the cheap and stable methods. `faithfulness` adds deletion and
+    insertion curves, and `resamples` is the number of the bootstrap's.
 
-    This is a run like those of the command line, by Ray's workers on this machine. The folder `root` keeps its results,
-    and the same call resumes it; without `root`, results are in a temporary folder that is removed with the returned
-    object. `faithfulness` adds deletion and insertion curves.
+    This is a run as by the command line, computed by Ray workers on this machine. The folder `root` keeps its results,
+    and the same call resumes it. Without `root`, results are in a temporary folder that is removed together with the
+    returned object.
 
     Raises UserError if the run is impossible, or nothing can be compared.
     """
@@ -134,13 +143,14 @@ def compare(
         settings = _model(model, tokenizer, store, dtype)
         resolved = resolve(ModelConfig.model_validate(settings))
         chosen = [methods] if isinstance(methods, str) else methods
+        usual = [record.name for record in usual_methods(resolved.capabilities)]
         keys: dict[str, Any] = {
             "name": "compare",
             "device": device,
             "seed": seed,
             "models": [settings],
             "tasks": _tasks(data, resolved, store, columns, limit),
-            "methods": list(chosen or (record.name for record in usual_methods(resolved.capabilities))),
+            "methods": list(chosen or usual),
             "perturb": {"measures": ["areas"]} if faithfulness else None,
             "report": {"resamples": resamples},
         }
@@ -161,7 +171,7 @@ def compare(
 
 @contextmanager
 def _root(root: str | PathLike[str] | None) -> Iterator[str]:
-    """The folder of the run: `root`, or a temporary one, which an error inside removes."""
+    """The folder of the run: `root`, or a temporary folder, which is removed if the block raises an error."""
     if root is not None:
         yield str(root)
         return
@@ -174,6 +184,7 @@ def _root(root: str | PathLike[str] | None) -> Iterator[str]:
 
 
 def _check_ray() -> None:
+    """Raise UserError if Ray is not installed."""
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
@@ -181,14 +192,14 @@ def _check_ray() -> None:
 
 
 def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
-    """The config of the model. A model in memory is saved into the root, from where workers open it."""
+    """The config entry of the model. A model in memory is saved into the root, so that workers can open it."""
     if isinstance(model, Opened) and model.held is None:
         return {**model.resolved.config.model_dump(exclude_defaults=True), "dtype": model.dtype}
     if isinstance(model, str | PathLike):
         return {"name": name_of(str(model)), "id": str(model), "dtype": dtype}
     opened = model if isinstance(model, Opened) else open_model(model, tokenizer=tokenizer)
     if "://" in store.root:
-        raise UserError("a model in memory is saved into the root: give a folder of this machine as `root`")
+        raise UserError("a model in memory is saved into the root: `root` must be a folder of this machine")
     to = Path(store.root) / "model"
     held: Any = opened.view.model if opened.held is None else opened.held
     held.save_pretrained(to)
@@ -199,7 +210,11 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
 def _tasks(
     data: Any, resolved: ResolvedModel, store: Store, columns: Mapping[str, str] | None, limit: int | None
 ) -> dict[str, Any]:
-    """The tasks of the config. Raises UserError for data that are no samples."""
+    """The config's `tasks` for the argument `data` of `compare`: None, settings of tasks, a file, or rows in memory.
+
+    The first row tells whether samples have evidence. A config expects evidence where a word is predicted and none
+    elsewhere, so only the opposite cases are written. Raises UserError for data that are no samples.
+    """
     limited = {} if limit is None else {"limit": limit}
     if data is None:
         kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
@@ -218,19 +233,19 @@ def _tasks(
 
 
 def _written(data: Any, store: Store) -> str:
-    """The path of a file in the root with the rows. Raises UserError for unsuitable objects."""
+    """Write rows in memory to a file in the root; returns its path. Raises UserError if `data` is no frame or list."""
     rows = data.to_dict("records") if hasattr(data, "to_dict") else data
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
     lines = [json.dumps(row, ensure_ascii=False) for row in _rows(rows)]
     if "://" in store.root:
-        raise UserError("rows in memory are written into the root: give a folder of this machine as `root`")
+        raise UserError("rows in memory are written into the root: `root` must be a folder of this machine")
     store.write_bytes("data.jsonl", "\n".join([*lines, ""]).encode())
     return str(Path(store.root) / "data.jsonl")
 
 
 def _rows(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Rows without what is missing in a frame; a text alone is a row."""
+    """Rows as mappings, without values that are missing in a frame; a string becomes a row with this text."""
     for row in rows:
         if isinstance(row, str):
             yield {"text": row}

@@ -1,4 +1,4 @@
-"""`closelook.explain`: texts, a model and methods in; explanations that show themselves out."""
+"""`closelook.explain`: explains one text or many by a model and methods."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def explain(
 
     `text` is a string. Instead of it, `messages`, each with a role and a content, are formatted by the tokenizer's chat
     template, and `input_ids` are used unchanged. A list of any of these is explained in batches of `batch`, by default
-    of 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`, `label`, `second` and `prefix` are
-    a value for all or a list, and an entry that cannot be explained becomes a `NotExplained` with its error.
-    `truncate` shortens texts that are too long: causal models read the end of a text, others its beginning.
+    of texts of like length, up to 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`,
+    `label`, `second` and `prefix` are a value for all or a list, and an entry that cannot be explained becomes a
+    `NotExplained` with its error. `truncate` shortens texts that are too long: causal models read the end of a text,
+    others its beginning.
 
     `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
     ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words
@@ -99,7 +100,7 @@ def explain(
     settings |= {"spans": spans, "hops": hops, "reasoning": reasoning}
     size = plain(batch)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise UserError(f"`batch` is how many texts are explained in a pass, at least 1, not {batch!r}")
+        raise UserError(f"`batch` must be a number of texts to explain in one pass, at least 1, not {batch!r}")
     opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer, tokenizer)
     finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
     with opened.in_use(), shown(progress) as tell:
@@ -131,19 +132,21 @@ def explain(
 
 
 def _methods(method: MethodLike | Sequence[MethodLike]) -> tuple[Method, ...]:
-    """The methods with their options. Raises UserError for none, and for two of one name."""
+    """The methods that `method`, one or a sequence, describes. Raises UserError for none, and for equal names."""
     several = isinstance(method, Sequence) and not isinstance(method, str)
     methods = tuple(map(_bound, method if several else [method]))  # type: ignore[arg-type, list-item]
     if not methods:
         raise UserError("`method` names no method: give at least one, such as attnlrp")
     names = [info.name for info in methods]
     if len(set(names)) < len(names):
-        raise UserError(f"methods have different names: {', '.join(names)}; give them with `name`, as in a config")
+        raise UserError(
+            f"several methods have the same name ({', '.join(names)}): give each a `name` of its own, as in a config"
+        )
     return methods
 
 
 def _bound(method: MethodLike) -> Method:
-    """The method with its options. Raises UserError for one that does not exist, or options that do not fit."""
+    """The method that a name, a mapping as in a config, or a Method describes. Raises UserError if there is none."""
     if isinstance(method, Method):
         return method
     if isinstance(method, str):

@@ -1,17 +1,19 @@
-"""Results of `closelook.explain`: relevance with its tokens, as a heat map, a data frame, a matrix or plain data."""
+"""Results of `closelook.explain`: relevance of tokens, as a heat map, data frame, tensor, figure or plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
+from evaluation.benchmark.pieces import words
 from evaluation.report.heatmaps.inline import heatmaps, matrices
-from jobs.commands.questions.answers import Answer, is_matrix, titled
+from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question
@@ -27,30 +29,31 @@ if TYPE_CHECKING:
 
     from evaluation.report.heatmaps.plotted import Plot
 
+By = Literal["token", "word"]
+
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The explanation of a text by one or more methods.
-
-    It has several answers if several tokens were explained in turn.
-    """
+    """The explanation of a text by one or more methods."""
 
     question: Question
-    opened: Opened
+    opened: Opened  # the model
     methods: tuple[Method, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...]  # the explained predictions in turn, or the spans of an answer; often one
 
     @property
     def text(self) -> str:
+        """The explained text, with `___` if the caller marked the target's place; for an image, its path."""
         return self.question.sentence
 
     @property
     def target(self) -> str:
-        """The explained target; of several tokens, one after the other."""
+        """The explained target; several explained tokens are joined by spaces."""
         return " ".join(answer.target for answer in self.answers)
 
     @property
     def foil(self) -> str | None:
+        """The foil of the first answer; None if it has none."""
         return self.answers[0].foil
 
     @property
@@ -61,22 +64,22 @@ class Explanation:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The characters [start, end) of `answer` that each of `answers` explains; empty for single predictions."""
+        """The characters [start, end) of `answer` that each entry of `answers` explains; [] for single predictions."""
         spans = [answer.row["said"] for answer in self.answers if answer.said is not None]
         return [(span.start, span.end) for span in spans]
 
     def shares(self) -> pd.DataFrame:
-        """The share of each part of the input in the explanation of each span of an answer; a row for each part.
+        """How much of each span's relevance each part of the input has: one row for each span, method and part.
 
-        Parts are the prompt, or the messages of a chat by role, the template, the first token, the answer's own earlier
-        tokens and the residual, where the method has one (`biases` under rules, else `rest`). `relevance` is their
-        sum, `share` is of magnitudes, and `share_without_first` of those without the first token's. Raises UserError
-        for predictions that are no spans of an answer.
+        Parts are the prompt, or the messages of a chat by role, the template, the first token, the earlier tokens of
+        the answer, and the residual, if the method has one (`biases` for methods with rules, else `rest`). `relevance`
+        is the sum over a part's tokens, `share` the part's fraction of the sum of magnitudes, `share_without_first` the
+        same without the first token. Raises UserError for predictions that are not spans of an answer.
         """
         import pandas as pd
 
         if self.answer is None:
-            raise UserError("shares are of an answer: explain one, by `answer` or by `generate` and `spans`")
+            raise UserError("only an answer has shares: explain one, with `answer`, or with `generate` and `spans`")
         return pd.DataFrame(shares_of_all(self.answers))
 
     @property
@@ -85,9 +88,9 @@ class Explanation:
         return self.answers[-1].tokens
 
     def __getitem__(self, method: str) -> Tensor:
-        """Relevance of every token under a method [T], or, of several answers, [N, T] with NaN for tokens not yet read.
+        """Relevance of every token by a method: [T], or [N, T] for N > 1 answers.
 
-        Raises UserError for a method that was not asked for.
+        NaN marks tokens that the model had not read yet. Raises UserError for a method that was not asked for.
         """
         import torch
 
@@ -100,29 +103,41 @@ class Explanation:
         return matrix
 
     def relevance(self, method: str) -> list[Relevance]:
-        """All that the method gave, a batch of one for each answer. Raises UserError as `[...]` does."""
+        """The method's Relevance, a batch of one sample, for each of `answers`. Raises UserError as `[...]` does."""
         known = self.answers[0].relevance
         if method not in known:
             raise UserError(f"{method!r} was not asked for{nearest(method, known)}")
         return [answer.relevance[method] for answer in self.answers]
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each answer, method and token.
+    def to_frame(self, by: By = "token") -> pd.DataFrame:
+        """One row for each answer, method and token, or with `by="word"` for each answer, method and word.
 
-        `side` is "text" of what the model reads and, of encoder-decoders, "decoder" of what the decoder has seen, where
-        the method speaks of it; `at` counts the tokens of a side, the decoder's from its start token on.
+        `side` is "text" for tokens of the text, or "decoder" for tokens that the decoder of an encoder-decoder has
+        read, if the method gives their relevance. `at` is the index of the token or word on its side; the decoder's
+        first is its start token. The relevance of a word is the sum over its tokens, or their mean where `summed` is
+        False, because the method promises no sum. Raises UserError for another `by`, and for words of an image.
         """
         import pandas as pd
 
+        if by not in ("token", "word"):
+            raise UserError(f"`by` is 'token' or 'word', not {by!r}")
         rows = []
         for at, answer in enumerate(self.answers):
-            for name, relevance in answer.relevance.items():
-                facts = {"answer": at, "target": answer.target, "foil": answer.foil, "method": name}
+            if by == "word" and answer.images is not None:
+                raise UserError("an image has no words: its rows are by token")
+            for method in answer.methods:
+                relevance, adds_up = answer.relevance[method.name], answer.adds_up(method)
+                facts = {"answer": at, "target": answer.target, "foil": answer.foil, "method": method.name}
                 facts["explained"] = float(relevance.explained[0])
-                for side, tokens in _sides(answer, relevance):
-                    for index, (token, special, value) in enumerate(tokens):
-                        cells = {"at": index, "token": token, "special": special, "relevance": value}
-                        rows.append({**facts, "side": side, **cells})
+                if by == "word":
+                    facts["summed"] = adds_up
+                for side in _sides(answer, relevance):
+                    if by == "word":
+                        side = side.by_words(adds_up)
+                    cells = zip(side.texts, side.special, side.values, strict=True)
+                    for index, (text, special, value) in enumerate(cells):
+                        of_row = {"at": index, by: text, "special": special, "relevance": value}
+                        rows.append({**facts, "side": side.name, **of_row})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,9 +145,9 @@ class Explanation:
         return fit_for_json(exported(self.question, self.opened, self.answers))
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
-        """Print it as `closelook explain` does, or on `console`; `by_word` joins the pieces of a word.
+        """Print the explanation on the screen, or on `console`, as `closelook explain` does.
 
-        A word has the sum of its pieces' relevance, or their mean under methods whose sums mean nothing.
+        `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
         from jobs.commands import terminal
         from jobs.commands.questions.conservation import show_layers
@@ -148,23 +163,23 @@ class Explanation:
             terminal.console = screen
 
     def plot(self, by_word: bool = False) -> Plot:
-        """A figure of matplotlib: rows of coloured tokens; several predictions as a matrix; of an image, its maps.
+        """A figure of matplotlib: coloured tokens, a matrix for several predictions, or maps over an image.
 
-        `by_word` as for `show`.
+        `by_word` is as for `show`.
         """
         from evaluation.report.heatmaps.plotted import plotted
 
         return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
 
     def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
-        """Write it as the suffix of `path` says: .pdf, .svg or .png (`plot`), .tex, .html (a page) or .json.
+        """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .tex, .html, .json.
 
-        `by_word` as for `show`, but of .json, which has every token. Raises UserError for another suffix, and for files
-        that cannot be written.
+        `by_word` is as for `show`, but a .json file always has every token. Raises UserError for another suffix, and
+        for a file that cannot be written.
         """
         file = Path(path)
         kind = file.suffix.lower()
-        try:
+        with _writing(file):
             if kind in (".pdf", ".svg", ".png"):
                 from evaluation.report.heatmaps.plotted import saved
 
@@ -173,9 +188,7 @@ class Explanation:
                 file.write_text(_WRITERS[kind](self, by_word), encoding="utf-8")
             else:
                 known = ", ".join((".pdf", ".svg", ".png", *_WRITERS))
-                raise UserError(f"a file of an explanation ends in one of {known}, not {file.name!r}")
-        except OSError as error:
-            raise UserError(f"cannot write {file}: {error.strerror}") from None
+                raise UserError(f"the name of the file must end in one of {known}, not {file.name!r}")
 
     def __repr__(self) -> str:
         explained = self.answers[0].what if len(self.answers) == 1 else self.target
@@ -187,24 +200,36 @@ class Explanation:
         return str(show(self._entries(), titled(self.answers)))
 
     def _entries(self, by_word: bool = False) -> list[dict[str, Any]]:
+        """The entry of a heat map for each of `answers`."""
         return [answer.entry(by_word) for answer in self.answers]
 
 
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Raises UserError in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
+
+
 def _short(explained: str, most: int = 60) -> str:
-    """The explained text in quotes, shortened to `most` characters."""
+    """The explained target in quotes, shortened to `most` characters."""
     return repr(explained if len(explained) <= most else f"{explained[: most - 1]}…")
 
 
 def _tex(explanation: Explanation, by_word: bool) -> str:
+    """The explanation in LaTeX."""
     from evaluation.report.heatmaps.latex import latex
 
     return latex(explanation._entries(by_word), titled(explanation.answers))
 
 
 def _html(explanation: Explanation, by_word: bool) -> str:
+    """The explanation as an HTML page."""
     from jobs.commands.questions.explain import page
 
-    return page(explanation.answers, by_word)
+    return page([explanation.answers], by_word)
 
 
 _WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
@@ -214,27 +239,42 @@ _WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
 }
 
 
-def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
-    """The name of each side, and its tokens, whether each is special, and their relevance."""
-    read = relevance.tokens[0].tolist()
-    yield "text", zip(answer.tokens, answer.row["special_mask"], read, strict=True)
+class _Side(NamedTuple):
+    """The tokens or words of one side with their relevance; special tokens are marked."""
+
+    name: str
+    texts: list[str]
+    special: list[bool]
+    values: list[float]
+
+    def by_words(self, adds_up: bool) -> _Side:
+        """The words of these tokens."""
+        groups = words(self.texts, self.special)
+        texts = ["".join(self.texts[at] for at in group).strip() for group in groups]
+        special = [self.special[group[0]] for group in groups]
+        return _Side(self.name, texts, special, of_words(self.values, groups, adds_up))
+
+
+def _sides(answer: Answer, relevance: Relevance) -> Iterator[_Side]:
+    yield _Side("text", answer.tokens, list(answer.row["special_mask"]), relevance.tokens[0].tolist())
     if answer.decoder is not None and relevance.decoder_tokens is not None:
         started = [True] + [False] * (len(answer.decoder) - 1)
-        yield "decoder", zip(answer.decoder, started, relevance.decoder_tokens[0].tolist(), strict=True)
+        yield _Side("decoder", answer.decoder, started, relevance.decoder_tokens[0].tolist())
 
 
 @dataclass(frozen=True, repr=False)
 class NotExplained:
-    """An entry of a list that could not be explained, and the error that says why."""
+    """A text of a list that could not be explained, with the error."""
 
-    text: Any  # as it was given
+    text: Any  # as the caller gave it
     error: UserError
 
     def __getitem__(self, method: str) -> Tensor:
-        """Raises the error."""
+        """Raise the error, as there is no relevance."""
         raise self.error
 
     def to_dict(self) -> dict[str, Any]:
+        """The text and the message of the error."""
         return {"text": self.text, "error": str(self.error)}
 
     def show(self, by_word: bool = False) -> None:
@@ -248,25 +288,69 @@ class NotExplained:
         return str(Markup("<p>{}</p>").format(repr(self)))
 
 
+_LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")
+
+
 class Explanations(tuple[Explanation | NotExplained, ...]):
-    """Explanations of several texts, in their order."""
+    """A tuple with the explanation of each text, in the order of the texts; NotExplained where there is none."""
 
     @property
     def errors(self) -> dict[int, UserError]:
-        """The errors of texts that could not be explained, by the number of the text."""
+        """The errors of texts that could not be explained, by the index of the text."""
         return {at: entry.error for at, entry in enumerate(self) if isinstance(entry, NotExplained)}
 
-    def to_frame(self) -> pd.DataFrame:
-        """The rows of all explained texts, with the number of the text."""
+    @property
+    def explained(self) -> dict[int, Explanation]:
+        """The explanations of texts that could be explained, by the number of the text."""
+        return {at: entry for at, entry in enumerate(self) if isinstance(entry, Explanation)}
+
+    def to_frame(self, by: By = "token") -> pd.DataFrame:
+        """The rows of all explained texts (`Explanation.to_frame`), with the number of the text."""
         import pandas as pd
 
-        frames = [entry.to_frame().assign(text=at) for at, entry in enumerate(self) if isinstance(entry, Explanation)]
+        frames = [entry.to_frame(by).assign(text=at) for at, entry in self.explained.items()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
+    def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
+        """Write all explained texts as the suffix of `path` says, in their order.
+
+        That is .pdf (a sheet for each), .html (one page), .tex, .json (`to_dict`, with the errors) or .csv
+        (`to_frame`). `by_word` joins the pieces of words, but not in .json. Raises UserError for another suffix, if no
+        text could be explained, and for files that cannot be written.
+        """
+        file = Path(path)
+        kind, every = file.suffix.lower(), list(self.explained.values())
+        if kind not in _LIST_KINDS:
+            raise UserError(
+                f"the name of the file must end in one of {', '.join(_LIST_KINDS)} for several texts, not {file.name!r}"
+            )
+        if not every:
+            raise UserError("no text could be explained: nothing to save")
+        with _writing(file):
+            if kind == ".pdf":
+                from evaluation.report.heatmaps.plotted import saved_as_sheets
+
+                saved_as_sheets((entry.plot(by_word) for entry in every), file)
+            else:
+                file.write_text(self._written(kind, every, by_word), encoding="utf-8")
+
+    def _written(self, kind: str, every: Sequence[Explanation], by_word: bool) -> str:
+        if kind == ".json":
+            return as_json(self.to_dict())
+        if kind == ".csv":
+            return self.to_frame("word" if by_word else "token").to_csv(index=False)
+        if kind == ".tex":
+            return "\n".join(_tex(entry, by_word) for entry in every)
+        from jobs.commands.questions.explain import page
+
+        return page([entry.answers for entry in every], by_word)
+
     def to_dict(self) -> list[dict[str, Any]]:
+        """The record of each text, see `Explanation.to_dict` and `NotExplained.to_dict`."""
         return [entry.to_dict() for entry in self]
 
     def show(self, by_word: bool = False) -> None:
+        """Print every explanation or error in turn, see `Explanation.show`."""
         for entry in self:
             entry.show(by_word)
 

@@ -1,8 +1,8 @@
-"""The plan of a run: the cells it wants, keyed by all that decides their numbers.
+"""The plan of a run: the cells it wants, each with a key of all that decides its numbers.
 
-A cell, the relevance of one method (or that of its heads) for a model, task and precision, is the unit of bookkeeping.
-Its key covers the model's weights, the tokenised inputs, the method with its version, the precision and the options
-that change numbers. Equal keys mean equal numbers, so a run computes exactly the wanted cells that are not done.
+A cell is the relevance of one method (of tokens, heads, layers, neurons or labels) for a model, task and precision. Its
+key covers the model's weights, the tokenised inputs, the method with its version, the precision and the options that
+change numbers. Equal keys mean equal numbers, so a run computes only the cells that it wants and that are not done.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from lrp_core.records.types import Request, UnsupportedModel, UserError
 if TYPE_CHECKING:
     pass
 
-VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
+VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
 
 
 def validate(config: RunConfig) -> None:
-    """Raises UserError for an unknown method or option or a model that cannot exist, before anything is written."""
+    """Raises UserError for an unknown method or option, or a model that cannot exist, before anything is written."""
     check(config)
     taken: dict[str, list[str]] = {}
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
         except ModelUnavailable:
-            taken[model.name] = config.tasks_for(model)  # its own cells fail later
+            taken[model.name] = config.tasks_for(model)  # the plan lists this model among its failures
             continue
         if config.neurons is not None:
             check_models(config, resolved)
@@ -67,7 +67,7 @@ def validate(config: RunConfig) -> None:
 
 
 def _check_mask(model: ModelConfig) -> None:
-    """Raises UserError where the model's tokenizer has no mask token; one that is out of reach waits for its turn."""
+    """Raises UserError if the model's tokenizer has no mask token; a model out of reach now is not checked."""
     try:
         mask_id = load_tokenizer(model).mask_token_id
     except ModelUnavailable:
@@ -79,15 +79,16 @@ def _check_mask(model: ModelConfig) -> None:
 
 
 def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Ledger | None = None) -> Plan:
-    """The planned cells of `config` over the views in `store`, by its `ledger` if it is already open.
+    """The plan of `config` over the views in `store`; `ledger` is that of the store, if it is already open.
 
-    Where a root `is_read` and nothing is computed, models are what the last run found them to be, if their files are
-    the same: weights are not hashed, and neither torch nor transformers is imported.
+    With `is_read`, for commands that only look at a root, models are taken as the last run found them if their files
+    have not changed: no weights are hashed, and neither torch nor transformers is imported.
 
     Raises UserError for a method or model that cannot exist, and for gold labels that a classifier does not have.
     """
     methods, ledger = configured(config), ledger or Ledger(store)
     described: dict[tuple[str, str], Described] = {}
+    asked: dict[Asking, tuple[Request, ...]] = {}
     models, failures, undefined, unprepared = [], {}, [], []
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
@@ -120,9 +121,9 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
             if views is None:
                 unprepared.append((model.name, task))
             else:
-                resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
+                resolved.label_ids(views.labels)  # raises for a gold label that the model does not have
                 of_task[task] = views
-        cells_of_model = _Wanted(config, resolved, of_task, defined, described)
+        cells_of_model = _Wanted(config, resolved, of_task, defined, described, asked)
         choices = tuple(cells_of_model.choices(reading, ledger))
         cells = tuple(cells_of_model.cells(choices))
         models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), reading))
@@ -130,7 +131,10 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
 
 
 def _resolved(model: ModelConfig, seed: int, known: Known, is_read: bool) -> tuple[ResolvedModel, Reading]:
-    """The model and the reading of its samples. Raises as `resolve` and `reading_of` do."""
+    """The model, and the reading of its samples; with `is_read` from the cache if possible.
+
+    Raises as `resolve` and `reading_of` do.
+    """
     before = known.model(model, seed) if is_read else None
     if before is not None:
         return before
@@ -142,7 +146,7 @@ def _resolved(model: ModelConfig, seed: int, known: Known, is_read: bool) -> tup
 
 
 def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[str, int]]:
-    """(model, task) where no sample fits the tokenizer, with what its view rejected, by reason."""
+    """(model, task) where no sample fits the model's tokenizer, each with the counts of rejects by reason."""
     return {
         (model.name, task): (ledger.latest(views_of(views.tokenizer, task)) or {}).get("rejects", {})
         for model in plan.models
@@ -153,34 +157,33 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
 
 Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
 Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
+Asking = tuple[str, frozenset[Capability], str]  # a method's name, a model's capabilities, and a task
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """All that a run wants of one model."""
+    """Lists the cells and choices that a run wants of one model."""
 
     config: RunConfig
     resolved: ResolvedModel
     inputs: Mapping[str, Inputs]  # by task
     methods: Sequence[Tried]
     described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as JSON
+    asked: dict[Asking, tuple[Request, ...]]  # of all models, the configured variants, the same for every precision
 
     @cached_property
     def capabilities(self) -> frozenset[Capability]:
         return self.resolved.capabilities
 
-    @cached_property
-    def _asked(self) -> dict[tuple[str, str], tuple[Request, ...]]:
-        """The configured variants by method and task, repeated for every precision."""
-        return {}
-
     def _requests_of(self, method: Method, task: str) -> tuple[Request, ...]:
-        asked = method.name, task
-        if asked not in self._asked:
-            self._asked[asked] = requests_of(self.config, method, self.capabilities, task)
-        return self._asked[asked]
+        """The requests of a method on a task (see `requests_of`), cached for all models."""
+        asking = method.name, self.capabilities, task
+        if asking not in self.asked:
+            self.asked[asking] = requests_of(self.config, method, self.capabilities, task)
+        return self.asked[asking]
 
     def _described(self, method: Method, options: Mapping[str, Any]) -> Described:
+        """The key of a method with these options, and the name of its pass, cached for all models."""
         name = method.name, json.dumps(options, sort_keys=True)
         if name not in self.described:
             tried = method.configured(**options)
@@ -188,7 +191,7 @@ class _Wanted:
         return self.described[name]
 
     def choices(self, reading: Reading, ledger: Ledger) -> Iterator[Choice]:
-        """A choice for each task, precision and method that has several sets of options."""
+        """Yield a choice for each task, precision and method that has several sets of options."""
         for task, views in self.inputs.items():
             for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
                 if len(options) > 1:
@@ -198,7 +201,7 @@ class _Wanted:
                     )
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:
-        """The cells of all tasks, precisions and methods whose options are known."""
+        """Yield the cells of all tasks, precisions and methods whose options are known: given, or already chosen."""
         chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
         for task in self.inputs:
             for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
@@ -208,13 +211,17 @@ class _Wanted:
                     yield from self._of_method(artifact, method, known)
 
     def _methods_of(self, task: str) -> Iterator[Tried]:
-        """The methods that say something of the tokens of the task's samples."""
+        """Yield the methods that can explain this task, each with its sets of options; see `explains`."""
         for method, options in self.methods:
             if explains(self.config, method, task):
                 yield method, options
 
     def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
-        """The relevance of a method in one precision of a task; in the first precision, finer relevance beside it."""
+        """Yield the cells of a method for one task and precision.
+
+        They are the relevance of tokens and, in the task's first precision and for the first embedding, the finer
+        relevance (heads, layers, neurons, labels) that the config asks for.
+        """
         resolved = self.resolved
         requests = self._requests_of(method, artifact.task)
         yield self._cell(artifact, method, options, requests)
@@ -230,11 +237,13 @@ class _Wanted:
     def _cell(
         self, artifact: Artifact, info: Method, options: Mapping[str, Any], requests: tuple[Request, ...]
     ) -> Cell:
+        """The cell of a method at the place of `artifact`, with its key. `requests` are the variants that it holds."""
         config, resolved, views = self.config, self.resolved, self.inputs[artifact.task]
         is_whole = artifact.product == "relevance"
         size = None if is_whole else config.finer(artifact.product)[artifact.task]
         rows = views.rows if is_whole else len(views.subset(size, config.seed))
         method, pass_name = self._described(info, options)
+        variants = dict.fromkeys((request.explanation, request.embedding) for request in requests)
         key_fields: dict[str, Any] = dict(
             product=artifact.product,
             version=VERSION,
@@ -245,7 +254,7 @@ class _Wanted:
             task=views.task,
             dtype=artifact.dtype,
             method=method,
-            variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
+            variants=list(map(list, variants)),
             attention=resolved.config.attn,
             seed=config.seed if not is_whole or info.seeded else None,
             rows=rows,
@@ -262,16 +271,17 @@ class _Wanted:
 
 
 def explains(config: RunConfig, info: Method, task: str) -> bool:
-    """True where the method says something of tokens, and of whole answers where the task explains these."""
+    """True if the method gives relevance of tokens and, for a task that explains whole answers, can explain spans."""
     return "tokens" in info.given and (bool(info.spans) or not config.task(task).explains_answers)
 
 
 def requests_of(
     config: RunConfig, info: Method, capabilities: Collection[Capability] = (POSITIONS,), task: str | None = None
 ) -> tuple[Request, ...]:
-    """The configured variants that the method has for such a model; the method's single variant if it has no choice.
+    """The configured variants (explanation, embedding) that the method has for a model with these capabilities.
 
-    Of a `task` that has explanations of its own, those.
+    Where the method has none of the configured ones, its first explanation or embedding is taken. A `task` with
+    explanations of its own replaces the config's.
     """
     asked = (None if task is None else config.task(task).explained) or config.explanations
     explanations = [e for e in info.explanations if e in asked] or info.explanations[:1]
@@ -284,5 +294,5 @@ _OWN = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept i
 
 
 def schema_of(product: str, dtype: str) -> pa.Schema:
-    """The schema of a cell's shards."""
+    """The schema of the shards of a cell, of faithfulness curves or of trials."""
     return _OWN.get(product, RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE)

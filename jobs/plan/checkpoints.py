@@ -1,4 +1,4 @@
-"""Files of models, on the hub and in directories: location, config, adapter, settings of images, weights and hashes."""
+"""Files of models, on the hub or in a directory: config, adapter, image settings, weights and their hashes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from evaluation.benchmark.pictures import Preprocessing
 
-PATIENCE_S = 5.0  # with each step of the question whether the hub answers
+PATIENCE_S = 5.0  # how long each step of asking the hub may take
 
-DEMO_MODELS = "demo/"  # ids of the models that are shipped begin so
+DEMO_MODELS = "demo/"  # ids of models that are shipped with closelook begin so
 
 
 class ModelUnavailable(RuntimeError):
-    """The model may exist but cannot be reached or read now: its own cells fail, the others go on."""
+    """The model may exist but cannot be reached or read now. Its own cells fail; other models go on."""
 
     def _render_traceback_(self) -> list[str]:
         """The lines that a notebook shows in place of a traceback."""
@@ -38,7 +38,7 @@ class ModelUnavailable(RuntimeError):
 def hub_reachable() -> bool:
     """True if the hub answers, through a proxy if one is set.
 
-    It is asked once by a process, for all models: its client tries for half a minute with each before it gives up.
+    Each process asks once, for all models: the hub's client would try for half a minute with each.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -51,13 +51,16 @@ def hub_reachable() -> bool:
 
 
 def commit_of(model: ModelConfig, location: str) -> str:
-    """The commit of the hub whose config was just read, by its place in the cache."""
+    """The hub's commit of the config that was just read, from its path in the cache.
+
+    Raises ModelUnavailable if the path does not tell.
+    """
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     path = cached_file(location, "config.json", revision=model.revision, local_files_only=True)
     commit = extract_commit_hash(path, None)
     if commit is None:
-        raise ModelUnavailable(f"model {model.name}: the hub's cache does not say which commit of {location} {path} is")
+        raise ModelUnavailable(f"model {model.name}: {path} does not tell the commit of {location}: fetch it again")
     return commit
 
 
@@ -76,7 +79,7 @@ def fetch_weights(location: str, revision: str | None) -> None:
 
 
 def fetch(location: str, name: str, revision: str | None = None) -> str | None:
-    """The path of a file of the hub in its cache; None where the hub, or offline the cache, lacks it."""
+    """The path of a file of the hub in its cache; None if the hub does not have the file, or offline, the cache."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -100,13 +103,16 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 @cache
 def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
-    """Read once by a process, and again when its size, times or inode are others: every stage asks for weights."""
+    """A hash of the file, read once by a process while its `stamp` (size, times, inode) stays the same.
+
+    Every stage asks for the hash of weights.
+    """
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def location_of(model: ModelConfig) -> str:
-    """The directory of a model's files, or its id on the hub. Raises UserError for a demo that does not exist."""
+    """The directory of a model's files, or its id on the hub. Raises UserError for a demo model that does not exist."""
     if not model.id.startswith(DEMO_MODELS):
         folder = Path(model.id).expanduser()
         return str(folder) if folder.is_dir() else model.id
@@ -117,12 +123,15 @@ def location_of(model: ModelConfig) -> str:
 
 
 def reserved(prefix: str) -> list[str]:
-    """The ids that begin with `demo` or `random`."""
+    """All ids of demo models (`prefix` is demo) or of random models (random)."""
     return [f"{prefix}/{name}" for name in (EVERY if prefix == "demo" else GEOMETRIES)]
 
 
 def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
-    """The location of a model and its config. Raises UserError for none, ModelUnavailable for one out of reach."""
+    """(location, transformers config) of a model.
+
+    Raises UserError if there is no such model, ModelUnavailable if it cannot be reached now.
+    """
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     from lrp_core.opening import checkpoint
@@ -147,7 +156,7 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
             raise UserError(
                 f"model {model.name}: {location!r} is neither a directory nor a model on the hub{_near_id(location)}: "
-                "check its name, and for one that is not public log in by `hf auth login`"
+                "check its name; if it is not public, log in with `hf auth login`"
             ) from None
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
@@ -155,13 +164,14 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
 
 
 def _why_unread(location: str, offline: bool, error: Exception) -> str:
+    """Why a model or adapter at this location cannot be read, and what to do."""
     nowhere = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
-    advice = "give a folder, or a model of that cache"
+    advice = "give a folder, or an id that is in that cache"
     return f"{nowhere}{_near_id(location)}: {advice}" if offline else one_line(error)
 
 
 def _near_id(location: str) -> str:
-    """The end of a message about an unknown id: the nearest id of models in the cache or of known geometries."""
+    """The end of a message about an unknown id: the nearest id among cached models and known geometries."""
     from huggingface_hub import constants
 
     cached = [path.name.split("--", 1)[1].replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")]
@@ -169,15 +179,15 @@ def _near_id(location: str) -> str:
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `word`; empty where nothing known is near it."""
+    """The end of a message about an unknown `word`: the nearest of `known`; empty if none is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
-    """`config` with the fields of the model's adapter, and the adapter's part of the model's identity.
+    """`config` with the fields that the model's adapter changes, and the adapter's part of the model's identity.
 
-    Raises UserError for an adapter that is none or of another base, ModelUnavailable for one that cannot be reached.
+    Raises UserError for something that is no adapter, or one of another base, ModelUnavailable if it cannot be reached.
     """
     if model.adapter is None:
         return config, ""
@@ -202,6 +212,7 @@ def adapter_key(model: ModelConfig) -> str:
 
 
 def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
+    """The folder with the adapter's files. Raises ModelUnavailable if it cannot be read."""
     from lrp_core.opening import adapters
 
     offline = not Path(adapter).expanduser().is_dir() and not hub_reachable()
@@ -209,24 +220,24 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
         return retried(lambda: adapters.folder_of(adapter, offline), HUB_PATIENCE_S)
     except OSError as error:
         reason = _why_unread(adapter, offline, error)
-        raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
+        raise ModelUnavailable(f"model {model.name}: cannot read its adapter {adapter!r}: {reason}") from error
 
 
 def numbers_of(directory: Path) -> list[Path]:
-    """Weights and config; other files of a model's directory change no number."""
+    """The files of a model's directory that decide its numbers: weights and config."""
     return sorted([directory / "config.json", *directory.glob("*.safetensors")])
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:
-    """An error message that names the directory, and the nearest name of a folder beside it."""
+    """The message that a directory does not exist, with the nearest name among its neighbours."""
     folders = [path.name for path in directory.expanduser().parent.glob("*/")]
     return f"model {model.name}: there is no directory {directory}{_did_you_mean(directory.name, folders)}"
 
 
 def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:
-    """The preprocessing of the images of a model; random weights get that of the first vision transformers.
+    """How the images of a model are prepared; random models get the settings of the first vision transformers.
 
-    Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable where the hub does not
+    Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable if the hub does not
     answer.
     """
     from evaluation.benchmark.pictures import Preprocessing
@@ -236,7 +247,7 @@ def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig
     elif isinstance(config.image_size, int):
         settings = {"size": {"height": config.image_size, "width": config.image_size}}
     else:
-        raise UserError(f"model {model.name}: images of random weights are square")
+        raise UserError(f"model {model.name}: a random model needs square images, with one `image_size`")
     try:
         return Preprocessing.of(settings, config.to_dict())
     except UserError as error:
@@ -244,7 +255,7 @@ def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig
 
 
 def _image_settings(model: ModelConfig, location: str) -> dict[str, Any]:
-    """The settings in the file SETTINGS of a checkpoint. Raises as :func:`preprocessing_of` does."""
+    """The image settings of a checkpoint, from its file SETTINGS. Raises as :func:`preprocessing_of` does."""
     from evaluation.benchmark.pictures import SETTINGS
 
     path: Path | str | None = Path(location) / SETTINGS
@@ -261,5 +272,5 @@ def _image_settings(model: ModelConfig, location: str) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"model {model.name}: its {SETTINGS} is not JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise UserError(f"model {model.name}: its {SETTINGS} is not an object of JSON")
+        raise UserError(f"model {model.name}: its {SETTINGS} must be a JSON object")
     return settings

@@ -1,7 +1,8 @@
-"""Choices among the options that a config's lists leave open: what is tried, on which samples, under which key.
+"""Choices among the options that a config leaves open by listing several values.
 
-A choice is made for a model, precision, task and method by the trials' artifact (stage `select`). Cells of later stages
-have what was chosen in their keys; before it is chosen there are none.
+A choice is made for each model, precision, task and method, by trials on some samples (artifact `trials`, stage
+`select`). The chosen options are part of the keys of cells, so these cells have no key, and are not planned, before the
+choice.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from lrp_core.records.option import plain
 from lrp_core.records.types import Request, UserError
 
 VERSION = 2  # raised when choices change
-CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
+CURVES_VERSION = 3  # raised when faithfulness curves change; trials are compared by them
 
 
 def undecided(choice: Choice) -> str:
-    """A line about a method whose cells wait for the choice of its options."""
+    """A line that says which options are to be chosen, and by which command."""
     return f"{choice}: one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
 
 
 def in_words(options: Mapping[str, Any]) -> str:
+    """Options as text: `name=value`, joined by commas."""
     return ", ".join(f"{name}={plain(value)}" for name, value in options.items())
 
 
 def curve_settings(config: RunConfig) -> PerturbConfig:
-    """The settings of the curves by which trials are compared: the run's own."""
+    """The settings of the curves by which trials are compared: `perturb` of the run, or its defaults."""
     return config.perturb or PerturbConfig()
 
 
@@ -52,9 +54,10 @@ def choice_of(
     reading: Reading,
     ledger: Ledger,
 ) -> Choice:
-    """The choice of `method` among `options`. `requests` are its variants in the run.
+    """The choice of `method` among `options`; `requests` are the variants of the method in the run.
 
-    Raises UserError for a model that knows none of the ways to take a token away.
+    Raises UserError if the model allows none of the ways to remove tokens, or if all samples would be used to choose
+    and none were left to score.
     """
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
@@ -66,8 +69,9 @@ def choice_of(
     if len(rows) == views.rows:
         raise UserError(
             f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
-            f"{method.name}, and none would be left to score it on: choose by fewer"
+            f"{method.name}, and none would be left to score it on: set fewer samples"
         )
+    configured = [method.configured(**chosen).key() for chosen in options]
     key_fields: dict[str, Any] = dict(
         version=[VERSION, CURVES_VERSION],
         schema=titled(TRIALS),
@@ -77,7 +81,7 @@ def choice_of(
         masks=views.masks_digest,
         task=views.task,
         dtype=dtype,
-        methods=[method.configured(**chosen).key() for chosen in options],
+        methods=configured,
         variant=[request.explanation, request.embedding],
         **versions([request.explanation]),
         attention=resolved.config.attn,
@@ -102,7 +106,7 @@ def choice_of(
 
 
 def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
-    """The first of these perturbations that the model allows. Raises UserError if it allows none."""
+    """The first of the perturbations `ways` that the model allows. Raises UserError if it allows none."""
     kind = resolved.kind
     known = [way for way in ways if way in kind.perturbations]
     if not known:
@@ -114,5 +118,6 @@ def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
 
 
 def _compared(requests: Sequence[Request]) -> Request:
+    """The request by whose curves trials are compared: that of the preferred variant (`preferred`)."""
     variant = preferred([(request.explanation, request.embedding) for request in requests])
     return next(request for request in requests if (request.explanation, request.embedding) == variant)

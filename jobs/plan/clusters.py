@@ -1,4 +1,4 @@
-"""The clusters of samples, which intervals count and which halves of the samples keep together."""
+"""The clusters of samples: intervals count clusters, and halves of the samples keep them together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jobs.store.artifacts import samples_of
 
 
 def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:
-    """The clusters of a task's samples, by sample, of those that have one; none of samples of an older schema.
+    """The cluster of each sample of a task, by sample id; samples without one are left out.
 
-    Raises StoreError where the files are not those that the manifest lists.
+    Empty for samples of an older schema. Raises StoreError if the files are not those that the manifest lists.
     """
     shards = ledger.whole(samples_of(task))
 

@@ -1,4 +1,4 @@
-"""The corpus of a run for max-activating examples: its texts, and the models that read it."""
+"""The corpus of a run for max-activating examples: its texts, and which models read it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from jobs.store import Ledger
 from lrp_core.records.capabilities import NEURONS
 from lrp_core.records.types import UserError
 
-PRODUCT = "contexts"  # whose manifests say what was found
-UNIT_CHARACTERS = 1 << 20  # of the texts that a lost worker may cost; about 250,000 tokens of English
+PRODUCT = "contexts"  # the product whose manifests hold surveys
+UNIT_CHARACTERS = 1 << 20  # of the texts of a unit, about 250,000 tokens of English
 
 
 @dataclass(frozen=True)
 class Surveyed:
-    """The corpus of a run, looked through."""
+    """The corpus of a run, with what a first look through it found."""
 
     corpus: Corpus
     stamps: list[list[str | int]]
     survey: CorpusSurvey
-    characters: int  # of a unit
+    characters: int  # of the texts of a unit
 
     def record(self) -> dict[str, Any]:
-        """The survey as manifests hold it."""
+        """The survey as an entry of a manifest."""
         return {
             "asked": asdict(self.corpus),
             "stamps": self.stamps,
@@ -38,7 +38,7 @@ class Surveyed:
 
 
 def corpus_settings(config: RunConfig) -> CorpusConfig:
-    """The settings of the corpus of a run that has one."""
+    """The settings of the corpus, for a run that has one."""
     assert config.neurons is not None
     assert config.neurons.corpus is not None
     return config.neurons.corpus
@@ -52,9 +52,10 @@ def corpus_of(config: RunConfig) -> Corpus:
 
 
 def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
-    """The survey of a corpus, read once: a manifest's survey of the same files, or of files that are absent, is reused.
+    """The survey of the run's corpus.
 
-    Raises UserError where the corpus cannot be had or holds no text.
+    A manifest's survey is taken if the files are the same, or cannot be found now. Raises UserError if the corpus
+    cannot be read or holds no text.
     """
     corpus, missing = corpus_of(config), None
     try:
@@ -74,12 +75,12 @@ def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
 
 
 def reads_texts(model: ResolvedModel) -> bool:
-    """True of a model that can read a corpus: it reads bare texts, and its neurons are described."""
+    """True if the model can read a corpus: it reads text, and closelook knows its neurons."""
     return NEURONS in model.capabilities and not model.kind.images
 
 
 def check_models(config: RunConfig, model: ResolvedModel) -> None:
-    """Raises UserError for a model that is named for the corpus and cannot read it."""
+    """Raises UserError for a model that the config names for the corpus and that cannot read it."""
     settings = config.neurons.corpus if config.neurons else None
     if settings is not None and model.config.name in (settings.models or ()) and not reads_texts(model):
         why = "reads images" if model.kind.images else f"lacks {NEURONS.says}"

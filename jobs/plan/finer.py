@@ -1,6 +1,7 @@
-"""Relevance that a run keeps of some samples beside that of tokens: a product each, under the config key of its name.
+"""Finer relevance (of heads, layers, neurons, labels) that a run stores for some samples, a product each.
 
-A record here, a key of the config and a function that makes rows are all that a run needs to keep one of `FINER`.
+To store another relevance of `FINER`, a run needs a record here, a key of the config with its name, and a function that
+makes its rows.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """A product of cells that holds a relevance of `FINER`, for methods whose record provides it."""
+    """A product that stores a finer relevance, for methods whose record says that they give it."""
 
     name: str  # of the product, of the config key, and in `FINER`
     schema: pa.Schema
     columns: str  # "module:function" that makes tables of a batch (see `jobs/products/relevance_tables.py`)
-    beside: tuple[str, ...] = ()  # others of `FINER` that are asked for with it
+    beside: tuple[str, ...] = ()  # further relevance of `FINER` that is computed with it
 
     def is_of(self, method: Method, output: str) -> bool:
-        """True if the method gives it of samples whose prediction is an `output`, as tasks name it."""
+        """True if the method gives this relevance for models with this `output` (token, label or score)."""
         return self.name in method.gives
 
     def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
-        """The requests of a method's cell: `variants` of one embedding; none if the method lacks this relevance."""
+        """The requests of a method's cell: the `variants`, which have one embedding.
+
+        Empty if the method or the model lacks this relevance.
+        """
         if not self.is_of(method, resolved.output):
             return ()
         return tuple(variants) if set(FINER[self.name].needs) <= set(resolved.capabilities) else ()
@@ -45,10 +49,11 @@ class KeptLabels(Kept):
     """Relevance for every label of a classifier, for methods whose relevance depends on the label."""
 
     def is_of(self, method: Method, output: str) -> bool:
+        """True for classifiers, and methods that explain the logit of a given label."""
         return output == "label" and TARGET.name in method.explanations
 
     def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
-        """A request for each label."""
+        """A request for each label of the classifier."""
         if not self.is_of(method, resolved.output):
             return ()
         labels = range(len(resolved.labels))

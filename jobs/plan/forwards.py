@@ -1,4 +1,4 @@
-"""Forwards that the passes of methods cost, by their records: of the predicted token or label, and of every label."""
+"""How many forward passes methods cost, by their records: for the predicted token or label, or for every label."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from jobs.plan.cells import requests_of
 from lrp_core.methods.record import Method
 from lrp_core.views.labels import AT_ONCE
 
-Chosen = Mapping[str, Mapping[str, Any]]  # options by method, where the config leaves them open
+Chosen = Mapping[str, Mapping[str, Any]]  # chosen options by method, for methods whose options the config leaves open
 
 
 def forwards(
     config: RunConfig, names: Sequence[str], length: float, chosen: Chosen | None = None, task: str | None = None
 ) -> float:
-    """The cost of the passes of these methods together, in forwards of samples of `length` tokens of a task.
+    """How many forward passes a sample of `length` tokens costs under these methods together.
 
-    A backward to the inputs costs about one. Options that are not `chosen` yet count with the dearest of their values.
+    Methods of one pass share its forwards. Each pair of rules and explanation takes a backward pass, which counts as
+    one forward. If a method's options are not `chosen` yet, the most expensive ones count. `task` decides the
+    explanations.
     """
     total = 0.0
     for methods in _by_pass(records(config, names, length, chosen or {})):
@@ -31,7 +33,7 @@ def forwards(
 
 
 def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) -> float:
-    """The cost of the passes of `methods` for every label of a sample of so many tokens, in forwards."""
+    """How many forward passes a sample of `length` tokens costs under `methods` for every one of its `labels`."""
     total = 0.0
     for alike in _by_pass(methods):
         times = -(-labels // AT_ONCE) if alike[0].shares_forwards else labels
@@ -41,7 +43,7 @@ def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) ->
 
 
 def _by_pass(methods: Iterable[Method]) -> list[list[Method]]:
-    """The methods of each pass."""
+    """The methods in groups of one pass each."""
     passes: dict[str, list[Method]] = {}
     for method in methods:
         passes.setdefault(method.pass_name, []).append(method)
@@ -49,7 +51,7 @@ def _by_pass(methods: Iterable[Method]) -> list[list[Method]]:
 
 
 def records(config: RunConfig, names: Sequence[str], length: float, chosen: Chosen) -> list[Method]:
-    """Methods with their chosen options or, where these are open, the dearest ones."""
+    """The methods `names` with their chosen options or, if these are open, with the most expensive ones."""
     known, entries = configured(config), {entry.name: entry for entry in config.every_method()}
     dearest = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The output of a model's head (words, labels by their names, or a score)."""
+"""What a model's head predicts: words, labels by their names, or a score."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tuple[Output, tuple[str, ...]]:
     """The kind of the head's output, and the labels of a classifier in the order of its outputs.
 
-    `classes` of the model stand in place of its own names; what several outputs are named alike has their number
-    behind it. Raises UserError for several scores, and for `classes` that are not as many as the model has labels.
+    `classes` of the model replace its own names of labels. Labels with equal names get their number added. Raises
+    UserError for several scores, for `classes` of a model without labels, and for fewer or more `classes` than labels.
     """
     labels = tuple(str(name) for _, name in sorted((config.id2label or {}).items()))
     if not family.kind.labels:
         if model.classes is not None:
-            raise UserError(f"model {model.name}: `classes` are of models that predict labels, and this predicts words")
+            raise UserError(f"model {model.name}: `classes` name labels, and this model predicts words: leave them out")
         return "token", ()
     if len(labels) == 1 or config.problem_type == "regression":
         if len(labels) > 1:
-            raise UserError(f"model {model.name} predicts {len(labels)} scores at once, and a task has one")
+            raise UserError(f"model {model.name} predicts {len(labels)} scores at once: give a model with one")
         return "score", ()
     if model.classes is not None and len(model.classes) != len(labels):
         raise UserError(
             f"model {model.name}: `classes` names {len(model.classes)} labels, and the model has {len(labels)}: "
-            f"{', '.join(labels)}"
+            f"{', '.join(labels)}; name one for each, in this order"
         )
     return "label", distinct(model.classes or labels)

@@ -1,4 +1,7 @@
-"""The tokenised samples as the driver reads them: once, to plan and to give workers those of each unit."""
+"""The tokenised samples of a task, as the driver reads them.
+
+They are read once, to plan and to give workers the samples of each unit.
+"""
 
 from __future__ import annotations
 
@@ -21,74 +24,78 @@ from jobs.store.artifacts import views_of
 from jobs.store.forgotten import Forgotten
 from jobs.store.records import is_complete
 
-#: Of relevance.
+#: Columns on which relevance depends.
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids", "decoder_input_ids"]
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
-GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
-UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
-#: Of samples whose answer is explained as a whole; null of others.
+GOLD_COLUMNS = ["label", "score"]  # with which predictions are compared
+UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # the driver reads these, too
+#: Columns of samples whose answers are explained as a whole; null in other samples.
 ANSWER_COLUMNS = ["answer_ids", "units", "unit_spans", "unit_evidence", "prompt", "turns", "answer_parts"]
-_HASHED_ROWS = 1 << 16  # whose names are Python's at a time
+_HASHED_ROWS = 1 << 16  # ids that are turned into Python strings at a time
 _DIGESTS = {"inputs": INPUT_COLUMNS, "masks": MASK_COLUMNS, "gold": GOLD_COLUMNS}
 _ANSWER_DIGESTS = {**_DIGESTS, "inputs": [*INPUT_COLUMNS, "answer_ids"], "answers": [*INPUT_COLUMNS, *ANSWER_COLUMNS]}
-_OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]  # the same of every unit, since units of several tasks are one data set
-MOST_KEPT = 10_000  # samples of a subset that is kept as a fact
-PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
+_OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]  # for all units, since those of several tasks are one data set
+MOST_KEPT = 10_000  # samples: larger subsets are not kept as facts
+PIXELS = "pixels"  # a column that only workers read; hashes do without: ids tell images apart
 
 
 @dataclass(frozen=True)
 class Samples:
     """The samples of a task as they were read."""
 
-    table: pa.Table  # of very many samples it lies in a file, and the driver's memory is mapped to it
-    files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
-    digests: Mapping[str, str] = field(default_factory=dict)  # that are known, by their names among `_DIGESTS`
+    table: pa.Table  # very many samples lie in a file that is mapped into memory
+    files: tuple[tuple[str, int], ...] = ()  # for images: (path, rows) of each file of the views, which has the pixels
+    digests: Mapping[str, str] = field(default_factory=dict)  # known hashes, by their names in `_DIGESTS`
 
 
 @dataclass(frozen=True)
 class Inputs:
     """The tokenised samples of a task for one tokenizer, in the order of the store.
 
-    They are read when they are asked for. Facts about them that a run has found out before are there without.
+    `facts` hold what earlier runs have found out about them. The files are read only for what the facts lack.
     """
 
     tokenizer: str
     task: str
     read: Callable[[], Samples]
     paths: tuple[str, ...] = ()  # of the files of the views
-    facts: dict[str, Any] = field(default_factory=dict)  # JSON, to which is added what is asked for
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON values by name; new ones are added
     is_entered: bool = False  # a manifest lists the files with their bytes: facts hold as long as it stands
-    forgotten: Forgotten = field(default_factory=Forgotten)  # samples of the root, in whose place are placeholders
+    forgotten: Forgotten = field(default_factory=Forgotten)  # samples that placeholders replace
 
     @classmethod
     def of(cls, tokenizer: str, task: str, table: pa.Table, digests: Mapping[str, str] | None = None) -> Inputs:
-        """The inputs in a table."""
+        """The inputs with the samples of `table`; `digests` are hashes of it that are known."""
         samples = Samples(table, (), digests or {})
         return cls(tokenizer, task, lambda: samples)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels to other processes of this machine, which read the samples from a file of the driver's."""
+        """Pickle for other processes of this machine, which map the samples from a file of the driver."""
         return _inputs_in, (self.tokenizer, self.task, file_of(self.table), self.samples.files)
 
     @cached_property
     def samples(self) -> Samples:
-        """The samples. Raises StoreError where they are not those that facts are known of."""
+        """The samples, read once.
+
+        Raises StoreError if they differ from the samples whose hashes are known.
+        """
         samples = self.read()
         for name in _digested(samples.table):
             known = self.facts.get(name)
             if known is not None and known != _digest_in(samples, name):
                 raise StoreError(
-                    f"{self.folder} holds other samples than were prepared, by their {name}: remove the folder and run "
-                    "`closelook prepare`"
+                    f"{self.folder} holds other samples than `closelook prepare` wrote ({name} differ): remove the "
+                    "folder and run `closelook prepare`"
                 )
         return samples
 
     @property
     def table(self) -> pa.Table:
+        """The samples as a table, a row each."""
         return self.samples.table
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
-        """The fact of this name, which `find` gives where it is not known."""
+        """The fact `name`, which `find()` gives if it is not known yet."""
         if name not in self.facts:
             self.facts[name] = find()
         return self.facts[name]
@@ -110,25 +117,26 @@ class Inputs:
 
     @property
     def answers_digest(self) -> str:
-        """A hash of answers with their units, of samples whose answer is explained as a whole."""
+        """A hash of answers with their units; only for tasks that explain whole answers."""
         return self._digest("answers")
 
     @property
     def of_answers(self) -> bool:
-        """True where answers are explained as a whole."""
+        """True if the task explains whole answers."""
         is_true: bool = self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
         return is_true
 
     @property
     def digests(self) -> dict[str, str]:
-        """The hashes that keys are made of, by name."""
+        """All hashes of which keys are made, by name."""
         return {name: self._digest(name) for name in _digested(self.table)}
 
     def with_table(self, table: pa.Table) -> Inputs:
-        """The inputs with other samples in their place, whose hashes are their own."""
+        """Inputs with the samples of `table` instead, and hashes of these."""
         return Inputs.of(self.tokenizer, self.task, table)
 
     def _digest(self, name: str) -> str:
+        """The hash `name`. After samples were forgotten it stays what it was, so that keys do not change."""
         digest: str = self.fact(name, lambda: _digest_in(self.samples, name))
         return self.forgotten.digests.get(digest, digest)  # the one before samples were forgotten
 
@@ -140,7 +148,7 @@ class Inputs:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all samples."""
+        """The sum of the lengths of all samples."""
         count: int = self.fact("tokens", lambda: int(self.lengths.sum()))
         return count
 
@@ -152,7 +160,7 @@ class Inputs:
 
     @property
     def labels(self) -> list[str]:
-        """The names of gold labels that samples have."""
+        """The names of the samples' gold labels, sorted."""
         names: list[str] = self.fact("labels", self._labels)
         return names
 
@@ -161,12 +169,15 @@ class Inputs:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of every sample [N]."""
+        """The number of tokens of every sample [N]."""
         return self.table["length"].combine_chunks().to_numpy()
 
     @cached_property
     def ids(self) -> pa.Array:
-        """The names of the samples [N], in one piece: of several, each look-up would copy all."""
+        """The ids of the samples [N], in a single chunk.
+
+        In an array of several chunks, every look-up would copy them all.
+        """
         chunks = self.table["sample_id"].cast(pa.large_string()).chunks
         return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
@@ -178,7 +189,7 @@ class Inputs:
     def unit(self, task: Any, rows: Sequence[int] | np.ndarray) -> pa.Table:
         """A unit as a worker gets it: one row with the pickled `task` and the columns of the samples `rows` as lists.
 
-        A unit that names its rows instead would have every worker read the views of all, which costs their square.
+        If units only named their rows, every worker would read the views of all samples for each unit.
         """
         known = [name for name in _OF_UNITS if name in self.table.column_names]
         samples = gather(self.table.select(known), np.asarray(rows, dtype=np.int64))
@@ -189,7 +200,7 @@ class Inputs:
         return pa.table({"task": [pickle.dumps(task)], **lists, **self._files(rows)})
 
     def _files(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
-        """The file of each sample that is an image, and its row there."""
+        """For samples of images: the path of the views' file with each sample, and its row there. Empty for texts."""
         files = self.samples.files
         if not files:
             return {}
@@ -199,16 +210,16 @@ class Inputs:
         return {"files": pa.array([paths]), "rows": pa.array([inside.tolist()], pa.list_(pa.int64()))}
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` samples that have a foil, in the order of the store."""
+        """The first `count` samples that have a foil, in the order of the store, without forgotten ones."""
         known = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())
-        first = known[: count + len(self.forgotten.ids)]
+        first = known[: count + len(self.forgotten.ids)]  # enough, even if each forgotten sample is among them
         rows = gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
         return [row for row in rows if not is_placeholder(row["sample_id"])][:count]
 
     def subset(self, size: int | None, seed: int | str, among: np.ndarray | None = None) -> np.ndarray:
-        """Indices of a random `size` of the samples, or of those `among` them, drawn by content.
+        """The ascending indices of `size` samples, drawn from all or from the indices `among`; None: all of them.
 
-        Order and neighbours play no part.
+        A sample is drawn by a hash of its id and `seed`, so that order and other samples play no part.
         """
         if among is not None:
             return self._draw(size, seed, among) if size is not None and size < len(among) else among
@@ -223,7 +234,7 @@ class Inputs:
         return np.array(drawn[name], np.int64)
 
     def _draw(self, size: int, seed: int | str, indices: np.ndarray) -> np.ndarray:
-        """Of these indices those of the `size` samples whose hashes come first."""
+        """Of these `indices`, those of the `size` samples with the smallest hashes, ascending."""
 
         def hashed(sample: str) -> bytes:
             return self.forgotten.draw(seed, sample)
@@ -231,65 +242,66 @@ class Inputs:
         pieces = (indices[start : start + _HASHED_ROWS] for start in range(0, len(indices), _HASHED_ROWS))
         beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids.take(piece).to_pylist())
         keys = np.fromiter(map(int.from_bytes, beginnings), np.uint64, len(indices))
-        among = indices[keys <= np.partition(keys, size)[size]]  # `size` and one, and more of the same beginning
+        among = indices[keys <= np.partition(keys, size)[size]]  # a few more than `size`, since 8 bytes may tie
         drawn = sorted(among.tolist(), key=lambda row: hashed(self.ids[row].as_py()))
         return np.sort(np.array(drawn[:size], np.int64))
 
     def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
-        """The bigrams of all texts; `kept_ids` are special tokens, which are not proposed."""
+        """The bigrams of all texts, from which tokens are drawn, but never the special tokens `kept_ids`."""
         if kept_ids not in self._proposals:
             self._proposals[kept_ids] = Proposal.of([without_placeholders(self.table)], kept_ids)
         return self._proposals[kept_ids]
 
     @cached_property
     def cuts(self) -> dict[Any, Any]:
-        """The units that were cut of the samples, by the arguments of the cut."""
+        """A cache of the units that were cut of the samples, by the arguments of the cut."""
         return {}
 
     @cached_property
     def _proposals(self) -> dict[tuple[int, ...], Proposal]:
-        """Proposals that were asked for, by the special tokens."""
+        """A cache of proposals, by the special tokens."""
         return {}
 
 
 def _inputs_in(tokenizer: str, task: str, path: str, files: tuple[tuple[str, int], ...]) -> Inputs:
-    """The inputs in a file of the driver's, to which memory is mapped."""
+    """The inputs whose samples lie in the file `path` of the driver, which is mapped into memory."""
     samples = Samples(pa.ipc.open_file(pa.memory_map(path)).read_all(), files)
     return Inputs(tokenizer, task, lambda: samples)
 
 
 def task_of(unit: Mapping[str, Any]) -> Any:
-    """The task in a row that `Inputs.unit` or `unit_without_views` gave: the driver of this run pickled it."""
+    """The task in a row that `Inputs.unit` or `unit_without_views` made. Unpickling is safe: the driver pickled it."""
     return pickle.loads(unit["task"])
 
 
 def unit_without_views(task: Any) -> pa.Table:
-    """A unit that is about no samples, as a worker gets it, in the same columns."""
+    """A unit without samples of the views, as a worker gets it, in the columns of `Inputs.unit`."""
     empty = ANSWER_VIEW.empty_table()
     lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in _OF_UNITS}
     return pa.table({"task": [pickle.dumps(task)], **lists})
 
 
 def _only(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column whose chunks are combined; one without rows may have no chunk."""
+    """The only chunk of a column; a column without rows may have none."""
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
 def _digest_in(samples: Samples, name: str) -> str:
+    """The hash `name` of samples, known or computed."""
     known = samples.digests.get(name)
     return digest_of(samples.table.select(_digested(samples.table)[name])) if known is None else known
 
 
 def _digested(table: pa.Table) -> Mapping[str, Sequence[str]]:
-    """The columns of every digest of samples."""
+    """The columns that each hash covers, by its name."""
     return _ANSWER_DIGESTS if "answer_ids" in table.column_names else _DIGESTS
 
 
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
-    """The inputs of a task; None when it is not wholly prepared for this tokenizer by this version of closelook.
+    """The inputs of a task; None if it is not wholly prepared for this tokenizer by this version of closelook.
 
-    Where facts are known of the files that the manifest lists, the files are read when more is asked for. Raises
-    StoreError where they are not those that the manifest lists, or hold other rows.
+    If facts are known of the files that the manifest lists, the files are read only when more is asked for. Raises
+    StoreError if the files differ from those that the manifest lists, or hold other rows.
     """
     views = views_of(tokenizer, task)
     record = ledger.latest(views)
@@ -307,21 +319,24 @@ def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
 
 
 def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], record: Mapping[str, Any]) -> Inputs:
+    """The inputs in the files `paths` that the manifest `record` lists."""
+
     def read() -> Samples:
         return _read_samples(ledger, tokenizer, task, paths)
 
     forgotten = Forgotten.of(ledger.store)
-    if not record.get("hashes"):  # an older version's, of which only the rows tell whether they are all there
+    if not record.get("hashes"):  # of an older version: whether files are whole shows only when read
         samples = read()
         return Inputs(tokenizer, task, lambda: samples, paths, forgotten=forgotten)
     of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
     facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
     inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True, forgotten=forgotten)
-    inputs.fact("rows", lambda: inputs.table.num_rows)  # where they are not known, it reads: files may be unreadable
+    inputs.fact("rows", lambda: inputs.table.num_rows)  # reads, unless known
     return inputs
 
 
 def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Samples:
+    """The samples in the files `paths`; very many go into a temporary file, with their hashes."""
     counts: list[int] = []
 
     def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -341,10 +356,9 @@ def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, .
 def samples_of(
     unit: dict[str, Any], names: Sequence[str] = INPUT_COLUMNS, store: Store | None = None
 ) -> list[dict[str, Any]]:
-    """The samples in a row that `Inputs.unit` gave, a mapping of the columns `names` and of PIXELS each, and of
-    ANSWER_COLUMNS where answers are explained as a whole.
+    """The samples in a row that `Inputs.unit` made, each with the columns `names` and PIXELS.
 
-    Pixels, where there are any, are read from the files that hold those samples.
+    Samples of whole answers have ANSWER_COLUMNS, too. The pixels of images are read from the views' files in `store`.
     """
     if any(unit.get("answer_ids") or ()):
         names = [*names, *ANSWER_COLUMNS]
@@ -361,7 +375,10 @@ def samples_of(
 
 
 def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Samples with token types for all or for none: of single texts among pairs they are 0, as models take none."""
+    """The samples with token types for all or for none.
+
+    Where pairs of texts have some and single texts have none, single texts get 0, which models use in their place.
+    """
     missing = {sample.get("token_type_ids") is None for sample in samples}
     if len(missing) < 2:
         return samples

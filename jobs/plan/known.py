@@ -1,7 +1,7 @@
-"""Facts that planning found out about models and views, kept in the root: who only looks needs neither again.
+"""Facts that earlier runs found out about models and views, kept in a file of the root.
 
-A command that looks at a root takes what a run wrote of a model whose files, and of views whose manifest, are the same;
-a run finds out anew about models, since it computes with them. Removing the file costs time and nothing else.
+A command that only looks at a root takes them if the models' files and the views' manifests have not changed. A run
+finds out anew about models, since it computes with them. Removing the file is harmless: it only costs time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FILE = "known.json"
 VERSION = 1  # raised when facts have other names or meanings
-#: Code that decides what models resolve to.
+#: Code that decides how models resolve.
 _SOURCES = ("lrp_core", "jobs/plan", "jobs/geometries.py", "evaluation/benchmark/pictures.py")
 _ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ Facts = dict[str, Any]  # JSON
 
 
 class Known:
-    """Facts about a root that planning needs. Missing facts are computed and added, and a run saves them."""
+    """The facts of one root. Missing facts are computed and added; a run saves them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,25 +51,33 @@ class Known:
 
     @classmethod
     def of(cls, store: Store) -> Known:
-        """The facts that this store's root keeps, read once."""
+        """The facts of this store's root, read once."""
         return store.kept("known", FILE, lambda: cls(store))
 
     def save(self) -> None:
-        """Write the facts where there are new ones. Only the owner of the root may."""
+        """Write the facts if there are new ones. Only the owner of the root may do so."""
         text = json.dumps({"version": VERSION, **self._facts}, sort_keys=True).encode()
         if text != self._text:
             self._store.write_bytes(FILE, text)
             self._text = text
 
-    def views(self, name: str, of: Sequence[Any]) -> Facts:
-        """The facts of the views whose manifest has this name; `of` is all that they hold for."""
+    def views(self, name: str, made_of: Sequence[Any]) -> Facts:
+        """The facts about the views (samples as a tokenizer reads them) whose manifest has this name.
+
+        The caller may add facts to the mapping. Facts that an earlier run kept are dropped if `made_of`, which has the
+        schemas, key, hashes and rows of the views, is not what it was then.
+        """
         entry = self._facts["views"].get(name)
-        if entry is None or entry["of"] != list(of):
-            entry = self._facts["views"][name] = {"of": list(of), "facts": {}}
+        if entry is None or entry["of"] != list(made_of):
+            entry = self._facts["views"][name] = {"of": list(made_of), "facts": {}}
         return entry["facts"]
 
     def model(self, config: ModelConfig, seed: int) -> tuple[ResolvedModel, Reading] | None:
-        """A model as a run resolved it; None where no run did, or where its files or this code are others now."""
+        """The model, and the reading of its samples, as an earlier run found them.
+
+        None if no run did, if its files are on the hub, or if its config, the seed, its files or this code have changed
+        since.
+        """
         entry, stamp = self._facts["models"].get(config.name), stamp_of(config, seed)
         if entry is None or stamp is None or entry["of"] != stamp:
             return None
@@ -83,7 +91,7 @@ class Known:
         return ResolvedModel(config, family=family, labels=labels, preprocessing=preprocessing, **facts), reading
 
     def learn(self, stamp: str | None, resolved: ResolvedModel, reading: Reading) -> None:
-        """Keep the facts of a model that was resolved after `stamp` was taken of it."""
+        """Keep the facts of a resolved model; `stamp` was taken before it was resolved."""
         family = _place_of(resolved.family)
         if stamp is None or family is None:
             return
@@ -95,7 +103,10 @@ class Known:
 
 
 def stamp_of(model: ModelConfig, seed: int) -> str | None:
-    """A hash of all that decides what a model resolves to, weights by the stamps of their files; None on the hub."""
+    """A hash of all that decides how a model resolves; None if some of its files are on the hub.
+
+    Of weights it covers the size, times and inode of the files, not their content.
+    """
     is_random = model.id.startswith("random/")
     if is_random and not model.tokenizer:
         return None  # the tokenizer is on the hub
@@ -111,7 +122,7 @@ def stamp_of(model: ModelConfig, seed: int) -> str | None:
 
 
 def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
-    """Name, bytes, times and inode of every file of a folder."""
+    """Yield name, size, times and inode of every file of a folder."""
     for path in sorted(folder.iterdir()):
         if path.is_file():
             known = path.stat()
@@ -120,7 +131,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
 
 @cache
 def _code() -> str:
-    """A hash of the versions, and of the files of this code, that resolve models."""
+    """A hash of the versions of packages, and of the files of code, that decide how models resolve."""
     files = []
     for source in _SOURCES:
         source_path = _ROOT / source
@@ -131,12 +142,12 @@ def _code() -> str:
 
 
 def _brought() -> list[Any]:
-    """The families that installed packages bring."""
+    """The entry points of families in installed packages."""
     return sorted(entry_points(group="closelook.families"), key=lambda entry: entry.name)
 
 
 def _place_of(family: Family) -> list[Any] | None:
-    """The name of a family, the number of its variant, and whether it has labels; None for a generic family."""
+    """[name, index of the variant, has labels], by which `_family_at` finds the family; None for a generic one."""
     for name in FAMILIES:
         for at, labelled in product(range(1 + len(FAMILIES[name].variants)), (False, True)):
             if _family_at([name, at, labelled]) == family:
@@ -145,6 +156,7 @@ def _place_of(family: Family) -> list[Any] | None:
 
 
 def _family_at(key: Sequence[Any]) -> Family | None:
+    """The family that `_place_of` described; None if there is none now."""
     name, at, labelled = key
     if name not in FAMILIES:
         return None
@@ -154,7 +166,7 @@ def _family_at(key: Sequence[Any]) -> Family | None:
 
 
 def _preprocessing(facts: Facts) -> Preprocessing:
-    """The settings of images from JSON, which has lists for tuples."""
+    """The image settings from JSON, in which tuples are lists."""
     from evaluation.benchmark.pictures import Preprocessing
 
     values: Facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}

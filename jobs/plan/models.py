@@ -1,4 +1,4 @@
-"""Configured models pinned to exact weights, their tokenizers, and how a worker opens them."""
+"""Models of the config pinned to exact weights, their tokenizers, and how a worker opens them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model pinned to exact weights. `identity` enters the cell key."""
+    """A model pinned to exact weights. `identity` is part of the keys of all artifacts that depend on the model."""
 
     config: ModelConfig
     location: str  # hub id, directory, or random/<geometry>
@@ -61,10 +61,11 @@ class ResolvedModel:
     max_length: int  # most tokens of a sample
     output: Output = "token"
     labels: tuple[str, ...] = ()  # of a classifier, in the order of its outputs
-    preprocessing: Preprocessing | None = None  # of a model of images
+    preprocessing: Preprocessing | None = None  # of the images that the model reads; None for models of text
 
     @property
     def kind(self) -> Kind:
+        """The kind of the model: causal, masked, classifier, of images, ..."""
         return self.family.kind
 
     @property
@@ -73,7 +74,7 @@ class ResolvedModel:
         return self.family.capabilities
 
     def taken(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """View rows as input of the model: for pictures, `pixel_values` [C, H, W] in place of `pixels`."""
+        """View rows as the model takes them: of images, `pixels` become `pixel_values` [C, H, W]."""
         images = self.preprocessing
         if images is None:
             return rows
@@ -82,14 +83,14 @@ class ResolvedModel:
         return [{**row, "pixel_values": images.values(pixels_of(row, images)), "pixels": None} for row in rows]
 
     def filled(self, flips: Flips) -> Flips:
-        """`flips` with the values that replace removed pixels of images."""
+        """`flips` with the values by which removed pixels are replaced; unchanged for models of text."""
         if self.preprocessing is None:
             return flips
         black = self.preprocessing.black
         return replace(flips, fill=black if flips.way == BLACK else (0.0,) * len(black))
 
     def with_gold(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A view row with the number of its gold label as `gold_id`, null where it has none.
+        """A view row with the number of its gold label as `gold_id`; None if it has no label.
 
         Raises UserError for a label that the model does not have.
         """
@@ -97,34 +98,34 @@ class ResolvedModel:
         return {**row, "gold_id": None if label is None else self.label_ids([label])[label]}
 
     def label_ids(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each label. Raises UserError for one that the model does not have."""
+        """The number of each label, by name. Raises UserError for one that the model does not have."""
         numbers = {}
         for name in names:
             number = self.label_id(name)
             if number is None:
                 raise UserError(
                     f"model {self.config.name}: samples are labelled {name!r}, and its labels are "
-                    f"{', '.join(self.labels)}: say as its `classes` what they mean, or leave the task out of its "
-                    "`tasks`"
+                    f"{', '.join(self.labels)}: set its `classes` to the names that samples use, in this order, or "
+                    "leave the task out of its `tasks`"
                 )
             numbers[name] = number
         return numbers
 
     def label_id(self, name: str) -> int | None:
-        """The output of a classifier that means this label, by name or number; None where no output does.
+        """The output of a classifier with this label, by name or number; None if there is none.
 
-        Raises UserError for a name that several outputs have.
+        Raises UserError if several outputs have this name.
         """
         if several := sharing(name, self.labels):
             names = " or ".join(map(repr, several))
-            raise UserError(f"model {self.config.name} has the label {name!r} more than once: say {names}")
+            raise UserError(f"model {self.config.name} has the label {name!r} more than once: write {names}")
         return index_of(name, self.labels)
 
 
 def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
-    """Pin `model` to its weights. Reads configs and hashes, loads no weights.
+    """Pin `model` to its weights. Reads configs and hashes files, but loads no weights.
 
-    Raises UserError for a model that cannot exist, ModelUnavailable for one that cannot be reached.
+    Raises UserError for a model that cannot exist, ModelUnavailable for one that cannot be reached now.
     """
     location, config = _config_of(model)
     if model.decoder_tokenizer and not config.is_encoder_decoder:
@@ -150,7 +151,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
 
 
 def _config_of(model: ModelConfig) -> tuple[str, PretrainedConfig]:
-    """The location of a model and its transformers config. Raises as :func:`resolve` does."""
+    """(location, transformers config) of a model. Raises as :func:`resolve` does."""
     if not model.id.startswith("random/"):
         return read_config(model)
     geometry = geometry_of(model.id)
@@ -167,9 +168,10 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
 def _identity(
     model: ModelConfig, location: str, commit: str | None, adapted: str, family: Family, config: PretrainedConfig
 ) -> str:
-    """The name of exact weights (the commit on the hub, or a hash of the files in a directory) and how they are run.
+    """A text that is equal only for the same weights that are run in the same way.
 
-    A family that is not the model's own, and corrections of its family, are part of how they are run.
+    Weights are identified by the commit on the hub, or by a hash of the files in a directory. A family that is not the
+    model's own, and corrections of its family, belong to how they are run.
     """
     weights = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
     generic = "" if model.family is None else f" as {model.family}"
@@ -177,7 +179,7 @@ def _identity(
 
 
 def _check_opened(resolved: ResolvedModel, config: PretrainedConfig) -> None:
-    """Raises ModelUnavailable where the files, just opened, are not those that the model was pinned to."""
+    """Raises ModelUnavailable if the files that were just opened are not those to which the model was pinned."""
     model = resolved.config
     opened = _identity(model, resolved.location, resolved.revision, adapter_key(model), resolved.family, config)
     if opened != resolved.identity:
@@ -189,10 +191,10 @@ def _check_opened(resolved: ResolvedModel, config: PretrainedConfig) -> None:
 
 @spending(LOAD)
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
-    """Load the model onto `device`, offloading what its memory limits do not hold.
+    """Load the model onto `device`. Weights that its memory limits do not hold are offloaded.
 
-    Raises ModelUnavailable when its files are missing, broken or not those that it was pinned to, StillUnavailable when
-    the hub turns this node away.
+    Raises ModelUnavailable if its files are missing, broken or not those to which it was pinned, StillUnavailable if
+    the hub does not serve this node.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -223,7 +225,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         )
     except StillUnavailable:
         raise
-    except Exception as error:  # of a broken checkpoint: safetensors, transformers and torch have errors of their own
+    except Exception as error:  # safetensors, transformers and torch each have errors for broken files
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
@@ -242,20 +244,20 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def decoder_tokenizer_of(model: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the decoder's words, where the model names one; else None. Raises as :func:`_first_of`."""
+    """The tokenizer of the decoder's tokens, if the model names one, else None. Raises as :func:`_first_of`."""
     return _first_of(model.decoder_tokenizer, model) if model.decoder_tokenizer else None
 
 
 def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The first of `candidates` for a tokenizer of the model that loads.
+    """The first of `candidates` that loads as a tokenizer of the model.
 
-    Raises UserError naming all when none does, ModelUnavailable when the hub does not give one now. Where a folder
-    holds no tokenizer, transformers makes one without words, which is as good as none.
+    Raises UserError that names all if none loads, ModelUnavailable if the hub does not answer now. From a folder
+    without a tokenizer transformers makes one without words: that counts as none.
     """
     from transformers import AutoTokenizer
 
     introduce()
-    geometry = geometry_of(model.id)  # a bare vocabulary does not say which tokenizer it belongs to
+    geometry = geometry_of(model.id)  # a bare vocabulary file does not name its tokenizer
     known = {} if geometry is None else {"config": geometry.config()}
     failures = []
     for candidate in candidates:
@@ -283,7 +285,7 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
 
 @dataclass(frozen=True)
 class Reading:
-    """The reading of a model's samples, by its tokenizer or the settings of its images."""
+    """How a model's samples are read: the key of its tokenizers, or of its image settings, and the special tokens."""
 
     key: str  # of the tokenizers, or of the settings
     mask_id: int | None = None
@@ -291,7 +293,7 @@ class Reading:
 
 
 def reading_of(resolved: ResolvedModel) -> Reading:
-    """The reading of the model's samples. Raises as :func:`load_tokenizer` does."""
+    """How the model's samples are read. Raises as :func:`load_tokenizer` does."""
     if resolved.preprocessing is not None:
         return Reading(resolved.preprocessing.key)
     tokenizer = load_tokenizer(resolved.config)
@@ -300,13 +302,13 @@ def reading_of(resolved: ResolvedModel) -> Reading:
 
 
 def tokenizers_key(tokenizer: PreTrainedTokenizerBase, decoder_tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """The key of the tokenizer of a model's samples and, where another one writes their answers, of that too."""
+    """The key of the tokenizer of a model's samples, joined with that of the decoder's if it has its own."""
     keys = [tokenizer_key(each) for each in (tokenizer, decoder_tokenizer) if each is not None]
     return "-".join(keys)
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
-    """``<kind>-<hash8>``: equal exactly when two tokenizers split every text alike and use the same special tokens."""
+    """`<kind>-<hash8>`, equal exactly for tokenizers that split every text alike and have the same special tokens."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state.update(truncation=None, padding=None, special=sorted(map(str, tokenizer.all_special_tokens)))
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The nodes of a run's graph, artifacts that it wants, with all that decides their numbers; and its plan."""
+"""The graph of a run: nodes (wanted artifacts, with all that decides their numbers), and the plans of models."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class Node:
     """An artifact that a run wants. Products add the fields that their computation needs.
 
-    The key of the artifact is `key_of(**key_fields)`. Nodes are equal where their artifacts are. A node travels to
-    workers without `model` and `key_fields`, which are large and concern the driver alone.
+    The key of the artifact is `key_of(**key_fields)`. Two nodes are equal if their artifacts are. When a node is sent
+    to a worker, `model` and `key_fields` are left out: they are large and only the driver uses them.
     """
 
     artifact: Artifact
-    samples: int = 0  # the artifact is about so many
-    made_of: tuple[Artifact, ...] = ()  # until these are done, the node cannot be made and does not count as done
-    needs: tuple[Artifact, ...] = ()  # until these are done, the node cannot be made
-    forwards: Hashable = None  # nodes of a unit that are equal in this are computed by the same forwards
+    samples: int = 0  # how many samples the artifact covers
+    made_of: tuple[Artifact, ...] = ()  # needed before the node can be computed, and for it to count as done
+    needs: tuple[Artifact, ...] = ()  # needed before the node can be computed
+    forwards: Hashable = None  # nodes of a unit with equal `forwards` share its forward passes
     model: ModelPlan | None = None
     key_fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,29 +51,32 @@ class Node:
         return {**vars(self), "model": None, "key_fields": {}}
 
     def of(self, model: ModelPlan) -> Self:
-        """The node with its model's plan: of very many, `dataclasses.replace` would take as long as all else."""
+        """A copy of the node with the plan of its model.
+
+        Plans have very many nodes: `dataclasses.replace` would be too slow.
+        """
         node = object.__new__(type(self))
         node.__dict__.update(self.__dict__, model=model)
         return node
 
     @property
     def sources(self) -> tuple[Artifact, ...]:
-        """The artifacts whose numbers those of this one depend on."""
+        """The artifacts from which this one is computed."""
         return (*self.made_of, *self.needs)
 
     @property
     def plan(self) -> ModelPlan:
-        """The model's plan, on the driver."""
+        """The plan of the node's model; only on the driver."""
         assert self.model is not None
         return self.model
 
     def state(self, ledger: Ledger) -> State:
-        """The artifact's state; see `state_of`."""
+        """The state of the artifact in the ledger; see `state_of`."""
         return state_of(ledger, self.artifact, self.made_of)
 
 
 def state_of(ledger: Ledger, artifact: Artifact, made_of: Sequence[Artifact]) -> State:
-    """The artifact's state; one that is done counts as missing while something it is made of is not done."""
+    """The state of an artifact in the ledger; done counts as missing while an artifact in `made_of` is not done."""
     state = ledger.state(artifact)
     if state == "done" and not all(map(ledger.is_done, made_of)):
         return "missing"
@@ -82,26 +85,26 @@ def state_of(ledger: Ledger, artifact: Artifact, made_of: Sequence[Artifact]) ->
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cell(Node):
-    """Relevance of a method: of tokens, heads, layers, neurons, or of tokens for every label."""
+    """The relevance of one method for a model, task and precision: of tokens, heads, layers, neurons or every label."""
 
     requests: tuple[Request, ...]
-    chosen: Mapping[str, Any] = field(default_factory=dict)  # options of its method that the config leaves open
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # values of the method's options that the config left open
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Choice(Node):
-    """The trials of a method for a model, task and precision."""
+    """The trials of a method's open options, by which options are chosen for a model, task and precision."""
 
-    options: tuple[dict[str, Any], ...]  # of each trial
-    request: Request  # the variant by which trials are compared
-    rows: np.ndarray  # samples: indices into the views
-    flips: Flips  # how tokens go
-    texts: Texts | None  # of tokens in their place
+    options: tuple[dict[str, Any], ...]  # a set of options for each trial
+    request: Request  # the variant (explanation, embedding) by which trials are compared
+    rows: np.ndarray  # the samples on which they are tried: indices into the views
+    flips: Flips  # how tokens are removed along a curve
+    texts: Texts | None  # from which other tokens are drawn, where these replace removed ones
     record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
 
     @property
     def chosen(self) -> dict[str, Any] | None:
-        """The options that were chosen; None before."""
+        """The options that were chosen; None while the trials are not complete."""
         return None if self.record is None else self.options[self.record["chosen"]]
 
     def __str__(self) -> str:
@@ -110,18 +113,18 @@ class Choice(Node):
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The cells of one model, and the choices among options that they wait for."""
+    """The cells of one model, and the choices of options for which some of its cells wait."""
 
     resolved: ResolvedModel
     inputs: dict[str, Inputs]  # by task
     cells: tuple[Cell, ...]
     choices: tuple[Choice, ...] = ()
-    tasks: tuple[str, ...] = ()  # that it takes, prepared or not
+    tasks: tuple[str, ...] = ()  # the tasks that the model takes, prepared or not
     reading: Reading = field(default_factory=lambda: Reading(""))
 
     @property
     def tokenizer(self) -> str:
-        """The key of what reads its samples."""
+        """The key of the tokenizer, or image processor, that reads the model's samples."""
         return self.reading.key
 
     @property
@@ -131,7 +134,11 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. `failures` are models out of reach now; `undefined` are (model, method) pairs that do not exist."""
+    """The plan of a whole run.
+
+    `failures` gives the reason for each model that cannot be reached now, by name. `undefined` lists (model, method)
+    where the method does not exist for the model.
+    """
 
     models: tuple[ModelPlan, ...]
     failures: dict[str, str] = field(default_factory=dict)
@@ -144,18 +151,21 @@ class Plan:
 
     @property
     def undecided(self) -> list[Choice]:
-        """Choices that are not made yet: the cells of their methods have no keys, and are not among the cells."""
+        """The choices of options that are not made yet.
+
+        The cells of their methods are not in the plan: their keys need the options.
+        """
         return [choice for model in self.models for choice in model.choices if choice.chosen is None]
 
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
-        """The tasks of the run that a model takes; for a model out of reach, the tasks that it may take."""
+        """The tasks of the run that a model takes; of a model out of reach now, those that the config gives it."""
         tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
         return config.tasks_for(model) if tasks is None else tasks
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the driver sees it: its configuration, the plan of each model, and the state of its store."""
+    """A run as the driver sees it: its configuration, the plan of its models, and the ledger of its store."""
 
     config: RunConfig
     plan: Plan
@@ -167,25 +177,25 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration as manifests name it, the same object for all: of many models it takes time to make."""
+        """The configuration as JSON for manifests. Cached: to make it for each of many models takes time."""
         return self.config.model_dump(mode="json")
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The share of a unit of work that becomes a shard of a node."""
+    """What one unit of work contributes to one node: a shard of the node's artifact."""
 
     node: Node
     shard: str  # the unit's name in the shard's file name
-    inputs: Any = None  # beside the unit's rows, the inputs of this part alone
+    inputs: Any = None  # what this part needs in addition to the unit's rows
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the shard, one in each folder of the artifact."""
+        """The paths of the shard's files, one in each folder of the artifact."""
         artifact = self.node.artifact
         return tuple(f"{folder}/{artifact.shard(self.shard)}" for folder in artifact.folders)
 
     @property
     def origin(self) -> Origin:
-        """The part as the footer of its shard names it."""
+        """The artifact's key and the unit's name, which the footer of the shard's file records."""
         return Origin(self.node.artifact.key, self.shard)

@@ -1,4 +1,7 @@
-"""The proposals that replaced tokens are drawn from: the driver tells their digest, every worker makes them again."""
+"""Bigrams of a task's texts (proposals), from which other tokens are drawn in place of removed ones.
+
+The driver computes their hash for keys; every worker computes them again from the views.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Texts:
-    """All texts of a task as a tokenizer reads them, and the replacements of tokens that they allow."""
+    """All texts of a task as a tokenizer reads them, and how tokens that replace others are drawn from them."""
 
     task: str
     paths: tuple[str, ...]  # of the files of the views
@@ -30,14 +33,14 @@ class Texts:
 
     @classmethod
     def of(cls, inputs: Inputs, every: Sequence[Flips]) -> Texts | None:
-        """None where no tokens are replaced by others."""
+        """The texts for the first of the `every` flips that replaces tokens by drawn ones; None if none does."""
         flips = next((each for each in every if each.way == RESAMPLE), None)
         if flips is None:
             return None
         return cls(inputs.task, inputs.paths, flips, inputs.proposal(flips.kept_ids).digest)
 
     def proposal(self, store: Store) -> Proposal:
-        """The proposal, from the views in the store. Raises UserError where they are not those of the plan."""
+        """The bigrams of the texts in the store. Raises UserError if the views have changed since they were planned."""
         views = store.read_each(self.paths, VIEW, ["sample_id", *TEXT_COLUMNS])
         proposal = Proposal.of(map(without_placeholders, views), self.flips.kept_ids)
         if proposal.digest != self.digest:
@@ -45,19 +48,19 @@ class Texts:
         return proposal
 
     def replaced(self, proposal: Proposal, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A view row with its `replacements` [D, T]."""
+        """A view row with its `replacements` [D, T]: other tokens for each of its T tokens, in D draws."""
         flips = self.flips
         drawn = proposal.replacements(row["input_ids"], flips.special(row), flips.draws, flips.seed)
         return {**row, "replacements": drawn}
 
 
 def keyed(texts: Texts | None) -> dict[str, str]:
-    """The field by which replacements enter keys; none where no tokens are replaced by others."""
+    """The key field of drawn tokens; empty if no tokens are replaced by drawn ones."""
     return {} if texts is None else {"proposal": texts.digest}
 
 
 def with_tokens(flips: Flips, reading: Reading) -> Flips:
-    """`flips` with the tokens of the tokenizer that the way needs: the mask token, or all special ones."""
+    """`flips` with the tokens of the tokenizer that its way needs: the mask token, or all special tokens."""
     if flips.way == MASK:
         return replace(flips, mask_id=reading.mask_id)
     if flips.way == RESAMPLE:

@@ -1,10 +1,10 @@
-"""Samples by the million in a driver with little memory: plans are in memory, tokens in a temporary file.
+"""Tables of millions of samples in a driver with little memory.
 
-Samples are hashed as they are read, then written to a temporary file that memory is mapped to: the system drops pages
-of it that nobody asks for. Few samples stay in memory, until another process of the machine is to read them from a
-file. Files go with their tables, or with the process; those of processes that were killed, the next one removes. Rows
-are gathered chunk by chunk: pyarrow's `take` of a column of lists first copies the column whole, which of every unit
-costs the square of the samples.
+Samples are hashed as they are read, then written to a temporary file that is mapped into memory: the system drops pages
+that are not used. Few samples stay in memory, and are written only when another process of the machine has to read
+them. Files are removed with their tables or with the process; those of killed processes are removed by the next one.
+Rows are gathered chunk by chunk: pyarrow's `take` of a column of lists first copies the whole column, which for every
+unit would cost the square of the samples.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 
 _PREFIX, _SUFFIX = "closelook-samples-", ".arrow"
-_YOUNG_S = 60.0
-PART_ROWS = 1 << 18  # hashed, copied and written at a time; part of the hash
+_YOUNG_S = 60.0  # younger files are left alone
+PART_ROWS = 1 << 18  # rows that are hashed, copied and written at a time; hashes depend on it
 
 
 def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """The rows `rows` [N] of a table of any number of chunks, in that order, in one chunk."""
+    """The rows with the indices `rows` [N] of a table of any number of chunks, in that order, in one chunk."""
     batches = table.to_batches()
     ends = np.cumsum([batch.num_rows for batch in batches])
     order = np.argsort(rows, kind="stable")
@@ -47,7 +47,10 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def digest_of(table: pa.Table, part_rows: int = PART_ROWS) -> str:
-    """A hash of columns and values, in hex, whichever files they came from; a part of the rows is copied at a time."""
+    """A hash of columns and values, in hex; it does not depend on chunks or files.
+
+    `part_rows` rows are copied at a time.
+    """
     hashed = Hashed(table.schema)
     for part in _parts([table], part_rows):
         hashed.add(part)
@@ -55,7 +58,7 @@ def digest_of(table: pa.Table, part_rows: int = PART_ROWS) -> str:
 
 
 class Hashed:
-    """A hash of tables of one schema, part by part."""
+    """A hash of tables of one schema, to which tables are added one after the other."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = _HashingFile()
@@ -70,7 +73,7 @@ class Hashed:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file of which the hash is all that is kept."""
+    """A file that keeps only the hash of what is written to it."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -86,9 +89,10 @@ class _HashingFile(io.RawIOBase):
 def spooled(
     tables: Iterable[pa.Table], hashed: Mapping[str, Sequence[str]], part_rows: int = PART_ROWS
 ) -> tuple[pa.Table, dict[str, str]]:
-    """The rows of all `tables`; where they lie in a file, also the `digest_of` each list of columns in `hashed`.
+    """The rows of all `tables` as one table and, if it lies in a file, hashes of columns by name.
 
-    Up to `part_rows` rows stay in memory, without digests. Raises OSError where no temporary file can be written.
+    `hashed` names the columns of each hash (see `digest_of`). Up to `part_rows` rows stay in memory, and have no
+    hashes. Raises OSError if no temporary file can be written.
     """
     parts = _parts(tables, part_rows)
     first = next(parts)
@@ -113,9 +117,9 @@ def spooled(
 
 
 def file_of(table: pa.Table) -> str:
-    """The path of the file that holds a table, which is written where there is none yet. It goes with the table.
+    """The path of the file that holds a table; it is written if there is none yet, and removed with the table.
 
-    Raises OSError where no temporary file can be written.
+    Raises OSError if no temporary file can be written.
     """
     known = _FILES.get(id(table))
     if known is not None:
@@ -128,13 +132,13 @@ def file_of(table: pa.Table) -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """A temporary file, which is locked as long as this process has it."""
+    """A temporary file, which this process holds locked until it removes it."""
 
     path: str
     sink: BinaryIO
 
     def belongs_to(self, table: pa.Table) -> None:
-        """Remove the file with the table."""
+        """Remove the file when the table is no longer used."""
         _FILES[id(table)] = self.path
         weakref.finalize(table, _remove, id(table), self.path, self.sink, os.getpid())
 
@@ -144,7 +148,7 @@ _FILES: dict[int, str] = {}  # by the id of a table that is alive
 
 @contextmanager
 def _new_file() -> Iterator[_File]:
-    """A temporary file to write, removed at once where that fails."""
+    """A temporary file to write; removed at once if that fails."""
     _remove_abandoned()
     descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX)
     sink = os.fdopen(descriptor, "wb")
@@ -159,27 +163,28 @@ def _new_file() -> Iterator[_File]:
 
 
 def _remove_abandoned() -> None:
-    """Remove the files of processes that were killed: nobody holds their locks."""
+    """Remove old temporary files that no living process holds locked."""
     for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*{_SUFFIX}")):
         with suppress(OSError), open(path, "rb") as file:
-            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_S:  # a younger one may be about to be locked
+            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_S:  # a younger one may not be locked yet
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.remove(path)
 
 
 def _remove(table: int, path: str, sink: BinaryIO, owner: int) -> None:
+    """Remove the file of a table, unless this is a forked process, whose parent still uses it."""
     _FILES.pop(table, None)
-    if os.getpid() == owner:  # a fork's end is not its parent's
+    if os.getpid() == owner:  # not in a fork
         sink.close()
         with suppress(FileNotFoundError):
             os.remove(path)
 
 
 def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
-    """All rows as tables of `part_rows`, the last possibly smaller. `tables` holds at least one table.
+    """Yield all rows as tables of `part_rows` rows, the last possibly smaller. `tables` holds at least one table.
 
-    Parts are copied into a chunk each, so that their hash does not tell into which files the rows were cut. Rows that
-    all fit into one part are not copied.
+    Each part is copied into one chunk, so that its hash does not depend on the files. If all rows fit into one part, it
+    is not copied.
     """
     rest: pa.Table | None = None
     was_cut = False
@@ -193,5 +198,8 @@ def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The rows in memory of their own: a slice would show where it was cut, and hold the whole."""
+    """The rows in memory of their own.
+
+    A slice would keep the whole table alive, and its hash would show where it was cut.
+    """
     return table.take(np.arange(table.num_rows)).combine_chunks()

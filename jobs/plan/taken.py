@@ -1,4 +1,4 @@
-"""The tasks that a model takes: those whose output is that of its head."""
+"""Which tasks a model takes: those that ask for what its head predicts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
 def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     """The run's tasks that the model takes.
 
-    A model that names no tasks takes those that ask for the predictions of its head. Raises UserError for a named task
-    that asks for others, and for labels that the model does not have.
+    A model that names no tasks takes those that ask for what its head predicts. Raises UserError for a named task that
+    asks for something else, and for labels that the model does not have.
     """
     taken = []
     model, labels, is_of_images = resolved.config, resolved.labels, resolved.kind.images
@@ -25,15 +25,15 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
         if task.explains_answers and resolved.kind.slot:
             if model.tasks is not None:
                 raise UserError(
-                    f"model {model.name} fills slots, and task {name} asks for whole answers: leave it out of the "
-                    "model's `tasks`, or give another model"
+                    f"model {model.name} fills in masked words, and task {name} asks for whole answers: leave "
+                    "it out of the model's `tasks`, or give another model"
                 )
         elif (task.output, task.image) == (resolved.output, is_of_images):
             if any(resolved.label_id(label) is None for label in task.labels):
                 raise UserError(
                     f"the labels of task {name} ({', '.join(task.labels)}) are not those of model {model.name} "
-                    f"({', '.join(labels)}): say as the model's `classes` what its labels mean, in their order, or "
-                    "leave the task out of its `tasks`"
+                    f"({', '.join(labels)}): set the model's `classes` to the names that the task uses, in this "
+                    "order, or leave the task out of its `tasks`"
                 )
             taken.append(name)
         elif model.tasks is not None:
@@ -46,14 +46,14 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
 
 
 def _prediction(output: Output, is_of_images: bool) -> str:
-    """The words for a kind of prediction: "labels of images"."""
+    """What is predicted, in words, such as "labels of images"."""
     return _PREDICTION[output] + (" of images" if is_of_images else "")
 
 
 def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
-    """Raises UserError for a task that every model leaves out, where any of them might have taken it.
+    """Raises UserError for a task that no model takes although some might have.
 
-    `taken` are the tasks that each model takes, by name.
+    `taken` has the tasks that each model takes, by the model's name.
     """
     for name in config.tasks:
         asked = [model.name for model in config.models if name in config.tasks_for(model)]

@@ -1,7 +1,7 @@
-"""Cutting samples into units of work, the same way every time.
+"""Cuts the samples of an artifact into units of work, always in the same way.
 
-A unit becomes one shard of every cell it serves. Its samples, their order and the cuts into batches depend on the
-samples and the budgets alone, so a unit computed again, on any worker, gives the same bytes.
+A unit becomes one shard of every artifact that shares it. Its samples, their order and the cuts into batches depend
+only on the samples and the budgets. So a unit that is computed again, by any worker, gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ from evaluation.benchmark.forgotten import FORGOTTEN
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part
 
-FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
-FEW = 3  # rows that may each fail on their own account, however few there are
-LABELS_PASS = "(labels)"  # behind the name of a pass in measurements, where it explained every label
-NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure
-NO_RELEVANCE = "no_relevance"  # why a sample has no curve of a method that rejected it
-NO_ABLATIONS = "no_ablations"  # why a sample has no relevance of units: its ablations were rejected
-NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose tokens may go
+FORWARD_FACTOR = 8  # a forward pass without gradients takes this many times the tokens of one with gradients
+FEW = 3  # so few rows may all fail without the unit or node counting as failed
+LABELS_PASS = "(labels)"  # ends the name of a pass in measurements if it explained every label
+NO_FOIL = "no_foil"  # the sample has no foil, which a contrastive explanation needs
+NO_RELEVANCE = "no_relevance"  # the method gave no relevance for the sample
+NO_ABLATIONS = "no_ablations"  # the ablations of the sample, of which its sources are computed, were rejected
+NOTHING_TO_FLIP = "nothing_to_flip"  # no token of the sample may be removed
 UNASKED = frozenset(
     {NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN}
-)  # reasons that are of the data, not failures
+)  # reasons that lie in the data: these rejects are no failures
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """The share of some nodes that a worker computes and commits at once.
+    """Samples that a worker computes and commits at once, for all nodes that share the unit.
 
-    `rows` are indices into the views of a task, or the rows themselves. `cuts` are the starts of batches. `parts` are
-    the shards that it becomes; None: one of every node that shares the unit, which has the unit's name.
+    `rows` are indices into the views of a task, or the rows themselves. `cuts` are the indices in `rows` at which
+    batches start. `parts` lists the shards that the unit becomes; None: one for each node, named as the unit.
     """
 
     name: str
     parts: tuple[Part, ...] | None = None
     rows: np.ndarray | Sequence[Mapping[str, Any]] = ()
     cuts: tuple[int, ...] = (0,)
-    tokens: int = 0  # of the samples without padding, or of the forwards, roughly
-    token_budget: int = 0  # of one forward
-    size: int | None = None  # of its progress; None: the number of its rows
+    tokens: int = 0  # about how many tokens the unit costs: of its samples without padding, or of its forward passes
+    token_budget: int = 0  # most tokens of one forward pass
+    size: int | None = None  # by how much the unit advances the progress; None: the number of rows
 
     @property
     def progress(self) -> int:
-        """The count of its report."""
+        """By how much the unit advances the progress bar: `size`, or the number of rows."""
         return len(self.rows) if self.size is None else self.size
 
     def parts_of(self, nodes: Sequence[Node]) -> tuple[Part, ...]:
-        """The parts, of the nodes that share the unit."""
+        """The parts of the unit for these nodes, which share it."""
         return tuple(Part(node, self.name) for node in nodes) if self.parts is None else self.parts
 
 
 def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
-    """Longest samples first, whole batches, about `shard_rows` samples a unit.
+    """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first.
 
-    Many models ask for the same: a cut is made once.
+    The padded size of a batch stays within `token_budget`. The result is kept in `inputs`, since many models ask for
+    the same units.
     """
     numbers = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
     asked = hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest(), token_budget, shard_rows
@@ -70,13 +71,14 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
-    """As `cut_units`: samples with a foil first, the longest first, by id where equal.
+    """Cut `rows`, indices of `inputs`, into batches within `token_budget`, and the batches into units.
 
-    Whole batches, up to `shard_rows` samples unless a batch has more.
+    Samples with a foil come before those without, longer before shorter, then by id. A unit has more than `shard_rows`
+    samples only if a single batch has. `cut_units` keeps the result.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
     takes_all = np.array_equal(rows, np.arange(len(inputs.ids)))
-    ids = inputs.ids if takes_all else inputs.ids.take(rows)  # no copy of millions of ids where all are taken
+    ids = inputs.ids if takes_all else inputs.ids.take(rows)  # avoids a copy of millions of ids
     keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids}
     sorted_by = [(name, "ascending") for name in keys]
     order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
@@ -93,7 +95,10 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
 
 
 def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
-    """Longest samples first, as many as make `unit_tokens` of the `tokens` [N] that each costs, at least one."""
+    """Units of a single batch each, the longest samples first: as many as cost `unit_tokens` together, at least one.
+
+    `tokens` [N] is the cost of each sample of `inputs`.
+    """
     ids = inputs.ids.to_pylist()
     units: list[Unit] = []
     pending: list[int] = []
@@ -108,9 +113,10 @@ def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_
 
 
 def _batches(order: np.ndarray, lengths: np.ndarray, foilless: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Runs of `order` [N] whose padded size, longest times count, stays within the budget; at least one sample each.
+    """Yield consecutive batches of `order` [N], each with a padded size (samples x longest) within `token_budget`.
 
-    `lengths` and `foilless` are those of `order`, in which the longest come first, and all with a foil before.
+    A batch has at least one sample, and never mixes samples with and without a foil. `lengths` and `foilless` [N]
+    belong to the samples of `order`, in which those with a foil come first, and in both groups the longest.
     """
     with_foil = int((~foilless).sum())
     start = 0
@@ -123,7 +129,10 @@ def _batches(order: np.ndarray, lengths: np.ndarray, foilless: np.ndarray, token
 
 
 def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.ndarray) -> Unit:
-    """A unit of the batches, each the rows of its samples; `lengths` [N] is what every sample costs."""
+    """The unit of these batches of rows.
+
+    `lengths` [N] is the cost of each sample. The name has a hash of samples and cuts.
+    """
     rows = np.concatenate(batches).astype(np.int32)
     starts = np.cumsum([0, *map(len, batches[:-1])])
     cuts = tuple(int(start) for start in starts)

@@ -1,7 +1,7 @@
-"""Faithfulness curves (AttnLRP B.2): the model's score while tokens are removed in the order of their relevance.
+"""Deletion and insertion curves (AttnLRP B.2): the model's score while tokens are removed by relevance.
 
-They are keyed by the relevance that orders the tokens and by which of them go, how and in what steps. The curves of all
-methods of a unit are drawn together, so that what their orders have in common runs once.
+Their keys cover the relevance that orders the tokens, and which tokens are removed, how and in what steps. The curves
+of all methods of a unit are computed together, so that perturbed inputs that their orders share run once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jobs.config import ModelConfig, PerturbConfig, RunConfig
     from jobs.products.drawing import Claim
 
-UNIT_TOKENS = 2_000_000  # of the forwards of one method in one way, before equal states merge
+UNIT_TOKENS = 2_000_000  # of the forward passes of one method, if every perturbed input ran
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,15 +44,16 @@ class CurvesNode(Cell):
     """The curves of one cell of relevance."""
 
     flips: tuple[Flips, ...]
-    texts: Texts | None  # of tokens in place of those that go
+    texts: Texts | None  # from which other tokens are drawn, if these replace removed ones
 
     @property
     def relevance(self) -> Artifact:
+        """The cell of relevance that orders the tokens."""
         return self.made_of[0]
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """The ways in which tokens go one after the other."""
+        """The ways of removal whose curves have an area."""
         return tuple(flips.way for flips in self.flips if flips.measure == AREAS)
 
 
@@ -78,7 +79,7 @@ def curves_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> I
 
 @dataclass(frozen=True)
 class _Drawn:
-    """The curves of a task that all methods have in common."""
+    """What the curves of a task have in common, whatever the method."""
 
     flips: tuple[Flips, ...]
     texts: Texts | None
@@ -88,34 +89,38 @@ class _Drawn:
     def of(
         cls, config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str, flips: tuple[Flips, ...]
     ) -> _Drawn:
+        """The common settings and samples of a task's curves; no samples if there are no `flips`."""
         rows = subset(config, settings, model, task).tolist() if flips else ()
         return cls(flips, Texts.of(model.inputs[task], flips), rows)
 
 
 def _flips_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> tuple[Flips, ...]:
-    """The ways in which tokens go, with the tokens of the tokenizer that they need."""
+    """The ways of removal for this model, with the tokens of its tokenizer that they need, such as the mask token."""
     kind, output = model.resolved.kind, model.resolved.output
     flips = tuple(model.resolved.filled(each) for each in settings.flips_of(kind, output, config.seed))
     return tuple(with_tokens(each, model.reading) for each in flips)
 
 
 def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
+    """True if the settings name the cell, and it is relevance of tokens, not of answers, in the first precision."""
     artifact = cell.artifact
     first_dtype = model.resolved.config.dtypes_for(artifact.task)[0]
     of_tokens = artifact.product == "relevance" and artifact.dtype == first_dtype
-    is_answer = model.inputs[artifact.task].of_answers  # whose sources go instead (jobs/products/ablations.py)
+    is_answer = model.inputs[artifact.task].of_answers  # has its sources removed instead: jobs/products/answers
     return of_tokens and not is_answer and settings.takes(task=artifact.task, method=artifact.method)
 
 
 def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn) -> CurvesNode:
+    """The node of a cell's curves, for these `variants` (requests)."""
     relevance, inputs = cell.artifact, model.inputs[cell.artifact.task]
+    explained = [[request.explanation, request.embedding] for request in variants]
     return CurvesNode(
         artifact=Artifact("curves", relevance.model, relevance.task, relevance.dtype, relevance.method),
         key_fields={
             "version": choices.CURVES_VERSION,
             "schema": titled(SCHEMA),
             "relevance": relevance.key,
-            "variants": [[request.explanation, request.embedding] for request in variants],
+            "variants": explained,
             "flips": [each.key() for each in drawn.flips],
             "subset": drawn.rows,
             "masks": inputs.masks_digest,
@@ -134,11 +139,12 @@ def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn
 
 
 def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:
-    """The samples, the same for every method: indices into the views."""
+    """The samples that get curves, the same for every method: indices into the task's views."""
     return model.inputs[task].subset(settings.samples, config.seed)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The expected number of nodes: one for each method, in the first precision of the task."""
     settings = config.perturb
     if settings is None or not settings.takes(task=task):
         return {}
@@ -146,9 +152,10 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Units of samples whose forwards have about UNIT_TOKENS tokens; each part names the shards of its relevance.
+    """Units of samples whose forward passes have about UNIT_TOKENS tokens.
 
-    Raises UserError for a task none of whose tokens may go.
+    The `inputs` of a part are the paths of its relevance. Raises UserError for a task none of whose tokens may be
+    removed.
     """
     first, config = nodes[0], run.config
     assert isinstance(first, CurvesNode)
@@ -161,15 +168,12 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     variants = sum(len(node.requests) for node in nodes if isinstance(node, CurvesNode))
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
         names = inputs.ids.take(cut.rows).to_pylist()
-        parts = tuple(
-            Part(node, cut.name, tuple(dict.fromkeys(shard_samples[name] for name in names if name in shard_samples)))
-            for node, shard_samples in shards.items()
-        )
+        parts = tuple(Part(node, cut.name, shards_of(names, by_sample)) for node, by_sample in shards.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
 
 
 def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
-    """The shard of a cell of relevance that has a sample, by its id."""
+    """For each sample id, the path of the shard of a relevance cell that has the sample."""
     schema = schema_of("relevance", relevance.dtype)
     return {
         sample: path
@@ -178,8 +182,13 @@ def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
     }
 
 
+def shards_of(samples: Sequence[str], by_sample: Mapping[str, str]) -> tuple[str, ...]:
+    """The paths, each once, of the shards that have these samples; those without a path in `by_sample` are skipped."""
+    return tuple(dict.fromkeys(by_sample[sample] for sample in samples if sample in by_sample))
+
+
 def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
-    """Tokens of the forwards that the curves of each sample take [N], before equal states merge."""
+    """How many tokens the forward passes of each sample's curves have [N], if every perturbed input ran."""
     lengths = inputs.lengths
     return sum(
         (2 * lengths * curve_set.draws * curve_set.most_states(lengths) for curve_set in flips), np.zeros_like(lengths)
@@ -187,9 +196,10 @@ def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
-    """Raises UserError where no token of any sample may go; single samples are rejects. Of images, every pixel may.
+    """Raises UserError if no sample has a token that may be removed. If only some have none, they are rejects later.
 
-    Raises it too where the texts hold no two tokens, so that none can be drawn in place of another.
+    Also raises for removal by `resample` if all texts consist of one repeated token, since no other can be drawn.
+    Images are not checked: every pixel may be removed.
     """
     if any(curve_set.pixels for curve_set in flips):
         return
@@ -209,7 +219,10 @@ def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, ro
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The curves of the rows that a method explained and some of whose tokens may go; the others become rejects."""
+    """The curves of a batch of rows, by part.
+
+    Rows that a method did not explain, or none of whose tokens may be removed, become rejects.
+    """
     from jobs.products.drawing import Drawing
 
     nodes = [part.node for part in parts if isinstance(part.node, CurvesNode)]
@@ -223,7 +236,10 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def with_replacements(opened: Opened, texts: Texts | None, rows: Sequence[Row]) -> Sequence[Row]:
-    """View rows with their `replacements` [D, T], where tokens are drawn in place of those that go."""
+    """View rows with `replacements` [D, T], if removed tokens are replaced by other tokens in D draws.
+
+    `texts` None: unchanged.
+    """
     if texts is None:
         return rows
     proposal = opened.remembered("proposal", texts, lambda: texts.proposal(opened.store))
@@ -231,15 +247,15 @@ def with_replacements(opened: Opened, texts: Texts | None, rows: Sequence[Row]) 
 
 
 def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[str]) -> dict[str, list[Claim]]:
-    """The relevance of a method's variants for the samples `names`, by sample id."""
-    from jobs.products.drawing import RELEVANCE_COLUMNS, said_by
+    """The relevance of the variants that a node asks for, by sample id, for the samples `names`."""
+    from jobs.products.drawing import RELEVANCE_COLUMNS, claims_of
 
     variants = tuple((request.explanation, request.embedding) for request in node.requests)
     claims: dict[str, list[Claim]] = {}
     for path in shards:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), RELEVANCE_COLUMNS)
         kept = pa.array([name in names for name in table["sample_id"].to_pylist()], pa.bool_())
-        claims |= said_by(node.artifact.method, table.filter(kept), variants)
+        claims |= claims_of(node.artifact.method, table.filter(kept), variants)
     return claims
 
 

@@ -1,7 +1,7 @@
-"""Faithfulness curves of samples from the relevance of several methods. No Ray here.
+"""Deletion and insertion curves of samples, ordered by the relevance of several methods. No Ray here.
 
-All methods are drawn together, so that what their orders have in common runs once. A sample that one method has no
-relevance for is a reject of that method's.
+The curves of all methods are computed together, so that perturbed inputs that their orders share run once. A sample for
+which one method has no relevance is a reject of that method only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ from lrp_core.views.view import ModelView
 
 #: The part of the input that a variant ranks, by its embedding.
 _RANKED = {"full": "positions", "partial": "tokens", "none": "any"}
-#: Columns of stored relevance that curves are drawn from.
+#: Columns of stored relevance from which curves are computed.
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The relevance that a variant of a method gives a sample."""
+    """The relevance that a method gives to one sample's tokens or pixels, in one variant (explanation, embedding)."""
 
     method: str
     explanation: str
@@ -47,42 +47,54 @@ class Claim:
     pixels: np.ndarray | None = None  # [H * W] of an image, where the method reaches pixels
 
     def of(self, view: ModelView, pixels: bool) -> np.ndarray:
-        """Relevance of tokens [T], or of `pixels` [H * W]: without any, those of a patch share the patch's."""
+        """The relevance of tokens [T] or, with `pixels`, of an image's pixels [H * W].
+
+        If the method gives no relevance of pixels, those of a patch share the patch's equally. If it gives it, tokens
+        have the sum over their patch.
+        """
         if not pixels:
             return self.relevance if self.pixels is None else summed_by_patches(view, self.pixels, self.relevance[0])
         return shared_by_pixels(view, self.relevance) if self.pixels is None else self.pixels
 
     @property
     def ranked(self) -> str:
-        """The part of the input that :meth:`of` speaks of."""
+        """The part of the input that the variant ranks: `pixels`, `positions`, `tokens` or `any`."""
         return "pixels" if self.pixels is not None else _RANKED[self.embedding]
 
     def scores(self, flips: Flips, has_foil: bool) -> tuple[str, ...]:
-        """The numbers that its curves follow: what it explains, and both where it explains neither."""
+        """The numbers for which curves are drawn: the one that the variant explains.
+
+        A variant that explains neither the target's logit nor the contrast has curves of both, if the sample has a
+        foil.
+        """
         if flips.measure != AREAS or not has_foil or not self.may_contrast:
             return (TARGET_LOGIT,)
         return (CONTRAST,) if self.explanation == CONTRASTIVE.name else (TARGET_LOGIT, CONTRAST)
 
     @property
     def may_contrast(self) -> bool:
+        """True if the variant explains the contrast of target and foil, or no number in particular."""
         return self.explanation in (CONTRASTIVE.name, NONE)
 
 
 @dataclass
 class DrawnCurves:
-    """Rows of the curves' schema and rejects, by method. `splits` counts halvings for want of memory."""
+    """Rows of schema CURVES, and rejects, by method.
+
+    `splits` counts batches that were halved because memory ran out.
+    """
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     rejects: dict[str, dict[str, Reject]] = field(default_factory=lambda: defaultdict(dict))  # by sample id
     splits: int = 0
 
     def reject(self, row: Row, methods: Iterable[str], reason: str, detail: str) -> None:
-        """Enter a reject for each method; the first reason of a sample stays."""
+        """Add a reject of the sample `row` for each of `methods`; the first reason that a sample gets stays."""
         for method in methods:
             self.rejects[method].setdefault(row["sample_id"], Reject(row["sample_id"], reason, detail))
 
     def only(self, samples: Collection[str]) -> DrawnCurves:
-        """The rows and rejects of these samples."""
+        """The rows and rejects of the samples with these ids."""
         rows = {
             name: [row for row in of_method if row["sample_id"] in samples] for name, of_method in self.rows.items()
         }
@@ -93,13 +105,16 @@ class DrawnCurves:
         return DrawnCurves(defaultdict(list, rows), defaultdict(dict, rejects), self.splits)
 
     def made(self, method: str) -> Made:
-        """The shard of one method."""
+        """The curves of one method as the content of a shard."""
         table = pa.Table.from_pylist(self.rows[method], schema=CURVES)
         return Made(table, tuple(self.rejects[method].values()), self.splits)
 
 
-def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
-    """The claims of `variants` (explanation, embedding) in rows of RELEVANCE_COLUMNS, in order, by sample id."""
+def claims_of(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
+    """The claims of one method by sample id, in the order of `variants` (explanation, embedding).
+
+    `relevance` is a table with the RELEVANCE_COLUMNS of the method's stored relevance.
+    """
     claims: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
@@ -112,7 +127,7 @@ def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]
 
 
 def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
-    """A column of lists as views of one array; None for nulls."""
+    """A column of lists as one array for each row, all views of the same memory; None for nulls."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths)])
     flat, known = pc.list_flatten(column).to_numpy(), column.is_valid().to_pylist()
@@ -120,7 +135,10 @@ def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
 
 
 def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
-    """Relevance of a class token and patches [T] as that of pixels [H * W]: an equal share of their patch's."""
+    """Relevance of pixels [H * W] from that of a class token and patches [T].
+
+    Each pixel gets an equal share of its patch's relevance; that of the class token is left out.
+    """
     assert isinstance(view, ImageView)
     (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
     shares = relevance[1:].reshape(height // tall, width // wide) / (tall * wide)
@@ -128,7 +146,10 @@ def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
 
 
 def summed_by_patches(view: ModelView, pixels: np.ndarray, of_class: float) -> np.ndarray:
-    """Relevance of pixels [H * W] as that of the class token, `of_class`, and of patches [T], the sums of theirs."""
+    """Relevance of a class token and patches [T] from that of pixels [H * W], which are summed over each patch.
+
+    `of_class` is the relevance of the class token. Pixels beyond the last whole patch are left out.
+    """
     assert isinstance(view, ImageView)
     (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
     rows, columns = height // tall, width // wide
@@ -138,20 +159,19 @@ def summed_by_patches(view: ModelView, pixels: np.ndarray, of_class: float) -> n
 
 @dataclass(frozen=True)
 class Drawing:
-    """The computation of curves of samples on a model; `said` holds the relevance of each method by method and sample
-    id.
+    """Computes the curves of samples on one model. `claims` has the claims of each method by sample id.
 
-    Rows without a target have the curves of the model's own prediction, as they were explained for.
+    Samples without a target have the curves of the model's own prediction, which is what was explained.
     """
 
     view: ModelView
     dtype: str
-    ways: tuple[Flips, ...]
+    ways: tuple[Flips, ...]  # how tokens are removed; each has curves of its own
     token_budget: int
-    said: Mapping[str, Mapping[str, Sequence[Claim]]]
+    claims: Mapping[str, Mapping[str, Sequence[Claim]]]
 
     def run(self, rows: Sequence[Row]) -> DrawnCurves:
-        """The curves of all rows, drawn together. Raises the error of a row that cannot be drawn."""
+        """The curves of all rows, computed together. Raises the error of a row for which curves cannot be computed."""
         drawn = DrawnCurves()
         kept = [row for row in rows if self._may_be_drawn(row, drawn)]
         if kept:
@@ -164,48 +184,58 @@ class Drawing:
         return drawn
 
     def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
-        """True where some method has relevance of the row and in every way some token may go; others become rejects."""
-        for method, claims in self.said.items():
-            if row["sample_id"] not in claims:
+        """True if some method has relevance of the row, and some of its tokens may be removed in each of the `ways`.
+
+        Otherwise, and for each method without relevance of the row, `drawn` gets a reject.
+        """
+        for method, of_samples in self.claims.items():
+            if row["sample_id"] not in of_samples:
                 drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
-        says = self._says(row)
-        if not says:
+        row_claims = self._claims_about(row)
+        if not row_claims:
             return False
         try:
             for flips in self.ways:
                 flips.chosen(row, self.view.kind.slot)
         except UserError as error:
-            drawn.reject(row, [claim.method for claim in says], NOTHING_TO_FLIP, str(error))
+            drawn.reject(row, [claim.method for claim in row_claims], NOTHING_TO_FLIP, str(error))
             return False
         return True
 
-    def _says(self, row: Row) -> list[Claim]:
-        """The claims of all methods about a row, variant by variant."""
-        return [claim for claims in self.said.values() for claim in claims.get(row["sample_id"], ())]
+    def _claims_about(self, row: Row) -> list[Claim]:
+        """The claims of all methods about a row, a claim for each variant."""
+        return [claim for of_samples in self.claims.values() for claim in of_samples.get(row["sample_id"], ())]
 
     def _asked(self, row: Row, flips: Flips) -> PerturbedSample:
-        """Raises ValueError where relevance is not of these tokens, UserError where none may go."""
-        relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._says(row)])
+        """The row with the relevance of all claims [V, T] or [V, H * W], as `flips` removes its tokens.
+
+        Raises ValueError if relevance has another length than the tokens, and UserError if no token may be removed.
+        """
+        relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._claims_about(row)])
         if not flips.pixels and relevance.shape[1] != len(row["input_ids"]):
-            raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
+            raise ValueError(f"relevance has {relevance.shape[1]} numbers for {len(row['input_ids'])} tokens")
         return PerturbedSample.of(row, relevance, flips, self.view.kind.slot)
 
     def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
-        """The curves of `rows`; a method that explained another logit than this forward gives gets a reject instead."""
+        """Add the curves of `rows` to `drawn`; `outcome` has the curves of all rows and the flipper for each way.
+
+        A method whose stored logit of the target differs from that of this forward pass gets a reject of the row
+        instead.
+        """
         drawn.splits += sum(flipper.halved for _, flipper in outcome)
         for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
             whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
-            says = self._says(row)
+            row_claims = self._claims_about(row)
             lost: set[str] = set()
-            for claim, logit in zip(says, whole.tolist(), strict=True):
+            for claim, logit in zip(row_claims, whole.tolist(), strict=True):
                 if _differs(claim, logit, self.dtype):
                     detail = f"the target's logit is {logit:g} and was {claim.logit:g} when it was explained"
                     drawn.reject(row, [claim.method], "other_logit", detail)
                     lost.add(claim.method)
             for flips, way_curves in zip(self.ways, curves, strict=True):
                 has_foil = way_curves.contrast is not None
-                scores = [claim.scores(flips, has_foil) for claim in says]
-                for claim, columns in zip(says, _columns(way_curves, scores), strict=True):
+                scores = [claim.scores(flips, has_foil) for claim in row_claims]
+                for claim, columns in zip(row_claims, _columns(way_curves, scores), strict=True):
                     if claim.method not in lost:
                         sample_columns = {
                             "sample_id": row["sample_id"],
@@ -221,30 +251,46 @@ class Drawing:
 
 
 def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[dict[str, Any]]]:
-    """For each variant, what is stored of the curves of both orders by each of its `scores`."""
-    is_area = curves.flips.measure == AREAS
-    areas = {score: curves.areas(score) for score in {*chain(*scores)}} if is_area else {}
-    for at, claim_scores in enumerate(scores):
-        yield [
-            {
-                "order": name,
-                "score": score,
-                "percent": curves.flips.percent,
-                "removed": curves.counts[order],
-                "logit": curves.values(score)[at, order],
-                "probability": None if curves.probability is None else curves.probability[at, order],
-                "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
-                "area": float(areas[score][f"area_{name}"][at]) if is_area else None,
-            }
-            for score in claim_scores
-            for order, name in enumerate(curves.flips.orders)
-        ]
+    """Yield the columns of each variant's curves: an entry for each of its `scores` and each order (MoRF, LeRF)."""
+    areas = {}
+    if curves.flips.measure == AREAS:
+        areas = {score: curves.areas(score) for score in {*chain(*scores)}}
+    for variant, claim_scores in enumerate(scores):
+        rows = []
+        for score, order in product(claim_scores, range(len(curves.flips.orders))):
+            row = _curve(curves, score, variant, order)
+            name = row["order"]
+            row["area"] = float(areas[score][f"area_{name}"][variant]) if areas else None
+            rows.append(row)
+        yield rows
+
+
+def _curve(curves: Curves, score: str, variant: int, order: int) -> dict[str, Any]:
+    """The columns of one curve in schema CURVES, without its area; `variant` and `order` are indices."""
+    probability = correct = None
+    if curves.probability is not None:
+        probability = curves.probability[variant, order]
+    if curves.correct is not None:
+        correct = _booleans(curves.correct[variant, order])
+    return {
+        "order": curves.flips.orders[order],
+        "score": score,
+        "percent": curves.flips.percent,
+        "removed": curves.counts[order],
+        "logit": curves.values(score)[variant, order],
+        "probability": probability,
+        "correct": correct,
+    }
 
 
 def _booleans(values: np.ndarray) -> list[bool | None]:
+    """0 and 1 as booleans, NaN as None."""
     return [None if value != value else bool(value) for value in values.tolist()]
 
 
 def _differs(claim: Claim, whole: float, dtype: str) -> bool:
-    """False where the logit `whole` of the input as it is now is not finite: that shows in the curve."""
+    """True if the stored logit of the target differs from `whole`, that of the unperturbed input now, beyond rounding.
+
+    False if `whole` is not finite: the curve shows that itself.
+    """
     return abs(claim.logit - whole) > ROUNDING[dtype] * max(1.0, abs(claim.logit))

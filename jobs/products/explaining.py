@@ -1,6 +1,7 @@
-"""Relevance of a batch of view rows by every requested method, with its cost. Imports no Ray.
+"""Relevance of a batch of view rows by every requested method, and what it costs. Imports no Ray.
 
-Methods that packages bring end nothing but their own cells, and explain logits of the model.
+If a method of an installed package raises an error, only its own cells fail. The logits that it returns are checked
+against the model's.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ from lrp_core.views.guard import ROUNDING, undisturbed
 
 @dataclass(frozen=True)
 class Timing:
-    """The cost of a pass over a batch, or of the share of one method in it."""
+    """The duration of a pass (methods that share forward passes) over a batch, or of one stage of it."""
 
-    method: str  # the pass, where it is not of one method alone
-    stage: str  # forward | backward | aggregate | method: all of it
+    method: str  # the name of the pass: of its only method, or of all together
+    stage: str  # forward | backward | aggregate, or `method` for the whole pass
     wall_s: float
     length: int
     batch: int
     peak_bytes: int | None = None  # beyond the weights; None where it was not measured
     planned_bytes: int | None = None  # what ALTI's planner reserved
-    chunk: int | None = None  # vectors it held at a time
+    chunk: int | None = None  # vectors that ALTI held at a time
 
 
 @dataclass(frozen=True)
 class ExplainedBatch:
-    """The relevance of one batch, on the CPU."""
+    """The relevance of one batch, on the CPU, by request, with what was timed."""
 
     rows: tuple[Row, ...]
     relevance: dict[Request, Relevance]
     timings: tuple[Timing, ...]
-    names: NeuronNames | None = None  # where relevance of neurons is asked for
+    names: NeuronNames | None = None  # of neurons, if relevance of neurons was asked for
 
     def only(self, samples: Collection[str]) -> ExplainedBatch:
-        """The rows of these samples."""
+        """The batch with only the rows of these samples."""
         kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
         relevance = {request: result.mapped(lambda tensor: tensor[kept]) for request, result in self.relevance.items()}
         return replace(self, rows=tuple(self.rows[index] for index in kept), relevance=relevance)
@@ -65,25 +66,28 @@ class ExplainedBatch:
 
 @dataclass(frozen=True)
 class Explainer:
-    """A loaded model with the requests for it, by names of `methods`; `settings` are passed to functions that take
-    them.
+    """A loaded model and the requests to compute on it.
+
+    `methods` has the record of each request's method by name. `settings`, such as `seed`, are passed to the functions
+    of methods that take them.
     """
 
     view: ModelView
     requests: tuple[Request, ...]
-    product: str = "relevance"  # or what is asked for beside that of tokens: heads, layers
+    product: str = "relevance"  # or a finer relevance to compute as well, such as "heads"
     settings: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
-    metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
+    metered: set[int] = field(default_factory=set)  # lengths (exponents of 2) whose memory is known
 
     def batch(self, rows: Sequence[Row]) -> ExplainedBatch:
-        """Explain a batch in every pass. Rows without a target are explained for the model's own prediction.
+        """Explain a batch by all requests, those of a pass together.
 
-        Raises whatever a model raises on bad input or too little memory.
+        Rows without a target are explained for the model's own prediction. Requests that need a foil are left out of a
+        batch without foils. Raises whatever the model raises on bad input or if memory runs out.
         """
         rows = with_predictions(self.view, rows)
         asked = list(map(with_span, rows))
-        batch = Batch.collate(asked, pad_id=self.view.pad_id)  # on the CPU, where checks wait for no device
+        batch = Batch.collate(asked, pad_id=self.view.pad_id)  # on the CPU, so that checks need not wait for a GPU
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
@@ -104,7 +108,7 @@ class Explainer:
                 with peak_memory() as peak:
                     self._explain(method, batch, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
-            of_labels = self.product == "labels"  # a backward a label: no measure of the others
+            of_labels = self.product == "labels"  # one backward per label: not comparable with other passes
             name = f"{method.pass_name}{LABELS_PASS}" if of_labels else method.pass_name
             timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
             stages = {} if of_labels else clock.seconds
@@ -117,7 +121,10 @@ class Explainer:
         return self.view.device.type == "cuda"
 
     def _metering(self, length: int) -> bool:
-        """True where the batch's memory is unknown yet. A CPU tells it only by a second, slow run."""
+        """True if peak memory is to be measured for a batch of this length, which is then noted as measured.
+
+        It is measured once for each power of two of lengths, since on a CPU it takes a second, slow run.
+        """
         bucket = (length - 1).bit_length()
         new = bucket not in self.metered
         self.metered.add(bucket)
@@ -126,7 +133,7 @@ class Explainer:
     def _explain(
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        """The relevance for the `requests` of a group, whose methods share forwards."""
+        """The relevance for each of the `requests`, whose methods share forward passes."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
         available = {name for request in requests for name in self.methods[request.method].given}
         kept = KEPT.get(self.product)
@@ -134,13 +141,13 @@ class Explainer:
         capabilities = self.view.family.capabilities
         finer = {name: True for name in finer_names if name in available and set(FINER[name].needs) <= capabilities}
         distinct = list(dict.fromkeys(asked.values()))
-        settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
+        settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # as many tokens as the batch
         with staying():
             results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
         return {request: results[base] for request, base in asked.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
-        """Requests that are computed together, and one of their methods."""
+        """Yield (a method, the requests) for each group of requests whose methods share forward passes."""
         passes: dict[Any, list[Request]] = {}
         for request in self.requests:
             if has_foil or not needs_foil(request.explanation):
@@ -150,7 +157,11 @@ class Explainer:
 
 
 def with_span(row: Row, part: int | None = None) -> Row:
-    """A view row that explains all tokens of its answer, or those of one `part` of it; other rows are unchanged."""
+    """A copy of a view row that asks for all tokens of its answer, or only for the sentence `part` of it.
+
+    The span holds the positions before the answer's tokens, where these are predicted. Rows without an answer, or with
+    a span, are returned unchanged.
+    """
     answer = row.get("answer_ids")
     if not answer or "span" in row:
         return row
@@ -159,7 +170,10 @@ def with_span(row: Row, part: int | None = None) -> Row:
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
-    """The largest plan of an ALTI pass: its bytes, and the vectors it held at a time."""
+    """What the memory planner reserved for the largest plan of an ALTI pass: its bytes, and vectors at a time.
+
+    Empty for other methods.
+    """
     plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)
@@ -167,13 +181,16 @@ def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """A method runs inside. Raises Exited where it would end the process; Ctrl-C and Ray's SIGTERM do end it."""
+    """Inside, an exception that would end the process, such as SystemExit, is raised as Exited instead.
+
+    Ctrl-C in the main thread and Ray's SIGTERM still end the process.
+    """
     try:
         yield
     except Exception:
         raise
     except BaseException as error:
-        # Signals are raised in the main thread alone; Ray's say so.
+        # Ctrl-C is raised in the main thread only; Ray marks the exception of its SIGTERM by an attribute.
         stopped = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
         if stopped or getattr(error, "ray_terminate_msg", None) is not None:
             raise
@@ -181,14 +198,17 @@ def staying() -> Iterator[None]:
 
 
 def is_brought(method: Method) -> bool:
-    """True of a method whose function an installed package brings."""
+    """True if the method's function belongs to an installed package, not to closelook."""
     return method.base not in METHODS or METHODS.owner(method.base) != OURS
 
 
 def check_against_model(
     view: ModelView, batch: Batch, rows: Sequence[Mapping[str, Any]], relevance: Mapping[Request, Relevance]
 ) -> None:
-    """Raises UserError where `relevance` is of other logits than one more forward gives, but for rounding."""
+    """Raises UserError if `relevance` holds other logits than one more forward pass gives, beyond rounding.
+
+    `rows` are the rows of `batch`, whose ids the message needs.
+    """
     batch = batch.to(view.device)
     with torch.no_grad(), undisturbed(view):
         state = view.prediction(view.hidden(batch), batch)
@@ -206,7 +226,7 @@ def check_against_model(
 def _check(
     quantity: str, values: torch.Tensor, expected: torch.Tensor, rounding: float, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises UserError where two tensors [B] differ."""
+    """Raises UserError, naming the first sample, if two tensors [B] differ by more than `rounding`, relatively."""
     wrong = (values - expected).abs() > rounding * expected.abs().clamp(min=1)
     if wrong.any():
         at = int(wrong.nonzero()[0])

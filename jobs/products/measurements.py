@@ -1,4 +1,4 @@
-"""Table 8 measured on the run's own models, keyed by the model and the samples it is measured on."""
+"""Table 8 of Close Look measured on the run's own models; keys cover the model and its samples."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jobs.plan.node import Node, Plan, Run
 from jobs.products.record import Product
 from jobs.store import Artifact
 
-VERSION = 1  # raised when something else is measured
+VERSION = 1  # raised when the measurement changes
 DTYPE = "float32"  # Close Look 5.4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement(Node):
-    """The measurements of one model."""
+    """The measurement of one model, on these rows of its views."""
 
     rows: list[dict[str, Any]]
 
 
 def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
-    """One of each model that has samples of the task; none without settings."""
+    """Yield the measurement of each model that has samples of the task with a foil; none without settings."""
     for model in plan.models:
         if settings is None or settings.task not in model.inputs:
             continue
@@ -46,10 +46,12 @@ def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measur
 
 
 def _nodes(run: Run) -> Iterator[Node]:
+    """The measurements of the run's models."""
     return measurements_of(run.config.bench, run.plan)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One measurement for the task of the settings, in DTYPE."""
     return {DTYPE: 1} if config.bench and task == config.bench.task else {}
 
 

@@ -1,6 +1,7 @@
-"""The report: a single artifact, keyed by all that the root holds when it is written.
+"""The report: a single artifact, whose key covers all that the root holds when it is written.
 
-One that was written counts as done: `closelook report` finds out whether it would look different now.
+A report that was written counts as done; `closelook report` computes the key anew and writes it again if it has
+changed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from jobs.store import Artifact, Ledger, key_of
 from jobs.store.records import key_in
 from jobs.versions import versions
 
-VERSION = 24  # raised when a report of the same store looks different
-_UNLISTED = ("runtime", "pruning", "bench")  # folders with files that no manifest lists
+VERSION = 24  # raised when closelook writes another report of the same store
+_UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
 
 
 def report_of(config: RunConfig, ledger: Ledger) -> Artifact:
-    """The report as it is to be written now: anything else that is entered gives it another key."""
+    """The artifact of the report, with the key that it would have if it were written now."""
     files = []
     for folder in _UNLISTED:
         for suffix in (".parquet", ".json"):
@@ -34,6 +35,7 @@ def report_of(config: RunConfig, ledger: Ledger) -> Artifact:
 
 
 def _nodes(run: Run) -> Iterator[Node]:
+    """Yield the report as it was written; if none was written, as it would be now."""
     record = run.ledger.latest(Artifact("report"))
     key = record and key_in(record)
     yield Node(artifact=Artifact("report", key=key) if key else report_of(run.config, run.ledger))

@@ -1,7 +1,7 @@
-"""Pruning curves (Close Look 5.3): accuracy against heads removed, in the order that head relevance gives them.
+"""Pruning curves (Close Look 5.3): accuracy while heads are removed in the order of their relevance, or at random.
 
-They are keyed by the head relevance that ranks the heads, or by the samples and the seed of random orders. The curves
-of several methods are drawn together, so that equal masks run once.
+Their keys cover the head relevance that ranks the heads, or the samples and the seed of random orders. The curves of
+several methods are computed together, so that a set of heads that several curves remove runs once.
 """
 
 from __future__ import annotations
@@ -38,32 +38,34 @@ from jobs.store import Artifact
 from lrp_core.records.explained import CONTRASTIVE
 
 VERSION = 3  # raised when curves change: stored ones of older versions are stale
-UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
+UNIT_TOKENS = 20_000_000  # of a unit's forward passes: what is computed again if its worker is lost
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PruningNode(Node):
-    """All pruning curves of a method on a task."""
+    """All pruning curves of one method, or of random orders, on a task."""
 
     step: int  # heads removed between two points
-    clusters: Mapping[str, str] = field(default_factory=dict)  # by sample, of those that have one
+    clusters: Mapping[str, str] = field(default_factory=dict)  # by sample id; samples without one are left out
 
     @property
     def method(self) -> str:
+        """The method whose relevance orders the heads, or RANDOM."""
         return self.artifact.method
 
     @property
     def sources(self) -> tuple[Artifact, ...]:
+        """The head relevance that orders the heads; nothing for random orders, whose numbers do not depend on it."""
         return () if self.method == RANDOM else self.needs
 
     @property
     def heads(self) -> Artifact:
-        """The relevance that ranks the heads; random orders take only the number of heads from it."""
+        """The head relevance that orders the heads; random orders take only the number of heads from it."""
         return self.needs[0]
 
 
 def nodes(run: Run) -> Iterator[PruningNode]:
-    """The curves of every method with planned contrastive heads, and of random orders beside them."""
+    """The pruning curves of all models; none without settings."""
     settings = run.config.prune
     if settings is None:
         return
@@ -72,7 +74,11 @@ def nodes(run: Run) -> Iterator[PruningNode]:
 
 
 def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[PruningNode]:
-    """The pruning curves of a model; none if the settings leave the model out."""
+    """The nodes of a model's pruning curves; none if the settings leave the model out.
+
+    Each method whose contrastive head relevance is planned has a node, and each task and precision of these has one of
+    random orders, which takes the number of heads from the first method's relevance.
+    """
     if not settings.takes(model=model.name):
         return
     config, first_heads = run.config, dict[tuple[str, str], Artifact]()
@@ -106,7 +112,7 @@ def _node(
     method: str,
     orders: Mapping[str, Any],
 ) -> PruningNode:
-    """The node of a method's curves; `orders` are the key fields that decide the orders of heads."""
+    """The node of a method's curves, or of random ones; `orders` are the key fields that decide the orders of heads."""
     gold = [model.inputs[heads.task].gold_digest, model.resolved.labels]
     clusters = _clusters(run, model, heads.task)
     halves = {"clusters": sorted(clusters.items())} if clusters and method != RANDOM else {}
@@ -122,7 +128,10 @@ def _node(
 
 
 def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
-    """The clusters of the samples that have relevance of heads, of those with one: halves part no cluster."""
+    """The cluster of each sample with relevance of heads, by sample id; samples without a cluster are left out.
+
+    Removal orders are also made from either half of the samples, and a cluster falls into one half as a whole.
+    """
     known, inputs = clusters_of(run.ledger, task), model.inputs[task]
     if not known:
         return {}
@@ -132,7 +141,10 @@ def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
 
 
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
-    """The samples, the same for every method: indices into the views of its samples with a foil or a label."""
+    """The samples on which pruned models are evaluated, the same for every method: indices into the task's views.
+
+    These are the samples with relevance of heads that have a foil or a label, without which nothing is right or wrong.
+    """
     inputs = model.inputs[task]
     rows = inputs.subset((config.heads or {}).get(task), config.seed)
     known = pc.or_(inputs.table["foil_id"].is_valid(), inputs.table["label"].is_valid())
@@ -140,7 +152,7 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes: one for each cell of heads, and one for random orders."""
+    """The expected number of nodes by precision: one for each cell of heads, and one for random orders."""
     settings = config.prune
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
@@ -149,7 +161,10 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Shards of all methods together, of about UNIT_TOKENS tokens; a shard holds whole curves. None without samples."""
+    """Units of about UNIT_TOKENS tokens, each for all samples; a unit has whole curves, of one or several methods.
+
+    Yields none if no sample can be evaluated.
+    """
     first, config = nodes[0], run.config
     rows = subset(config, first.plan, first.artifact.task)
     budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
@@ -166,7 +181,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[Part, int]]:
-    """The curves of every node in runs of about UNIT_TOKENS tokens, at least one curve each, with their tokens."""
+    """Yield parts of whole curves, one at least and about UNIT_TOKENS tokens each, with their number of tokens."""
     for node in nodes:
         assert isinstance(node, PruningNode)
         orders = _orders(run, node)
@@ -177,11 +192,12 @@ def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[
         for index, start in enumerate(range(0, len(orders), size)):
             part_orders = tuple(orders[start : start + size])
             whole = sum(order.half is None for order in part_orders)
-            tokens = whole * curve_tokens + (len(part_orders) - whole) * curve_tokens // 2  # half of the samples, about
+            tokens = whole * curve_tokens + (len(part_orders) - whole) * curve_tokens // 2  # about half of the samples
             yield Part(node, f"{index:03d}", part_orders), tokens
 
 
 def _unit(parts: Sequence[Part], rows: np.ndarray, tokens: int, token_budget: int) -> Unit:
+    """The unit of these parts, which all evaluate the samples `rows`."""
     first = parts[0]
     curves = sum(len(part.inputs) for part in parts)
     name = f"{first.node.artifact.method}-{first.shard}"
@@ -189,7 +205,7 @@ def _unit(parts: Sequence[Part], rows: np.ndarray, tokens: int, token_budget: in
 
 
 def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
-    """The orders in which heads go."""
+    """The orders in which the curves of a node remove heads: by mean relevance, or at random."""
     settings = run.config.prune
     assert settings is not None
     table = run.ledger.read(node.heads, HEADS)
@@ -208,44 +224,48 @@ def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
 
 @dataclass(frozen=True)
 class Hits:
-    """The samples of a batch that a model with heads removed gets right."""
+    """Which samples the model gets right with heads removed, for C curves, S points of a curve and N samples."""
 
-    samples: tuple[str, ...]  # N ids, of those whose logits are finite
-    right: np.ndarray  # [C, S, N] bool; False of samples that a curve does not evaluate
+    samples: tuple[str, ...]  # [N] ids of the samples with finite logits
+    right: np.ndarray  # [C, S, N] bool; False where a curve does not evaluate the sample
     evaluated: np.ndarray  # [C, N] bool
     removed: np.ndarray  # [S] heads removed at each point
     splits: int
 
     def only(self, samples: set[str]) -> Hits:
-        """Of these samples."""
+        """The hits of these samples."""
         kept = [index for index, name in enumerate(self.samples) if name in samples]
         names = tuple(self.samples[index] for index in kept)
         return Hits(names, self.right[:, :, kept], self.evaluated[:, kept], self.removed, self.splits)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
-    """The samples that stay right along every curve of the parts, each under the curves that evaluate it."""
+    """The hits of every part's curves. Each sample runs under the curves that evaluate it.
+
+    A curve whose order was made from one half of the samples evaluates the other half only.
+    """
     orders = [order for part in parts for order in part.inputs]
     first, seed = parts[0].node, opened.options.seed
     assert isinstance(first, PruningNode)
-    together: dict[tuple[int, ...], list[Row]] = {}  # rows by the orders that evaluate them
+    together: dict[tuple[int, ...], list[Row]] = {}  # rows by the indices of the orders that evaluate them
     for row in rows:
         half = half_of(first.clusters.get(row["sample_id"], row["sample_id"]), seed)
         asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
         together.setdefault(asked, []).append(row)
     swept = [_swept(opened, first, orders, asked, orders_asked) for asked, orders_asked in together.items()]
-    every = Hits(
-        tuple(name for hits in swept for name in hits.samples),
-        np.concatenate([hits.right for hits in swept], axis=2),
-        np.concatenate([hits.evaluated for hits in swept], axis=1),
-        swept[0].removed,
-        sum(hits.splits for hits in swept),
-    )
+    samples: list[str] = []
+    splits = 0
+    for hits in swept:
+        samples += hits.samples
+        splits += hits.splits
+    right = np.concatenate([hits.right for hits in swept], axis=2)
+    evaluated = np.concatenate([hits.evaluated for hits in swept], axis=1)
+    every = Hits(tuple(samples), right, evaluated, swept[0].removed, splits)
     part_hits: dict[Part, Hits] = {}
     start = 0
     for part in parts:
         end = start + len(part.inputs)
-        part_hits[part] = replace(every, right=every.right[start:end], evaluated=every.evaluated[start:end])
+        part_hits[part] = replace(every, right=right[start:end], evaluated=evaluated[start:end])
         start = end
     return part_hits
 
@@ -253,7 +273,10 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 def _swept(
     opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], asked: Sequence[int], rows: Sequence[Row]
 ) -> Hits:
-    """The hits of rows under the orders that are `asked`, of all orders."""
+    """The hits of `rows` under the orders with the indices `asked`; False under all other orders.
+
+    Samples whose logits are not finite are left out.
+    """
     from evaluation.scoring.pruning import Sweep
     from jobs.runner.rows import that_fits
 
@@ -271,13 +294,16 @@ def _swept(
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
-    """A row for each point of each curve, the accuracy over the samples of all batches that it evaluates."""
+    """A row for each point of each curve: the accuracy over the samples of all batches that the curve evaluates.
+
+    Raises ValueError if no sample has finite logits.
+    """
     right = np.concatenate([hits.right for hits in values], axis=2)  # [C, S, N]
     evaluated = np.concatenate([hits.evaluated for hits in values], axis=1)  # [C, N]
     if not right.shape[2]:
-        raise ValueError("no sample has finite logits with all heads")
+        raise ValueError("no sample has finite logits, even with all heads: choose another precision")
     samples = np.array([name for hits in values for name in hits.samples])
-    order = np.argsort(samples)  # whatever the batches
+    order = np.argsort(samples)  # so that sums do not depend on the cuts into batches
     points: list[dict[str, Any]] = []
     for curve, curve_right, of_curve in zip(part.inputs, right, evaluated, strict=True):
         kept = order[of_curve[order]]
@@ -289,7 +315,10 @@ def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
 def _points(
     curve: RemovalOrder, right: np.ndarray, removed: np.ndarray, samples: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of PRUNING, from what is right [S, N]."""
+    """Yield a row of schema PRUNING for each point of a curve.
+
+    `right` [S, N], `removed` [S]; lists stand in the first row.
+    """
     accuracy = right.sum(1) / right.shape[1]
     of_curve: dict[str, Any] = {
         "method": curve.method,
@@ -308,9 +337,10 @@ def _points(
 
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+    """Entries of the manifest: the head relevance that ordered the heads, and the number of samples that were used."""
     assert isinstance(node, PruningNode)
     counts = [run.store.read(path, SCHEMA, ["n"])["n"].to_pylist() for path in shards]
-    used = max(itertools.chain(*counts), default=0)  # a shard of curves that evaluate no sample has no rows
+    used = max(itertools.chain(*counts), default=0)  # 0: no curve evaluates a sample
     return {"heads": None if node.method == RANDOM else node.heads.name, "samples": used}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jobs.store import Store, Written
     from lrp_core import ModelView
 
-Row = Mapping[str, Any]  # a sample of the views, or another input with a `sample_id`
+Row = Mapping[str, Any]  # a row of a tokenised view, or another input of a unit; has a `sample_id`
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Exited(RuntimeError):
 
 @dataclass(frozen=True)
 class Made:
-    """The result of a part: the table of its shard, and the samples that have no rows there."""
+    """The result of one part of a unit: the table of its shard, and rejects for the samples without rows in it."""
 
     table: pa.Table
     rejects: tuple[Reject, ...] = ()
-    splits: int = 0  # how often the computation was split for want of memory
-    beside: tuple[pa.Table, ...] = ()  # the tables of the artifact's further folders
-    schema: pa.Schema | None = None  # of the table; None: the product's
+    splits: int = 0  # how often the computation was split because memory ran out
+    beside: tuple[pa.Table, ...] = ()  # for artifacts with several folders: the tables of all but the first
+    schema: pa.Schema | None = None  # of the table; None: that of the product's record
     facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
-    written: Mapping[str, Written] = field(default_factory=dict)  # files that the computation wrote itself, by path
+    written: Mapping[str, Written] = field(default_factory=dict)  # files that the computation has written, by path
 
     def only(self, samples: Collection[str]) -> Made:
-        """The rows and rejects of these samples."""
+        """The rows and rejects of these samples, and `splits`; other fields are dropped."""
         kept = pc.is_in(self.table["sample_id"], pa.array(samples, pa.string()))
         rejects = tuple(reject for reject in self.rejects if reject.sample_id in samples)
         return Made(self.table.filter(kept), rejects, self.splits)
@@ -65,7 +65,11 @@ class Made:
 
 @dataclass
 class Opened:
-    """A worker with its model open: what a computation may use. Without a worker, `of_store` and `of_run` are None."""
+    """A worker's open model and settings, which a product's computation may use.
+
+    Computations outside a worker (`compute_alone`) have neither a store nor a run's settings: `of_store` and `of_run`
+    are None.
+    """
 
     of_store: Store | None = None
     of_run: WorkerOptions | None = None
@@ -78,21 +82,25 @@ class Opened:
 
     @property
     def store(self) -> Store:
+        """The run's store; only inside a worker."""
         assert self.of_store is not None
         return self.of_store
 
     @property
     def options(self) -> WorkerOptions:
+        """The settings of the run; only inside a worker."""
         assert self.of_run is not None
         return self.of_run
 
     @property
     def view(self) -> ModelView:
+        """The loaded model; only for products that are computed on a model."""
         assert self.loaded is not None
         return self.loaded
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, loaded at first use."""
         from jobs.plan.models import load_tokenizer
 
         assert self.model is not None
@@ -100,28 +108,29 @@ class Opened:
         return self.remembered("tokenizer", config.name, lambda: load_tokenizer(config))
 
     def remembered(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """The last result of `make` under this name, made again when `key` changes."""
+        """The result of `make()`, kept under `name` while the model is open; made again only when `key` changes."""
         if name not in self.memory or self.memory[name][0] != key:
             self.memory[name] = key, make()
         return self.memory[name][1]
 
 
-#: How many artifacts a run will want, by precision, of a model, task and methods whose samples or weights are absent.
+#: Counts the artifacts, by precision, that a run will want of (config, model, task, names of methods): `closelook
+#: status` uses it where samples or weights are not there yet, so that nodes cannot be listed.
 Expected = Callable[["RunConfig", "ModelConfig", str, list[str]], dict[str, int]]
 
 
 def each_method(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The `expected` of products with an artifact for every method in every precision."""
+    """The `expected` function of products with an artifact for each method in each precision."""
     return dict.fromkeys(model.dtypes_for(task), len(methods))
 
 
 def of_no_task(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The `expected` of products that belong to a model or a corpus: none of them counts for a task."""
+    """The `expected` function of products that belong to a model or a corpus and not to a task: none."""
     return {}
 
 
 def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
-    """The rows of all values, in order; a single value as it is."""
+    """The default `combine`: the tables and rejects of all batches in order, as one result."""
     if len(values) == 1:
         return values[0]
     rejects = tuple(reject for made in values for reject in made.rejects)
@@ -130,10 +139,10 @@ def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
 
 @dataclass(frozen=True)
 class Shown:
-    """A package's product in `closelook plan` and in the report."""
+    """How a product of an installed package is priced by `closelook plan` and shown in the report."""
 
-    forwards: Callable[[Node], float] = lambda node: 0  # of the model on a sample, that the node costs
-    report: Callable[[Run], ReportPart] | None = None  # its tables and figures
+    forwards: Callable[[Node], float] = lambda node: 0  # forward passes of the model that the node takes per sample
+    report: Callable[[Run], ReportPart] | None = None  # gives the product's tables and figures in the report
 
 
 @dataclass(frozen=True)
@@ -145,32 +154,33 @@ class Product:
     'entropies of other inputs, settings or versions'
     """
 
-    name: str  # of its artifacts
-    title: str  # a plural, as messages count them
-    stage: str  # the command that makes it
-    nodes: Callable[[Run], Iterable[Node]]
+    name: str  # of the artifacts, and of their folder
+    title: str  # a plural noun, for messages that count the artifacts
+    stage: str  # the command that computes them
+    nodes: Callable[[Run], Iterable[Node]]  # gives all artifacts that a run wants
     expected: Expected = of_no_task
     schema: Callable[[str], pa.Schema] | None = None  # of shards, by precision
-    #: Every unit of some nodes of one model, precision and task, whether it is committed or not.
+    #: Gives all units of work, committed or not, of nodes that share model, precision and task.
     units: Callable[[Run, Sequence[Node]], Iterable[Unit]] | None = None
-    #: The values of parts that share forwards, from rows; a value may be a NodeFailed.
+    #: Computes parts that share forward passes on the rows of one batch: a value for each part, or a NodeFailed.
     compute: Callable[[Opened, Sequence[Part], Sequence[Row]], Mapping[Part, Any]] | None = None
-    #: The values of a part's batches become its shard.
+    #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
-    close: Callable[..., str | None] | None = None  # enters a node in the ledger; None: `jobs.runner.closing.close`
-    on_model: bool = True  # False: it is computed from artifacts alone
-    #: Reads the rows of units that are not of views: gives tasks with their rows, as their source is read.
+    close: Callable[..., str | None] | None = None  # writes a node's manifest; None: `jobs.runner.closing.close`
+    on_model: bool = True  # False: computed from other artifacts, without a model
+    #: For units whose rows are not in the views: gives a function that reads them and yields tasks with their rows.
     source: Callable[[Run, Node], Callable[[Sequence[Task]], Iterator[Task]]] | None = None
-    #: "module:function" of (config, store) to the stage's summary, where units are not what it is made of.
+    #: For products without units: "module:function" of (config, store), which makes all artifacts and returns the
+    #: stage's summary.
     make: str | None = None
-    shown: Shown = Shown()  # of a package's product
+    shown: Shown = Shown()  # for products of installed packages
 
     @property
     def heading(self) -> str:
-        """The name in the table of `closelook status`."""
+        """The product's row label in the table of `closelook status`."""
         return self.name.replace("_", " ")
 
     @property
     def outdated(self) -> str:
-        """The reason why an artifact of another key is of no use."""
+        """The reason, in words, why an artifact with another key than the planned one is not used."""
         return f"{self.title} of other inputs, settings or versions"

@@ -1,4 +1,7 @@
-"""Relevance of tokens, and of heads, layers, neurons and labels beside it: the cells of the plan."""
+"""The products of relevance: of tokens, and finer relevance (of heads, layers, neurons and labels).
+
+They store cells.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of cells of a finer product, which only the first precision of a task has."""
+    """The expected number of cells of a finer product, by precision: only the first precision of a task has them."""
     if task not in config.finer(kept.name):
         return {}
     records, output = configured(config), config.task(task).output
@@ -32,9 +35,9 @@ def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, metho
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
-    """Batches within the token budget, longest samples first, about `shard_rows` samples a unit.
+    """Units of batches within the token budget, longest samples first, about `shard_rows` samples each.
 
-    Models with one tokenizer and budget share the very units: of many models they are many.
+    Models with the same tokenizer and budget get the same unit objects, which saves memory with many models.
     """
     artifact, plan = nodes[0].artifact, nodes[0].plan
     inputs = plan.inputs[artifact.task]
@@ -44,12 +47,15 @@ def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, ExplainedBatch]:
-    """The relevance of a batch, the same value for all parts: methods of one pass have it in common."""
+    """The relevance of a batch by the methods of all `parts`: the same value for each part, since they share passes."""
     return dict.fromkeys(parts, explainer_of(opened, parts).batch(rows))
 
 
 def explainer_of(opened: Opened, parts: Sequence[Part], metered: set[int] | None = None) -> Explainer:
-    """The explainer of these parts; `metered` are lengths whose memory need not be measured."""
+    """The explainer for these parts, with chosen options.
+
+    `metered`: lengths whose memory is known; None: those of earlier batches.
+    """
     from jobs.products.explaining import Explainer
 
     nodes = [part.node for part in parts if isinstance(part.node, Cell)]
@@ -67,16 +73,16 @@ def explainer_of(opened: Opened, parts: Sequence[Part], metered: set[int] | None
 
 
 def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Made:
-    """The rows of one cell, with rejects for samples that have nothing to explain or numbers that are not finite.
+    """The rows of one cell, with rejects for samples without anything to explain or with numbers that are not finite.
 
-    What was timed is written first: shards vouch for it.
+    Writes the timings first, since an existing shard means that its timings exist.
     """
     _write_runtime(opened, part, values)
     return tables_of(part, values)
 
 
 def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
-    """The rows and rejects of one cell."""
+    """The rows and rejects of the cell of `part`, from its explained batches."""
     from jobs.products.relevance_tables import cell_table
 
     node = part.node
@@ -86,12 +92,15 @@ def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
 
 
 def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> None:
-    """Write what was timed now, in all passes of the unit; earlier timings of other methods stay."""
+    """Write the timings of all passes of the unit; those that an earlier run wrote for other methods are kept.
+
+    Parts of a pass share their values: only the first of them adds the timings.
+    """
     from jobs.products import relevance_tables
 
     artifact = part.node.artifact
     passes = opened.memory.setdefault(("timed", artifact.product, artifact.task, artifact.dtype, part.shard), {})
-    of_pass = tuple(map(id, values))  # parts of a pass have the values in common
+    of_pass = tuple(map(id, values))  # parts of one pass share these objects
     if of_pass in passes:
         return
     passes[of_pass] = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
@@ -106,7 +115,7 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
 
 
 def method_entries(run: Run, node: Node) -> dict[str, Any]:
-    """The method and variants of a cell, as its manifest has them."""
+    """The method's key and the variants, as entries of a cell's manifest."""
     assert isinstance(node, Cell)
     method = configured(run.config)[node.artifact.method].configured(**node.chosen)
     variants = [[request.explanation, request.embedding] for request in node.requests]
@@ -114,7 +123,7 @@ def method_entries(run: Run, node: Node) -> dict[str, Any]:
 
 
 def _attributed(name: str, expected: Expected) -> Product:
-    """The product `name` among those that the stage attribute makes of cells."""
+    """The record of the product `name`, whose nodes are cells, computed by the stage `attribute`."""
 
     def nodes(run: Run) -> Iterator[Node]:
         for model in run.plan.models:
@@ -137,5 +146,5 @@ def _attributed(name: str, expected: Expected) -> Product:
 
 
 RELEVANCE = _attributed("relevance", each_method)
-#: Relevance that is kept of some samples beside that of tokens, each in passes of its own.
+#: Products of finer relevance by name; each is computed for some samples, in passes of its own.
 FINER = {kept.name: _attributed(kept.name, partial(finer_of, kept)) for kept in KEPT.values()}

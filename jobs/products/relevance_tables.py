@@ -1,4 +1,4 @@
-"""Relevance as rows of the store's schemas."""
+"""Turns explained batches into rows of the store's schemas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from lrp_core.rules.boundaries import REASONS
 def cell_table(
     product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
+    """The table of one cell, and its rejects: samples without anything to explain or with numbers that are not finite.
+
+    A table has the schema of `product` in precision `dtype`, a row for each sample and request (of layers and heads,
+    for each layer or pooling, too).
+    """
     schema = schema_of(product, dtype)
     columns = named(KEPT[product].columns) if product in KEPT else relevance_columns
     tables: list[pa.Table] = []
@@ -42,6 +46,7 @@ def cell_table(
 
 
 def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
+    """The timings of all passes over a unit's batches, in schema RUNTIME."""
     rows = [
         {
             "batch_id": f"{unit}/{i}",
@@ -63,14 +68,18 @@ def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device:
 
 
 def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
-    """`timed`, and of `earlier` what is of other methods."""
+    """`timed`, and before it the rows of `earlier` whose passes `timed` does not have."""
     return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
 
 
 def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
-    """Rows of the batch, by index, that give this cell nothing."""
+    """Rejects, by index of the row in the batch, for rows that the cell cannot have.
+
+    These are all rows if no request could be computed, for want of foils, and rows for which some request's relevance
+    is not finite.
+    """
     names = [row["sample_id"] for row in batch.rows]
-    if not requests:  # a batch without foils, asked for contrasts alone
+    if not requests:  # the batch has no foils, and all requests are contrastive
         detail = "a contrastive explanation needs a foil"
         return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
     finite = torch.ones(len(names), dtype=torch.bool)
@@ -83,33 +92,46 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
 def relevance_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    residual, foil = relevance.residual, relevance.logit_foil
+    """A table with a row for each of the rows `keep`: the relevance of tokens and pixels, logits and residual."""
+    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
+    decoder_relevance = pa.nulls(len(keep), kind)
+    if of_decoder is not None:
+        decoder_relevance = _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
     columns: dict[str, Any] = {
-        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-        "explanation": [request.explanation] * len(keep),
+        **_of_variant(batch, request, keep),
         "embedding": [request.embedding] * len(keep),
         "relevance": _of_tokens(batch, "input_ids", relevance.tokens, keep, schema.field("relevance").type),
         "explained": _floats(relevance.explained, keep),
-        "residual": None if residual is None else _floats(residual, keep),
-        "logit_target": _floats(relevance.logit_target, keep),
-        "logit_foil": None if foil is None else _floats(foil, keep),
-        "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+        "residual": _floats(relevance.residual, keep),
+        **_of_logits(batch, relevance, keep),
+        "pixels": _pixels(relevance, keep, schema.field("pixels").type),
+        "decoder_relevance": decoder_relevance,
     }
-    nothing = pa.nulls(len(keep), pa.float64())
-    filled = {k: nothing if v is None else v for k, v in columns.items()}
-    filled["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
-    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
-    filled["decoder_relevance"] = (
-        pa.nulls(len(keep), kind)
-        if of_decoder is None
-        else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
-    )
-    return [pa.table(filled, schema=schema)]
+    return [pa.table(columns, schema=schema)]
+
+
+def _of_variant(batch: ExplainedBatch, request: Request, keep: list[int]) -> dict[str, list[str]]:
+    """The columns `sample_id` and `explanation` for the rows `keep`."""
+    return {
+        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+        "explanation": [request.explanation] * len(keep),
+    }
+
+
+def _of_logits(batch: ExplainedBatch, relevance: Relevance, keep: list[int]) -> dict[str, Any]:
+    """The columns with the logits of target and foil and the predicted token, for the rows `keep`."""
+    predicted = [batch.rows[i].get("predicted_id") for i in keep]
+    return {
+        "logit_target": _floats(relevance.logit_target, keep),
+        "logit_foil": _floats(relevance.logit_foil, keep),
+        "predicted_id": pa.array(predicted, pa.int32()),
+    }
 
 
 def labels_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """As `relevance_columns`, for the relevance of tokens to one label, with the label's number as `label_id`."""
     of_target = relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
     shared = {name: of_target[name] for name in schema.names if name != "label_id"}
     label = pa.array([request.label] * len(keep), schema.field("label_id").type)
@@ -117,14 +139,14 @@ def labels_columns(
 
 
 def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """The rows `keep` of `values` [B, T], padded on the right, each as long as the ids in this column."""
+    """The rows `keep` of `values` [B, T], without padding: each as long as the row's tokens in column `ids`."""
     lengths = [len(batch.rows[i][ids]) for i in keep]
     flat = torch.cat([values[i, :length] for i, length in zip(keep, lengths, strict=True)])
     return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
 def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """Relevance of pixels, row by row, or nulls."""
+    """The relevance of pixels of the rows `keep` as lists of H * W numbers; nulls if there is none."""
     if relevance.pixels is None:
         return pa.nulls(len(keep), kind)
     flat = relevance.pixels[keep].flatten(1)  # [n, H * W]
@@ -132,24 +154,24 @@ def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Arra
 
 
 def _torch_type(kind: pa.ListType) -> torch.dtype:
+    """The torch type of the numbers in lists of type `kind`."""
     return torch.float64 if kind.value_type == pa.float64() else torch.float32
 
 
 def heads_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table for each pooling, with a row for each of `keep`: the relevance of heads, a list of L * H numbers."""
     if relevance.heads is None:
         raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
     tables = []
     for p, pooling in enumerate(POOLINGS):
         values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
+        lengths = [values.shape[1]] * len(keep)
         columns = {
-            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-            "explanation": [request.explanation] * len(keep),
+            **_of_variant(batch, request, keep),
             "pooling": [pooling] * len(keep),
-            "relevance": _ragged(
-                values.flatten().numpy(), [values.shape[1]] * len(keep), schema.field("relevance").type
-            ),
+            "relevance": _ragged(values.flatten().numpy(), lengths, schema.field("relevance").type),
         }
         tables.append(pa.table(columns, schema=schema))
     return tables
@@ -158,22 +180,19 @@ def heads_columns(
 def layers_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table for each layer, with a row for each of `keep`: the relevance of tokens in that layer's map."""
     if relevance.layers is None:
         raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
     tables = []
     lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
-    foil = pa.nulls(len(keep), pa.float64()) if relevance.logit_foil is None else _floats(relevance.logit_foil, keep)
     for layer in range(relevance.layers.shape[1]):
         flat = torch.cat([relevance.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
         columns = {
-            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-            "explanation": [request.explanation] * len(keep),
+            **_of_variant(batch, request, keep),
             "embedding": [request.embedding] * len(keep),
             "layer": [layer + 1] * len(keep),
             "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
-            "logit_target": _floats(relevance.logit_target, keep),
-            "logit_foil": foil,
-            "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+            **_of_logits(batch, relevance, keep),
         }
         tables.append(pa.table(columns, schema=schema))
     return tables
@@ -182,6 +201,10 @@ def layers_columns(
 def neurons_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
+    """A table with a row for each of the rows `keep`: the neurons with the largest relevance, in lists.
+
+    A row has each layer's total, too, and relevance at layer boundaries if it was computed.
+    """
     if relevance.neurons is None:
         raise ValueError(f"{request.method} gave no relevance of neurons, which its record promises in `given`")
     assert batch.names is not None
@@ -197,7 +220,7 @@ def neurons_columns(
             "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
         }
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
+            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # without experts, no last reason
             kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
@@ -205,9 +228,11 @@ def neurons_columns(
 
 
 def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:
+    """Lists of these lengths, cut from `flat` one after another."""
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
 
 
-def _floats(values: torch.Tensor, keep: list[int]) -> np.ndarray:
-    return values[keep].double().numpy()
+def _floats(values: torch.Tensor | None, keep: list[int]) -> np.ndarray | pa.Array:
+    """The entries `keep` of a tensor [B], in float64; nulls if there is no tensor."""
+    return pa.nulls(len(keep), pa.float64()) if values is None else values[keep].double().numpy()

@@ -1,6 +1,6 @@
 """Scores of relevance against evidence, keyed by the relevance, the evidence and the metrics with their versions.
 
-A cell is scored as a whole or not at all: what is missing or partial has no scores, never a mean over some of its rows.
+A cell has scores only once it is complete: there is never a mean over some of its samples.
 """
 
 from __future__ import annotations
@@ -35,21 +35,26 @@ class ScoresNode(Node):
     """The scores of one cell."""
 
     scored_by: Metrics
-    views: tuple[str, ...]  # shards of the evidence
+    views: tuple[str, ...]  # shards of the views, which have the evidence
     label_ids: Mapping[str, int] = field(default_factory=dict)  # the model's number of each gold label
-    values: int = 0  # numbers of relevance, roughly
+    values: int = 0  # about how many numbers the relevance has
 
     @property
     def metrics(self) -> list[str]:
+        """The names of the metrics."""
         return [str(name) for name, _ in self.scored_by if name]
 
     @property
     def cell(self) -> Artifact:
+        """The cell that is scored."""
         return self.made_of[0]
 
 
 def nodes(run: Run) -> Iterator[Node]:
-    """The scores of every planned cell of relevance."""
+    """The scores of every planned cell of relevance of tokens.
+
+    Stored scores that also have metrics of a package that is not installed now are kept: they count as the wanted ones.
+    """
     known: dict[str, Metrics] = {}  # by task
     for model, cell, evidence in _held_against(run.plan, run.ledger, "relevance"):
         task = cell.artifact.task
@@ -66,6 +71,7 @@ def nodes(run: Run) -> Iterator[Node]:
 
 
 def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> ScoresNode:
+    """The node of a cell's scores by `metrics`; `evidence` is a hash of the evidence."""
     inputs = model.inputs[cell.artifact.task]
     return ScoresNode(
         artifact=scores_of(cell.artifact),
@@ -87,26 +93,29 @@ def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> Sc
 
 
 def _with_lacking(metrics: Metrics, record: Mapping[str, Any]) -> Metrics | None:
-    """The metrics that scores were made of, where they are `metrics` and others that no installed package brings."""
+    """The metrics of stored scores (`record`), if they are `metrics` and others that no installed package brings.
+
+    Otherwise None.
+    """
     entered = _metrics_in(record)
     known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
     return entered if known == metrics and len(entered) > len(metrics) else None
 
 
 def _metrics_in(record: Mapping[str, Any]) -> Metrics:
-    """The metrics in a manifest of scores; empty for manifests of an earlier version, which had a number instead."""
+    """The metrics in a manifest of scores; none for manifests of an earlier version, which had their number instead."""
     metrics = record.get("metrics")
     return metrics if isinstance(metrics, list) else []
 
 
 def metrics_lacking(ledger: Ledger) -> list[str]:
-    """Metrics of the store's scores that no installed package brings."""
+    """The metrics in the store's scores that no installed package brings, as lines for a message."""
     entered = (entry[0] for _, record in ledger.records("scores") for entry in _metrics_in(record))
     return [f"metric {name!r}" for name in dict.fromkeys(entered) if name and name not in METRICS]
 
 
 def nodes_by_layer(run: Run) -> Iterator[Node]:
-    """The scores, layer by layer, of every planned cell of layers whose task has a metric that layers are held to."""
+    """The scores, layer by layer, of every planned cell of layers whose task has a metric for layers."""
     written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
     for model, cell, evidence in _held_against(run.plan, run.ledger, "layers"):
         layers = cell.artifact
@@ -135,7 +144,7 @@ def nodes_by_layer(run: Run) -> Iterator[Node]:
 
 
 def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
-    """The metrics of layers that apply to the task, as `scored_by` has them; nothing where none does."""
+    """The metrics for layers that apply to the task, as `scored_by` lists them; empty if none applies."""
     known = scored_by(config.task(task))
     names = {"", *shown(BY_LAYER)}
     of_layers = [entry for entry in known if entry[0] in names]
@@ -143,19 +152,19 @@ def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
 
 
 def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
-    """Planned cells of a product, each with its model and a hash of the evidence that scores depend on."""
+    """Yield planned cells of `product` that are scored, as (model, cell, hash of the evidence of its samples)."""
     evidence: dict[str, str] = {}
     for model in plan.models:
         for cell in model.cells:
             views = model.inputs[cell.artifact.task]
-            if cell.artifact.product == product and not views.of_answers:  # whose units are scored, not their tokens
+            if cell.artifact.product == product and not views.of_answers:  # units of answers are scored
                 if views.folder not in evidence:
                     evidence[views.folder] = _digest(ledger.store, views)
                 yield model, cell, evidence[views.folder]
 
 
 def scores_of(cell: Artifact, key: str = "") -> Artifact:
-    """The scores at the place of a relevance cell."""
+    """The artifact of the scores of a cell of relevance."""
     return Artifact("scores", cell.model, cell.task, cell.dtype, cell.method, key)
 
 
@@ -171,22 +180,25 @@ def _digest(store: Store, views: Inputs) -> str:
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """A unit for each cell: one file of scores, made of all the cell's shards of relevance."""
+    """Yield a unit for each cell, which reads all of the cell's shards and writes one file of scores."""
     for node in nodes:
         assert isinstance(node, ScoresNode)
         relevance = tuple(run.ledger.files(node.cell))
-        part = Part(node, shard="", inputs=relevance)  # the file's name has no unit
-        yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)  # it has no rows: it counts as one
+        part = Part(node, shard="", inputs=relevance)  # one file, whose name has no unit
+        yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)  # it has no rows
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The means of a cell's scores. The scores of all samples are written in parts, to save memory."""
+    """The means of a cell's scores.
+
+    The scores of all samples are written to a second file while they are computed, some rows at a time, to save memory.
+    """
     (part,) = parts
     node = part.node
     assert isinstance(node, ScoresNode)
     lacking = [name for name in node.metrics if name not in METRICS]
     if lacking:
-        return {part: NodeFailed(f"the metric {lacking[0]} is not installed on a node of the cluster")}
+        return {part: NodeFailed(f"a node of the cluster lacks the metric {lacking[0]}: install its package there")}
     try:
         means = Means(_masks(opened, node), {name: METRICS[name] for name in node.metrics})
         schema = scores_samples_schema(METRICS)
@@ -199,7 +211,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _masks(opened: Opened, node: ScoresNode) -> Masks:
-    """The evidence of the node's samples, which the nodes of a task have in common."""
+    """The evidence of the node's samples. It is kept in memory, since the cells of a task have it in common."""
     key = node.views, dict(node.label_ids)
     return opened.remembered(
         "masks", key, lambda: Masks.of(opened.store.read(node.views, VIEW, VIEW_COLUMNS), node.label_ids)
@@ -207,8 +219,8 @@ def _masks(opened: Opened, node: ScoresNode) -> Masks:
 
 
 def _samples(store: Store, node: ScoresNode, shards: Sequence[str], means: Means) -> Iterator[pa.Table]:
-    """The scores of every sample, of which a part at a time is in memory; `means` counts them."""
-    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
+    """Yield the scores of all samples in tables of about ROWS_AT_ONCE rows; `means` adds them up."""
+    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # for a cell without samples
     parts: list[pa.Table] = []
     rows = 0
     for relevance in store.read_each(shards, RELEVANCE, RELEVANCE_COLUMNS) if shards else nothing:
@@ -222,6 +234,7 @@ def _samples(store: Store, node: ScoresNode, shards: Sequence[str], means: Means
 
 
 def _finished(parts: Sequence[pa.Table], node: ScoresNode) -> pa.Table:
+    """The tables as one, sorted, with the columns of a cell and nulls for metrics that do not apply to it."""
     samples = pa.concat_tables(parts).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
     for other in METRICS.keys() - set(node.metrics):
         samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
@@ -229,7 +242,7 @@ def _finished(parts: Sequence[pa.Table], node: ScoresNode) -> pa.Table:
 
 
 def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
-    """The table with the columns of a cell's model, task and method, each a dictionary of one value."""
+    """The table with the columns `model`, `task`, `dtype` and `method` of a cell, each a dictionary of one value."""
     for name in ("model", "task", "dtype", "method"):
         column = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int8), pa.array([getattr(cell, name)]))
         table = table.append_column(name, column)
@@ -237,7 +250,7 @@ def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
 
 
 def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
-    """Enter the scores of a cell that a worker of this run scored."""
+    """Write the manifest of a cell's scores, if a worker of this run computed them."""
     assert isinstance(node, ScoresNode)
     path = Part(node, "").paths[0]
     if path in reports.accounts:
@@ -262,6 +275,7 @@ SCORES = Product(
 
 
 def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The expected number of nodes by precision: that of cells of layers, if the task has a metric for them."""
     return FINER["layers"].expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
 
 
@@ -269,12 +283,12 @@ def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods
 class LayerScoresNode(ScoresNode):
     """The scores of one cell of layers, layer by layer."""
 
-    #: Slots of masked models are left out, as NormXLogit has it: the head reads the target mostly there.
+    #: Leave out the mask token of masked models, as NormXLogit does: the head mostly reads the target there.
     without_slots: bool = False
 
 
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The scores of every layer: their means, and those of every sample."""
+    """Two tables of scores by layer: their means, and those of every sample."""
     from evaluation.scoring.layers import score_layers
 
     (part,) = parts

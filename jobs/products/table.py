@@ -49,24 +49,27 @@ PRODUCTS: Extended[Product] = Extended(
 
 
 def nodes(run: Run) -> Iterator[tuple[Product, Node]]:
-    """Every node that the run wants, product by product."""
+    """Yield every artifact that the run wants, as (product, node), product by product."""
     for product in PRODUCTS.values():
         for node in product.nodes(run):
             yield product, node
 
 
 def of_packages() -> list[Product]:
-    """The products of installed packages."""
+    """The products that installed packages add."""
     return [product for product in PRODUCTS.values() if is_brought(product.name)]
 
 
 def is_brought(name: str) -> bool:
-    """True of a product of this name that an installed package brings."""
+    """True if `name` is a product that an installed package adds, not one of closelook's own."""
     return name in PRODUCTS and PRODUCTS.owner(name) != OURS
 
 
 def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact, str]]:
-    """(planned artifact, name of a manifest that was entered for it with another key)."""
+    """The manifests that a planned artifact makes useless, as (planned artifact, name of the manifest).
+
+    Such a manifest stands at the place of the artifact with another key: inputs, settings or versions have changed.
+    """
     outdated, places, names = list[tuple[Artifact, str]](), dict[Artifact, Artifact](), set[str]()
     for artifact in artifacts:
         if artifact.replaces:

@@ -1,7 +1,8 @@
-"""Trials of the options that lists leave open: of a method's options, the most faithful are chosen (AttnLRP 4.1, B.2).
+"""Trials of a method's open options, by which the most faithful are chosen (AttnLRP 4.1, B.2).
 
-Every method with lists is tried under all its sets of options on a few samples: it explains them, and the curves of all
-trials of a unit are drawn together. The largest mean area difference wins (see `jobs.plan.choices`).
+Every method for which the config lists several values of an option is tried under all its sets of options on a few
+samples: it explains them, and their deletion and insertion curves are computed together. The set with the largest mean
+area between both curves (delta A) wins; see `jobs.plan.choices`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,29 +37,30 @@ if TYPE_CHECKING:
     from jobs.runner.rows import Outcome
     from lrp_core.methods.record import Method
 
-LENGTHS = frozenset(range(64))  # powers of two; no text is longer
+LENGTHS = frozenset(range(64))  # exponents of 2: all lengths, as if their memory were known, so that none is measured
 
 
 def nodes(run: Run) -> Iterator[Node]:
-    """The trials of every method with lists, for each model, task and precision."""
+    """The choices of the plan: one for each method with open options, on each model, task and precision."""
     for model in run.plan.models:
         for choice in model.choices:
             yield replace(choice, model=model)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One of each method with a list, in every precision."""
+    """The expected number of choices by precision: one for each method with open options."""
     count = sum(entry.name in methods and bool(left_open(entry)) for entry in config.methods_of(model))
     return dict.fromkeys(model.dtypes_for(task), count)
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Samples in units, whose size counts the trials of all choices of this task and precision, made ones too.
+    """Cut the samples on which options are tried into units of one batch of curves each.
 
-    So a choice that is made again gets the units that it had. A unit is one batch, since its curves are drawn together;
-    the batches in which its trials are explained are the `inputs` of its parts.
+    The more trials all choices of this model, task and precision have, the fewer samples a unit has. Choices that are
+    complete count too, so that a choice that is computed again is cut as before. The `inputs` of a part are the starts
+    of the batches in which its trials are explained.
 
-    Raises UserError for a task none of whose tokens may be flipped.
+    Raises UserError for a task none of whose tokens may be removed.
     """
     first, config = nodes[0], run.config
     assert isinstance(first, Choice)
@@ -84,8 +87,8 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The areas of all trials; every sample has a row or a reject."""
-    from jobs.products.drawing import Drawing, said_by
+    """The areas of the curves of all trials, by part: each sample has a row or a reject."""
+    from jobs.products.drawing import Drawing, claims_of
     from jobs.runner.rows import compute_parts
 
     explained, failed = _explained(opened, parts, rows)
@@ -94,7 +97,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         cell = trial.node
         assert isinstance(cell, Cell)
         variants = [(request.explanation, request.embedding) for request in cell.requests]
-        claims[cell.artifact.method] = said_by(cell.artifact.method, made.table, variants)
+        claims[cell.artifact.method] = claims_of(cell.artifact.method, made.table, variants)
     choice = parts[0].node
     assert isinstance(choice, Choice)
     drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)
@@ -113,7 +116,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 def _explained(
     opened: Opened, parts: Sequence[Part], rows: Sequence[Row]
 ) -> tuple[dict[Part, Made], dict[Part, NodeFailed]]:
-    """The relevance of every trial, and the parts one of whose trials fails."""
+    """The relevance of every trial, by a part of its own; and the parts that fail because one of their trials fails."""
     from jobs.runner.rows import compute_parts, describe
 
     # Runtimes of trials are not kept, so no memory is measured.
@@ -146,7 +149,7 @@ def _explained(
 
 
 def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
-    """The relevance of each trial of a choice, under a name of its own, and the method with its options."""
+    """Yield the cell and the method record of each trial, under a name of its own such as `ig(steps=10)`."""
     assert isinstance(choice, Choice)
     artifact = choice.artifact
     for options in choice.options:
@@ -160,13 +163,13 @@ def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
 
 
 def _names(choice: Node) -> list[str]:
-    """The names of a choice's trials."""
+    """The names of a choice's trials, as `_trials` gives them."""
     assert isinstance(choice, Choice)
     return [f"{choice.artifact.method}({in_words(options)})" for options in choice.options]
 
 
 def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[str, Made]) -> Made:
-    """A row for each sample that has finite curves in some trial, a reject for each other."""
+    """The shard of a choice: a row for each sample with finite curves in some trial, a reject for each other sample."""
     names = _names(part.node)
     curves: list[DrawnCurves] = [next(iter(values.values())) for values in drawn.values]
     areas = {
@@ -174,7 +177,7 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
         for batch in curves
         for name in names
         for row in batch.rows[name]
-        if row["explanation"] != NONE or row["score"] == TARGET_LOGIT  # of what explains neither number, the target's
+        if row["explanation"] != NONE or row["score"] == TARGET_LOGIT  # NONE: it has curves of both numbers
     }
     kept: list[dict[str, Any]] = []
     lost: list[Reject] = []
@@ -184,21 +187,17 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
         if np.isfinite(np.add(morf, lerf)).any():
             kept.append({"sample_id": sample, "area_morf": morf, "area_lerf": lerf})
             continue
-        rejects = {
-            name: [
-                *explained[name].rejects,
-                *drawn.rejects,
-                *(r for curve in curves for r in curve.rejects[name].values()),
-            ]
-            for name in names
-        }
+        rejects: dict[str, list[Reject]] = {}
+        for name in names:
+            of_curves = [curve.rejects[name].values() for curve in curves]
+            rejects[name] = [*explained[name].rejects, *drawn.rejects, *chain(*of_curves)]
         lost.append(_why(sample, rejects))
     splits = drawn.splits + sum(batch.splits for batch in curves) + max(made.splits for made in explained.values())
     return Made(pa.Table.from_pylist(kept, schema=SCHEMA), tuple(lost), splits)
 
 
 def _why(sample: str, rejects: Mapping[str, Sequence[Reject]]) -> Reject:
-    """The first trial's reason other than missing relevance."""
+    """The reject of a sample: the first trial's reason that is not merely that relevance is missing."""
     of_sample = [(name, reject) for name, every in rejects.items() for reject in every if reject.sample_id == sample]
     telling = [(name, reject) for name, reject in of_sample if reject.reason != NO_RELEVANCE] or of_sample
     if not telling:
@@ -208,7 +207,7 @@ def _why(sample: str, rejects: Mapping[str, Sequence[Reject]]) -> Reject:
 
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
-    """The trials, each with its mean and samples, and which of them is chosen."""
+    """Entries of the manifest: each trial with its mean and number of samples, and the index of the chosen one."""
     assert isinstance(node, Choice)
     table = run.store.read(list(shards), SCHEMA) if shards else SCHEMA.empty_table()
     table = table.sort_by("sample_id")  # a mean does not depend on how samples were cut into units
@@ -228,12 +227,13 @@ def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
 
 
 def _entries(run: Run, node: Node) -> dict[str, Any]:
+    """The variant by which trials are compared, as an entry of the manifest."""
     assert isinstance(node, Choice)
     return {"variants": [[node.request.explanation, node.request.embedding]]}
 
 
 def told(choice: Choice, record: Mapping[str, Any]) -> str:
-    """The choice in words."""
+    """The chosen options in words, with the number of trials and the area of the chosen one."""
     best = record["trials"][record["chosen"]]
     on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
     return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"

@@ -1,4 +1,4 @@
-"""Closing a node: check that all shards exist and all samples are accounted for, and write the manifest."""
+"""Closing a node: check that all shards exist and every sample has rows or a reject, and write the manifest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jobs.store.files import written
 
 #: Gives further entries of a node's manifest.
 Entries = Callable[[Run, Node], Mapping[str, Any]]
-#: Gives further entries of a complete node's manifest, from the paths of its shards; `rejects` join those there are.
+#: Gives further entries of a complete node's manifest, from the paths of its shards; its `rejects` are added.
 Conclusion = Callable[[Run, Node, Sequence[str]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Told:
-    """The reports of workers about the units of a product."""
+    """What workers have reported about the units of a product."""
 
-    product: Product  # that the shards are of
-    accounts: Mapping[str, Account]  # by path of a shard, those of earlier runs that count included
-    splits: int
+    product: Product
+    accounts: Mapping[str, Account]  # by path of the shard, with those of earlier runs that count
+    splits: int  # how often batches were split
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Rejects:
     rows: list[dict[str, Any]]  # of REJECT, one a sample
     counts: Counter[str]  # samples by reason
     examples: dict[str, str]  # a sample and its detail by reason
-    shards: tuple[str, ...]  # those with samples that failed
+    shards: tuple[str, ...]  # names of the shards with samples that failed
 
     @property
     def failed(self) -> int:
-        """Samples that failed; the others have nothing to compute."""
+        """How many samples failed. Rejects whose reason lies in the data (UNASKED) do not count."""
         return self.counts.total() - sum(self.counts[reason] for reason in UNASKED)
 
 
@@ -57,9 +57,10 @@ def close(
     entries_of: Entries | None = None,
     conclusion: Conclusion | None = None,
 ) -> str | None:
-    """Enter the node in the ledger: complete with all its `shards` and every sample accounted for, else partial.
+    """Write the node's manifest. It is complete with all `shards` and every sample accounted for, else partial.
 
-    Returns the reason why a node with every shard is partial all the same: too many of its samples failed.
+    `entries_of` gives further entries, `conclusion` those of a complete node. Returns why a node with every shard is
+    partial all the same: too many of its samples failed.
     """
     artifact, ledger = node.artifact, run.ledger
     accounts = {}
@@ -73,14 +74,17 @@ def close(
     written = [path.rpartition("/")[2] for path in accounts]
     files = {path: file for account in accounts.values() for path, file in account.files.items()}
     files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
+    by_row = sum(account.batches_by_row for account in accounts.values())
+    fallbacks = {"batches_halved": reports.splits, "batches_by_row": by_row}
     entries: dict[str, Any] = {"shards": written, "model": _model(node), "rejects": dict(rejects.counts)}
+    entries["fallbacks"] = fallbacks
     failing = False
     accounted = True
     if computed is not None:
         accounted = computed + rejects.counts.total() == node.samples
         tolerated = max(FEW, run.config.max_failed_share * node.samples) if computed else 0
         failing = rejects.failed > tolerated
-        entries |= {"rows": node.samples, "explained": computed, "fallbacks": {"batches_halved": reports.splits}}
+        entries |= {"rows": node.samples, "explained": computed}
     complete = len(written) == len(shards) and accounted and not failing
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
@@ -102,10 +106,10 @@ def close(
 
 
 def adopted(run: Run, product: Product, node: Node) -> dict[str, Account]:
-    """The shards, by path, that an unfinished node has already, each read whole.
+    """The accounts of shards that an unfinished node has from earlier runs, by path. Each shard is read whole.
 
-    A shard counts only where its footer names the node's key, its unit and its rows. One of which too many samples
-    failed is tried again.
+    A shard counts only if its footer has the node's key and its unit. Shards with too many failed samples do not count,
+    and are computed again.
     """
     artifact = node.artifact
     again = (run.ledger.record(artifact) or {}).get("again", ())
@@ -115,7 +119,7 @@ def adopted(run: Run, product: Product, node: Node) -> dict[str, Account]:
 
 
 def rejected(record: Mapping[str, Any]) -> str:
-    """The rejects of a manifest in words, the most frequent reason first, each with an example."""
+    """The rejects of a manifest in words: counts by reason, the most frequent first, each with an example."""
     examples = record.get("examples", {})
     counts = Counter(record["rejects"]).most_common()
     reasons = {reason: f", as {example}" for reason, example in examples.items()}
@@ -123,12 +127,13 @@ def rejected(record: Mapping[str, Any]) -> str:
 
 
 def _model(node: Node) -> dict[str, Any]:
+    """The model as an entry of the manifest."""
     resolved = node.plan.resolved
     return {"identity": resolved.identity, "id": resolved.config.id}
 
 
 def _accounts(accounts: Mapping[str, Account]) -> tuple[int | None, Rejects]:
-    """The number of samples that have rows, None where rows are not of samples; and the rejects, of shards by path."""
+    """(number of samples with rows, rejects) of shards by path; the number is None if rows are not of samples."""
     computed: int | None = 0
     rejects: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
@@ -144,7 +149,7 @@ def _accounts(accounts: Mapping[str, Account]) -> tuple[int | None, Rejects]:
 
 
 def _write_rejects(ledger: Ledger, path: str | None, rejects: list[dict[str, Any]]) -> dict[str, Written]:
-    """Write the file of all rejects, or remove it where there are none. Gives it by its path."""
+    """Write the file of all rejects, or remove it if there are none. Returns it by its path."""
     if path is not None and rejects:
         return {path: ledger.store.write_shard(path, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)}
     if path is not None:
@@ -153,9 +158,9 @@ def _write_rejects(ledger: Ledger, path: str | None, rejects: list[dict[str, Any
 
 
 def _read_account(store: Store, product: Product, node: Node, path: str) -> Account | None:
-    """The account that a worker would have given of a shard; units have no sample in common.
+    """The account of a shard, from its file, as the worker that wrote it would have given it.
 
-    None where the shard cannot be read, its footer names another unit, or a file that belongs to it is gone.
+    None if the shard cannot be read, its footer has another key or unit, or another of its files is gone.
     """
     assert product.schema is not None
     artifact = node.artifact
@@ -171,4 +176,4 @@ def _read_account(store: Store, product: Product, node: Node, path: str) -> Acco
         return None
     of_samples = "sample_id" in shard.table.column_names
     count = pc.count_distinct(shard.table["sample_id"]).as_py() if of_samples else None
-    return Account(count, shard.rejects, files=files)
+    return Account(count, shard.rejects, files=files, batches_by_row=shard.origin.batches_by_row)

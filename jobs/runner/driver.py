@@ -1,4 +1,4 @@
-"""The driver of every product: it cuts units, sends those that are missing through workers, and closes their nodes."""
+"""The driver of all products: it cuts units, has the missing ones computed by workers, and closes their nodes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ from jobs.runner.task import Account, Task, WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Artifact, Store
 
-CHUNK_TOKENS = 2_000_000  # of units without a model that are worth a Ray task of their own
+CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that share units: those of a product for a model, precision and task."""
+    """Nodes of one product that share units: those of a model, task and precision."""
 
     product: Product
     nodes: tuple[Node, ...]
     units: Sequence[Unit]
-    missing: Sequence[tuple[Unit, tuple[Part, ...] | None]]  # with parts that are not committed; None: all of them
+    missing: Sequence[tuple[Unit, tuple[Part, ...] | None]]  # units with the parts that are not committed; None: all
     adopted: Mapping[str, Account] = field(default_factory=dict)  # shards that earlier runs committed, by path
 
     @property
     def place(self) -> Artifact:
+        """The artifact of the first node: all nodes have its product, model, task and precision."""
         return self.nodes[0].artifact
 
     @property
     def plan(self) -> ModelPlan:
+        """The plan of the nodes' model."""
         return self.nodes[0].plan
 
     def table(self, unit: Unit, parts: tuple[Part, ...] | None) -> pa.Table:
-        """A unit as a worker gets it."""
+        """A unit as a worker gets it; `parts` are those that are not committed, None: all."""
         task = self.task(unit, parts)
         if isinstance(unit.rows, np.ndarray):
             return self.plan.inputs[self.place.task].unit(task, unit.rows)
         return unit_without_views(task)
 
     def task(self, unit: Unit, parts: tuple[Part, ...] | None) -> Task:
-        """A unit as it travels."""
+        """The unit's task, which tells a worker what to compute."""
         artifact = self.place
         columns = (artifact.product, artifact.model, artifact.task, artifact.dtype, unit.name)
         return Task(
@@ -67,19 +69,21 @@ class Group:
         )
 
     def unread(self, run: Run) -> Unread:
-        """The missing units, to be read in their turn."""
-        source, units = self.product.source, [unit for unit, _ in self.missing]
-        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit in units]
+        """The missing units, whose rows are read later, when each is sent."""
+        source = self.product.source
+        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit, _ in self.missing]
+        has_samples = any(unit_rows is not None for unit_rows in rows)
+        with_rows = source(run, self.nodes[0]) if source is not None and self.missing else None
         return Unread(
             tasks=[self.task(*unit) for unit in self.missing],
-            inputs=self.plan.inputs[self.place.task] if any(of is not None for of in rows) else None,
+            inputs=self.plan.inputs[self.place.task] if has_samples else None,
             rows=rows,
-            with_rows=None if source is None or not units else source(run, self.nodes[0]),
+            with_rows=with_rows,
         )
 
     @property
     def shards(self) -> dict[Node, list[str]]:
-        """The names of all shards of each node."""
+        """The names of all shards of each node, committed or not."""
         names: dict[Node, list[str]] = {node: [] for node in self.nodes}
         for unit in self.units:
             for part in unit.parts_of(self.nodes):
@@ -88,21 +92,21 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The sum of the counts of the missing units' reports."""
+        """By how much the missing units advance the progress."""
         return sum(unit.progress for unit, _ in self.missing)
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Units whose rows are read as they are sent."""
+    """Units of a group whose rows are read only when they are sent to a worker."""
 
     tasks: Sequence[Task]
-    inputs: Inputs | None  # that units take samples of
-    rows: Sequence[np.ndarray | None]  # the samples of each unit, indices into the views; None: it is about none
-    with_rows: Callable[[Sequence[Task]], Iterator[Task]] | None  # reads rows of another source
+    inputs: Inputs | None  # the samples; None if no unit has samples of the views
+    rows: Sequence[np.ndarray | None]  # the samples of each unit: indices into the views; None: it has none
+    with_rows: Callable[[Sequence[Task]], Iterator[Task]] | None  # reads rows that are not in the views
 
     def tables(self) -> Iterator[pa.Table]:
-        """The units as workers get them."""
+        """Yield the units as workers get them."""
         if self.with_rows is not None:
             yield from map(unit_without_views, self.with_rows(self.tasks))
             return
@@ -115,47 +119,51 @@ class Unread:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the units of a work, one after the other, where the driver runs: Ray Data calls it in a process there."""
+    """Reads the units of a model one after the other. Ray Data calls it in a process on the driver's machine."""
 
     groups: Sequence[Unread]
 
     def __call__(self) -> Iterator[pa.Table]:
+        """Yield the units as workers get them."""
         for group in self.groups:
             yield from group.tables()
 
 
 @dataclass
 class ModelWork:
-    """The missing units of a model, in precisions that share workers, while they are computed."""
+    """The missing units of one model, in the precisions that share workers, while they are computed."""
 
     run: Run
     name: str
     dtypes: tuple[str, ...]
     groups: tuple[Group, ...]
-    accounts: dict[str, Account] = field(default_factory=dict)  # of workers, by path of a shard
+    accounts: dict[str, Account] = field(default_factory=dict)  # of the shards that workers wrote, by path
     splits: int = 0
     failed: dict[Artifact, str] = field(default_factory=dict)  # nodes that cannot be computed, with the first reason
 
     @property
     def plan(self) -> ModelPlan:
+        """The plan of the model."""
         return self.groups[0].plan
 
     def work(self) -> Work:
-        """The work as the scheduler runs it."""
+        """The work for the scheduler."""
         resolved, config = self.plan.resolved, self.run.config
+        size = sum(group.size for group in self.groups)
+        missing = sum(len(group.missing) for group in self.groups)
         return Work(
             name=self.name,
             model=resolved.config,
             blocks=(),
             worker=Worker,
             arguments=(self.run.store, resolved, WorkerOptions.of(config, resolved.config)),
-            size=sum(group.size for group in self.groups),
+            size=size,
             dtypes=self.dtypes,
             at_once=2,
             on_report=self.add,
             on_end=self.close,
             reader=self.reader,
-            read=sum(len(group.missing) for group in self.groups),
+            read=missing,
         )
 
     def reader(self) -> Reader:
@@ -163,7 +171,7 @@ class ModelWork:
         return Reader([group.unread(self.run) for group in self.groups])
 
     def add(self, report: Report) -> None:
-        """Keep what a worker reports of a unit."""
+        """Keep what a worker reports about a unit: accounts of shards, splits, and nodes that failed."""
         self.splits += report["splits"]
         for path, account in json.loads(report["accounts"] or "{}").items():
             self.accounts[path] = Account.from_json(account)
@@ -171,7 +179,7 @@ class ModelWork:
             self.failed.setdefault(Artifact(**node), why)
 
     def close(self) -> Iterator[str]:
-        """Enter the nodes that were computed. Yields the failures of nodes."""
+        """Write the manifests of the nodes that were computed. Yields a line for each failure."""
         yield from by_error(self.plan.name, self.failed)
         whys: list[str | None] = []
         for account in self.accounts.values():
@@ -185,10 +193,10 @@ class ModelWork:
 
 
 def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str) -> list[str]:
-    """Compute the nodes of these products that are not done; the products all need models, or none does.
+    """Compute those of the `nodes` of these products that are not done. Returns the failures, a line each.
 
-    Returns the failures. `stage` and `unit` are what progress calls the work and what it counts. Nodes of one model
-    share workers.
+    Either all products need models, or none does. `stage` names the work in the progress, and `unit` what it counts.
+    Nodes of one model share workers.
     """
     works = missing_work(run, products, nodes)
     if not all(product.on_model for product in products):
@@ -197,9 +205,9 @@ def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: st
 
 
 def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
-    """Compute units that need no model: in this process where they are few, else in Ray tasks that are worth starting.
+    """Compute units that need no model. Returns the failures, a line each.
 
-    Returns the failures.
+    Few units are computed in this process, many in Ray tasks of about CHUNK_TOKENS tokens.
     """
     options = WorkerOptions.of(run.config, None)
     chunks = list(_chunks(works))
@@ -222,7 +230,7 @@ def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
 
 
 def _chunks(works: Sequence[ModelWork]) -> Iterator[list[tuple[int, pa.Table]]]:
-    """The missing units, each with the index of its work, in runs of about CHUNK_TOKENS tokens."""
+    """Yield lists of missing units, about CHUNK_TOKENS tokens each; a unit comes with the index of its work."""
     chunk: list[tuple[int, pa.Table]] = []
     tokens = 0
     for index, work in enumerate(works):
@@ -244,7 +252,7 @@ def _reports(store: Store, options: WorkerOptions, units: Sequence[tuple[int, pa
 
 
 def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -> list[ModelWork]:
-    """The missing units of nodes that are not done, by model and precisions that share workers."""
+    """The missing units of `nodes`, as one work for each model and the precisions that share workers."""
     by_name = {product.name: product for product in products}
     by_model: dict[str, dict[tuple[str, ...], list[Node]]] = defaultdict(dict)
     for node in nodes:
@@ -263,6 +271,7 @@ def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -
 
 
 def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
+    """The group of these nodes, with its units and those of them that are missing."""
     assert product.units is not None
     units = product.units(run, nodes)
     units = units if isinstance(units, Sequence) else tuple(units)
@@ -274,9 +283,10 @@ def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
 
 
 def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[Part, ...]:
-    """The parts that are not committed, and those that share forwards with them.
+    """The parts that are not committed, and those that share forward passes with them.
 
-    Numbers may depend, within rounding, on what shares forwards: a part made again gives the bytes that it gave.
+    Numbers may depend, within rounding, on which parts share forward passes: so a part that is computed again gives the
+    bytes that it gave before.
     """
     lacking = [part for part in parts if part.paths[0] not in existing]
     forwards = {part.node.forwards for part in lacking}
@@ -284,7 +294,7 @@ def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[
 
 
 def by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
-    """A line for each error, with the methods that met it and where."""
+    """Yield a line for each error of a model's nodes, with the methods and artifacts that failed by it."""
     for error in dict.fromkeys(failed.values()):
         nodes = [node for node, why in failed.items() if why == error]
         methods = ", ".join(dict.fromkeys(node.method for node in nodes))

@@ -1,4 +1,4 @@
-"""The results of a computation, checked where they are committed: code of packages may return anything."""
+"""Checks results before they are committed: code of packages may return anything."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Unfit(Exception):
 
 
 def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
-    """The result of a part, of which every row and reject is of one of the unit's `samples`, and none is both.
+    """The result of a part, checked: every row and reject belongs to one of the unit's `samples`, and none has both.
 
-    A sample whose numbers are not all finite is a reject of a package's product. Rows of other things than samples, and
-    units without samples, are not looked at. Raises Unfit, naming a sample, for any other result.
+    For products of packages, samples with numbers that are not finite become rejects. Rows of other things than
+    samples, and units without samples, are not checked. Raises Unfit, naming a sample, for any other result.
     """
     if not isinstance(made, Made) or not isinstance(made.table, pa.Table):
-        raise Unfit(f"product {product.name} made no Made with a pyarrow.Table, but {_kind(made)}")
+        raise Unfit(f"product {product.name} must return Made with a pyarrow.Table as `table`, not {_kind(made)}")
     if not samples or _SAMPLE not in made.table.column_names:
         return made
     explained = set(made.table[_SAMPLE].to_pylist())
@@ -34,31 +34,32 @@ def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
     for kind, ids in (("rows", explained), ("rejects", rejected)):
         foreign = ids.difference(samples)
         if foreign:
-            raise Unfit(f"there are {kind} of sample {min(map(str, foreign))}, which is not of the unit")
+            raise Unfit(f"there are {kind} of sample {min(map(str, foreign))}, which is not in this unit")
     if both := explained & rejected:
         raise Unfit(f"there are both rows and a reject of sample {min(both)}")
     return _without_infinite(made) if is_brought(product.name) else made
 
 
 def _kind(made: Any) -> str:
+    """The type of a wrong result, for the message."""
     return type(made.table).__name__ if isinstance(made, Made) else type(made).__name__
 
 
 def _without_infinite(made: Made) -> Made:
-    """The rows whose numbers are finite; samples of the others are rejects. A null stands for no number."""
+    """The result without samples that have a number that is not finite: they become rejects. Nulls are allowed."""
     fine = pa.array([True] * made.table.num_rows)
     for column in made.table.columns:
         fine = pc.and_(fine, _finite(column.combine_chunks()))
     if pc.all(fine).as_py() in (True, None):
         return made
     lost = made.table.filter(pc.invert(fine))[_SAMPLE].unique()
-    rejects = tuple(Reject(name, "not_finite", "a number of it is not finite") for name in lost.to_pylist())
+    rejects = tuple(Reject(name, "not_finite", "one of its numbers is not finite") for name in lost.to_pylist())
     kept = made.table.filter(pc.invert(pc.is_in(made.table[_SAMPLE], lost)))
     return replace(made, table=kept, rejects=(*made.rejects, *rejects))
 
 
 def _finite(values: pa.Array) -> pa.Array:
-    """True of every value that holds no infinite number and no NaN; lists are looked into."""
+    """For each value, False if it is or has (in a list) an infinite number or NaN."""
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         inner, owners = _finite(pc.list_flatten(values)), pc.list_parent_indices(values)
         bad = set(owners.filter(pc.invert(inner)).to_pylist())
@@ -69,5 +70,5 @@ def _finite(values: pa.Array) -> pa.Array:
 
 
 def explained_by_none(rejects: Sequence[Collection[str]]) -> set[str]:
-    """The samples that are rejects of every part of a unit."""
+    """The samples that every part of a unit rejects; `rejects` has the ids that each part rejects."""
     return set.intersection(*map(set, rejects)) if rejects else set()

@@ -1,7 +1,7 @@
-"""The computation of the parts of a unit from its rows, whatever fails on a row. Imports no Ray.
+"""Computes the parts of a unit from its rows, whichever rows fail. Imports no Ray.
 
-A row that raises, ends its process or needs more memory than there is becomes a reject, and its neighbours keep the
-numbers that they would have had without it. What no row is to blame for fails its node.
+A row that raises an error, ends its process or needs too much memory becomes a reject, and the other rows of its batch
+keep the numbers that they would have had. An error for which no single row is to blame fails the node.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from jobs.store import Artifact
 from lrp_core.device.memory import is_device_lost, is_out_of_memory
 from lrp_core.records.types import UnusableRows, UserError
 
-#: Errors that no row is to blame for: the method, the model or the configuration is wrong.
+#: Errors for which no row is to blame: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
 
-Values = Mapping[Part, Any]  # of one call of `compute`
+Values = Mapping[Part, Any]  # what one call of `compute` returns
 
 
 @dataclass
 class Outcome:
-    """The values of parts that share forwards, one mapping for each batch, and the rows that have none."""
+    """The values of parts that share forward passes, by batch, and rejects for the rows without values."""
 
     values: list[Values] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
-    splits: int = 0  # batches that were halved for want of memory
+    splits: int = 0  # how many batches were halved because memory ran out
+    batches_by_row: int = 0  # batches whose rows were computed one by one
 
     def of(self, part: Part) -> list[Any]:
         """The values of one part, in the order of batches."""
@@ -42,8 +43,9 @@ class Outcome:
 def compute_parts(
     product: Product, opened: Opened, parts: Sequence[Part], rows: Sequence[Row], cuts: Sequence[int] = (0,)
 ) -> dict[Part, Outcome | NodeFailed]:
-    """The outcome of every part. Parts that share forwards and fail are computed apart; one that fails alone failed.
+    """The outcome of every part, computed on `rows` in batches that start at the indices `cuts`.
 
+    If parts that share forward passes fail together, each is computed alone; a part that fails alone has a NodeFailed.
     Raises the error of a lost device.
     """
     outcomes: dict[Part, Outcome | NodeFailed] = {}
@@ -72,7 +74,7 @@ def compute_parts(
 
 @dataclass
 class _Batches:
-    """The batches of a unit for parts that share forwards."""
+    """Computes the batches of a unit, for parts that share forward passes."""
 
     product: Product
     opened: Opened
@@ -81,15 +83,18 @@ class _Batches:
 
     @property
     def name(self) -> str:
-        """The name of these parts in the notes of attempts."""
+        """The name of these parts in the notes that are written before each batch."""
         return "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
 
     def run(self, rows: Sequence[Row], cuts: Sequence[int]) -> Outcome:
-        """Compute every batch. Batches that ended several workers, or hold a row that did, are computed row by row."""
+        """Compute every batch.
+
+        A batch that has ended several workers, or has a row that has ended one, is computed row by row.
+        """
         attempts = self.opened.attempts
         for index, batch in enumerate(_slices(rows, cuts)):
             mark = f"{index}|{self.name}"
-            suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in batch))  # whichever parts it was for
+            suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in batch))  # in any part
             has_ended_workers = attempts.note_batch(mark)
             if has_ended_workers or suspicious:
                 self._compute_suspects(batch)
@@ -100,8 +105,14 @@ class _Batches:
         return self.outcome
 
     def _compute_suspects(self, rows: Sequence[Row]) -> None:
-        """Compute rows one by one, each noted in the store before it runs. A row that ended a worker is a reject."""
+        """Compute rows one by one, each noted in the store before it runs.
+
+        A row that had ended a worker before becomes a reject. Raises NodeFailed for a batch without rows.
+        """
         attempts = self.opened.attempts
+        if not rows:
+            raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
+        self.outcome.batches_by_row += 1
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"
             has_ended_worker = attempts.note_row(mark)
@@ -114,7 +125,10 @@ class _Batches:
             attempts.end_row(mark)
 
     def _compute(self, rows: Sequence[Row]) -> None:
-        """Add the values of a batch. Out of memory halves it; a row that raises becomes a reject."""
+        """Add the values of a batch to the outcome.
+
+        If memory runs out, the batch is halved; if a row raises an error, it becomes a reject.
+        """
         attempted = self._attempt(rows)
         if not isinstance(attempted, Reject):
             self.outcome.values.append(attempted)
@@ -130,10 +144,10 @@ class _Batches:
             self._compute_without_failing(rows)
 
     def _attempt(self, rows: Sequence[Row]) -> Values | Reject:
-        """The batch's values, or the reason why there are none as a reject of its first row.
+        """The batch's values or, if it fails, a reject with the reason, of the row to blame or else of the first row.
 
-        The caller acts on the reason when nothing of the failed batch is alive any more: the traceback of an error that
-        is being handled holds every tensor of the graph.
+        The reason is returned and not raised, so that the caller acts when all tensors of the failed batch are freed:
+        the traceback of an exception that is being handled keeps them alive. Raises NodeFailed if no row is to blame.
         """
         assert self.product.compute is not None
         try:
@@ -154,12 +168,12 @@ class _Batches:
                 raise NodeFailed(" ".join(str(error).split())) from error
             if isinstance(error, PROGRAMMING_ERRORS):
                 raise NodeFailed(f"{describe(error)}{_of_samples(rows)}") from error
-            if isinstance(error, Exited) and len(rows) == 1:  # in a larger batch, the row to blame is sought
+            if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
                 raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
             return Reject(first, "model_error", describe(error))
 
     def _compute_without_failing(self, rows: Sequence[Row]) -> None:
-        """A row of the batch raises: find it, then compute the others in a batch of the planned shape."""
+        """Some row of the batch raises an error: find it, then compute the others in a batch of the planned shape."""
         values, rejects = self._search(rows)
         self.outcome.rejects += rejects
         failing = {reject.sample_id for reject in rejects}
@@ -167,16 +181,16 @@ class _Batches:
         if not healthy:
             return
         if failing:
-            of_samples = "position" in healthy[0]  # other inputs have no shape that their neighbours depend on
+            of_samples = "position" in healthy[0]  # the numbers of other inputs do not depend on the batch
             again = self._attempt(_with_stand_ins(rows, healthy[0], failing) if of_samples else healthy)
             if not isinstance(again, Reject):
                 kept = {row["sample_id"] for row in healthy}
                 self.outcome.values.append(_only(again, kept) if of_samples else again)
                 return
-        self.outcome.values += values  # no single row is to blame: the values of smaller batches stay
+        self.outcome.values += values  # no row fails alone: keep the values of smaller batches
 
     def _search(self, rows: Sequence[Row]) -> tuple[list[Values], list[Reject]]:
-        """The values of smaller batches of a batch that fails, and the rows that fail alone."""
+        """Halve a batch that fails until rows fail alone: (values of the smaller batches that do not fail, rejects)."""
         values: list[Values] = []
         rejects: list[Reject] = []
         for half in _halves(rows):
@@ -193,7 +207,7 @@ class _Batches:
 
 
 def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) -> tuple[list[Any], Outcome]:
-    """The values of `compute`, which needs no worker, and their outcome."""
+    """The values of `compute` on `rows`, in batches if need be, and the outcome. For computations without a worker."""
     part = Part(Node(artifact=Artifact("alone")), "")
     alone = Product(
         name="alone",
@@ -210,17 +224,17 @@ def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) 
 
 
 def describe(error: BaseException) -> str:
-    """An error in a line of at most 300 characters, without secrets."""
+    """An error as a line of at most 300 characters, without secrets."""
     return without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
 def named(samples: Sequence[str]) -> str:
-    """Samples in words, by the first of their ids."""
+    """Samples in words: the id of the first, and how many others."""
     return f"sample {samples[0]}" + (f" and {len(samples) - 1} others" if len(samples) > 1 else "")
 
 
 def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
-    """`compute(token_budget)`, with the budget halved while memory runs out, and how often it was halved."""
+    """(`compute(token_budget)`, how often the budget was halved): it is halved as long as memory runs out."""
     splits = 0
     while True:
         try:
@@ -232,33 +246,40 @@ def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
 
 
 def _of_samples(rows: Sequence[Row]) -> str:
+    """The samples of these rows in parentheses, for the end of a message."""
     return f" ({named([row['sample_id'] for row in rows])})"
 
 
 def _halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """The first and the second half of rows."""
     middle = len(rows) // 2
     return rows[:middle], rows[middle:]
 
 
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
+    """Yield the batches of `rows` that start at the indices `cuts`."""
     ends = [*cuts[1:], len(rows)] if cuts else []
     for start, end in zip(cuts, ends, strict=True):
         yield rows[start:end]
 
 
 def _only(values: Values, samples: set[str]) -> Values:
-    """The values of these samples; parts that have a value in common still have it in common."""
+    """The values of these samples. Parts that shared a value still share one."""
     kept = {id(value): value.only(samples) for value in values.values()}
     return {part: kept[id(value)] for part, value in values.items()}
 
 
 def _with_stand_ins(rows: Sequence[Row], healthy: Row, failing: set[str]) -> list[Row]:
-    """Samples whose batch has the shape that was planned."""
+    """The rows with a stand-in for each failing one, so that the batch keeps its planned shape."""
     return [_stand_in(row, healthy) if row["sample_id"] in failing else row for row in rows]
 
 
 def _stand_in(row: Row, healthy: Row) -> Row:
-    """A row with the length and position of `row` and the tokens of `healthy`."""
+    """A row of the shape of `row` that computes as `healthy` does. It keeps the place of a row that fails.
+
+    The tokens of `healthy` are repeated to the lengths of `row`. The id and position are those of `row`, as are all
+    fields but tokens of a row that explains a whole answer.
+    """
     tokens = list(healthy["input_ids"])
     length = len(row["input_ids"])
     repeated = (tokens * (length // len(tokens) + 1))[:length]

@@ -1,4 +1,4 @@
-"""A unit as it travels to a worker, what the worker needs of the run, and its account of a shard."""
+"""What travels between driver and workers: a unit's task, the settings of the run, and accounts of shards."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from lrp_core.methods.record import Method
 
 @dataclass(frozen=True)
 class Account:
-    """The content of a shard, as reported by the worker that wrote it or read from the file."""
+    """The content of a shard, as reported by the worker that wrote it, or as read from its file."""
 
     explained: int | None  # samples that have rows; None where rows are not of samples
     rejects: list[dict[str, Any]]  # rows of REJECT
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
+    batches_by_row: int = 0  # batches whose rows were computed one by one
 
     def to_json(self) -> str:
+        """The account as JSON, for reports."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Account:
+        """The account that `to_json` wrote."""
         entries = json.loads(text)
         return cls(**{**entries, "files": {path: Written(**file) for path, file in entries["files"].items()}})
 
 
 @dataclass(frozen=True)
 class Task:
-    """A unit as it travels to a worker, with the parts that are not committed yet."""
+    """A unit of work as it is sent to a worker, with the parts that are not committed yet."""
 
     product: str
     title: str
@@ -45,11 +48,11 @@ class Task:
     tokens: int
     token_budget: int
     size: int
-    rows: tuple[Mapping[str, Any], ...] | None = None  # None: the samples beside the task
+    rows: tuple[Mapping[str, Any], ...] | None = None  # None: samples of the views are sent with the task
 
     @property
     def methods(self) -> dict[str, str]:
-        """The method of every part, or the title of one that is of no method, by the path of its shard."""
+        """By the path of each part's shard: its method, or the task's title if it has none."""
         return {part.paths[0]: part.node.artifact.method or self.title for part in self.parts}
 
 
@@ -63,10 +66,11 @@ class WorkerOptions:
     byte_budget: int | None
     methods: Mapping[str, Method]  # of the run, by their names there
     run: str  # tells the notes of this run's workers from those of earlier ones
-    batch_limit_s: float = 0  # a batch that takes longer hangs; 0: any may take as long as it likes
+    batch_limit_s: float = 0  # a batch that takes longer counts as hanging; 0: no limit
 
     @classmethod
     def of(cls, config: RunConfig, model: ModelConfig | None) -> WorkerOptions:
+        """The settings for workers of `model`; None: for work without a model."""
         # Without recomputation, autograd would keep the weights of every offloaded block alive.
         checkpoint = model is not None and (model.checkpoint or model.max_memory is not None)
         run = uuid.uuid4().hex

@@ -1,4 +1,7 @@
-"""A watchdog in a worker: it ends the process when a batch hangs, so that the next one isolates the row to blame."""
+"""A watchdog in a worker: it ends the process when a batch hangs.
+
+The next process then computes the rows of that batch one by one, to find the one that hangs.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 
 
 class Watchdog:
-    """A watchdog for one batch at a time, which may take `limit_s` seconds; 0 disables it."""
+    """Watches one batch at a time, which may take `limit_s` seconds; 0: no limit."""
 
     def __init__(self, limit_s: float = 0) -> None:
         self._limit_s = limit_s
         self._lock = threading.Lock()
-        self._batch: tuple[float, str, Attempts] | None = None  # when it must have ended, its name, notes of its unit
+        self._batch: tuple[float, str, Attempts] | None = None  # (deadline, name, notes of its unit)
         self._started = False
 
     @contextmanager
     def watching(self, name: str, attempts: Attempts) -> Iterator[None]:
-        """The batch `name` runs inside."""
+        """Inside, the batch `name` runs; `attempts` are the notes of its unit, which tell the next process."""
         if not self._limit_s:
             yield
             return
@@ -39,18 +42,20 @@ class Watchdog:
                 self._batch = None
 
     def _start(self) -> None:
+        """Start the thread, once."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._watch, daemon=True, name="closelook-watchdog").start()
 
     def _watch(self) -> None:
+        """The thread: end the process when a batch has passed its limit."""
         while True:
             time.sleep(min(1.0, self._limit_s / 4))
             with self._lock:
                 if self._batch is not None and time.monotonic() > self._batch[0]:
                     _, name, attempts = self._batch
                     reason = f"it had not ended after {self._limit_s:g} s"
-                    with suppress(OSError):  # of a store that is gone: the process ends all the same
+                    with suppress(OSError):  # the store may be gone
                         attempts.blame(name, reason)
                     print(f"batch {name} hangs: {reason}", file=sys.stderr, flush=True)
                     os._exit(EXIT_CODE)

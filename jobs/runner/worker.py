@@ -1,4 +1,4 @@
-"""The worker of every product: it opens a model once and turns units into committed shards."""
+"""The worker of all products: it opens a model once, computes units and writes their shards."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Called with one unit at a time: a row with its task and its samples as lists.
+    """Computes and commits units. It is called with one unit at a time: a row with its task, and its samples as lists.
 
-    Two threads may call it at once: one unit is computed at a time, and the other is committed meanwhile, so that the
-    device does not wait for the store.
+    Two threads may call it at once: while one unit is computed the other is committed, so that the device does not wait
+    for the store.
     """
 
     def __init__(self, store: Store, model: ResolvedModel | None, options: WorkerOptions) -> None:
@@ -56,14 +56,14 @@ class Worker:
         self._failed: dict[Artifact, NodeFailed] = {}  # nodes that cannot be computed are not tried again
 
     def inherit(self, before: object) -> None:
-        """Take over the model that `before`, the worker that this process had, has open; another model is let go."""
+        """Take over the open model of `before`, the worker that this process had; another model is closed."""
         if isinstance(before, Worker):
             if before._model == self._model and before._options.seed == self._options.seed:
                 self._view, self._dtype, self._memory = before._view, before._dtype, before._memory
             before._view = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Commit the unit; its report."""
+        """Compute and commit the unit in `table`; returns its report. After a request to stop it does nothing."""
         (unit,) = table.to_pylist()
         task: Task = task_of(unit)
         if is_asked(self._store):
@@ -73,10 +73,13 @@ class Worker:
         return reported(task.title, task.size, tokens, lambda: self._run(task, rows))
 
     def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
-        """Compute and commit the unit; the rest of its report."""
+        """Compute and commit the unit; returns the fields of its report.
+
+        Raises UserError if no package of this node has the product.
+        """
         product = PRODUCTS.get(task.product)
         if product is None:
-            raise UserError(f"no package of this node brings the product {task.product}: ship its wheel with the job")
+            raise UserError(f"no package on this node has the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
         samples, cuts, forgotten = _parted(rows, task.cuts)
@@ -96,17 +99,19 @@ class Worker:
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         rejected = explained_by_none([_samples_of(account.rejects) for account in accounts.values()])
+        reasons = [[asdict(node), why] for node, why in failed.items()]
+        written = {path: account.to_json() for path, account in accounts.items()}
         return {
-            "accounts": json.dumps({path: account.to_json() for path, account in accounts.items()}),
+            "accounts": json.dumps(written),
             "rejects": len(rejected),
             "explained": json.dumps(explained),
             "splits": splits,
-            "result": json.dumps([[asdict(node), why] for node, why in failed.items()]) if failed else None,
+            "result": json.dumps(reasons) if failed else None,
         }
 
     @contextmanager
     def _free_device(self) -> Iterator[None]:
-        """The device belongs to this thread inside."""
+        """Wait for the device, which belongs to this thread inside."""
         with spending(WAIT):
             self._device.acquire()
         try:
@@ -125,11 +130,15 @@ class Worker:
         return self._view
 
     def _open(self, dtype: str) -> ModelView:
+        """Load the model onto the device that Ray gave this worker."""
         assert self._model is not None
         return open_view(self._model, dtype, own_device(), self._options.seed)
 
     def _prepared(self, view: ModelView, task: Task, rows: Sequence[Row]) -> Sequence[Row]:
-        """View rows as the model takes them, with the numbers of gold labels as `gold_id`."""
+        """View rows as the model takes them, with the number of the gold label as `gold_id`.
+
+        Rows that a task brings itself are no view rows, and stay as they are.
+        """
         from lrp_core.readers.readout import rows_for
 
         if task.rows is not None or not rows:
@@ -141,7 +150,7 @@ class Worker:
     def _compute(
         self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]
     ) -> dict[Part, Outcome | NodeFailed]:
-        """The outcomes of all parts, but for those of nodes that failed before."""
+        """The outcome of every part. Nodes that failed in an earlier unit are not computed again."""
         from jobs.runner.rows import compute_parts
 
         parts = [part for part in task.parts if part.node.artifact not in self._failed]
@@ -160,10 +169,10 @@ class Worker:
         samples: Sequence[str],
         forgotten: Sequence[Reject],
     ) -> tuple[dict[Artifact, str], dict[str, Account], int]:
-        """Write a shard of every part that was computed.
+        """Write the shards of all parts that were computed.
 
-        Returns the nodes that get none, with the reason; the accounts of shards, which the driver need not read then,
-        by path; and how often batches were split.
+        Returns the nodes without a shard, each with the reason; the accounts of the shards by path, so that the driver
+        need not read them; and how often batches were split.
         """
         computed = {part: outcome for part, outcome in outcomes.items() if not isinstance(outcome, NodeFailed)}
         failed = {part.node.artifact: str(why) for part, why in outcomes.items() if isinstance(why, NodeFailed)}
@@ -188,10 +197,10 @@ class Worker:
         samples: Sequence[str],
         forgotten: Sequence[Reject],
     ) -> tuple[Account, int] | str:
-        """Write a part's shard, its rejects in it; its account, and how often its computation was split.
+        """Write the shard of one part, with its rejects. Returns its account, and how often its computation was split.
 
-        Returns the reason why there is no shard instead: the results do not fit the schema, or every row failed. Where
-        the rows are so few that each may have failed on its own account, they are rejects all the same.
+        Returns the reason instead if there is no shard: the results do not fit the schema, or every row failed. Up to
+        FEW rows may all fail: they are rejects in a shard without rows.
         """
         from jobs.runner.rows import describe, named
 
@@ -210,19 +219,21 @@ class Worker:
             names = named([failure.sample_id for failure in failures])
             return f"every row of a unit failed, {names}: {_reasons(failures)}"
         path, *others = part.paths
+        origin = replace(part.origin, batches_by_row=outcome.batches_by_row)
         files = dict(made.written)
-        for other, table in zip(others, made.beside, strict=False):  # a computation may have written them itself
-            files[other] = self._store.write_shard(other, table, table.schema, None, part.origin)
+        for other, table in zip(others, made.beside, strict=False):  # others may be in `made.written`
+            files[other] = self._store.write_shard(other, table, table.schema, None, origin)
         schema = made.schema or schema
         rejected = _reject_table(product, rejects)
-        files[path] = self._store.write_shard(path, made.table, schema, rejected, part.origin)
+        files[path] = self._store.write_shard(path, made.table, schema, rejected, origin)
         of_samples = "sample_id" in schema.names
         count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
-        return Account(count, rejected.to_pylist(), dict(made.facts), files), made.splits
+        account = Account(count, rejected.to_pylist(), dict(made.facts), files, origin.batches_by_row)
+        return account, made.splits
 
 
 def _parted(rows: Sequence[Row], cuts: tuple[int, ...]) -> tuple[Sequence[Row], tuple[int, ...], list[Reject]]:
-    """The samples among rows, the starts of batches among them, and the rejects that placeholders are."""
+    """(rows that are samples, starts of batches among them, rejects for the placeholders of forgotten samples)."""
     is_sample = [not is_placeholder(row["sample_id"]) for row in rows]
     if all(is_sample):
         return rows, cuts, []
@@ -233,10 +244,12 @@ def _parted(rows: Sequence[Row], cuts: tuple[int, ...]) -> tuple[Sequence[Row], 
 
 
 def _samples_of(rejects: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The ids of the samples of these rejects."""
     return {reject["sample_id"] for reject in rejects}
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:
+    """The rejects in schema REJECT."""
     rows = [
         {"sample_id": r.sample_id, "stage": product.stage, "reason": r.reason, "where": None, "detail": r.detail}
         for r in rejects
@@ -245,7 +258,7 @@ def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:
 
 
 def _reasons(failed: Sequence[Reject]) -> str:
-    """The detail that all rejects share, else the count of every reason with the detail of its first reject."""
+    """The detail that all rejects share; else the count of each reason, with the detail of its first reject."""
     if len({reject.detail for reject in failed}) == 1:
         return failed[0].detail
     counts = Counter(reject.reason for reject in failed)

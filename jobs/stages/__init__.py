@@ -1,1 +1,1 @@
-"""The stages of a run, a file or folder each; what runs in a stage's workers lies beside it."""
+"""The stages of a run, a file or folder each."""

@@ -1,4 +1,4 @@
-"""The figures of the audit, and the samples that they are taken from."""
+"""The counts and shares that `closelook audit` prints, and the samples from which they are computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from lrp_core.records.types import UserError
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
+    """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects.
+
+    Raises UserError for a task that is not prepared.
+    """
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     ledger = Ledger(store)
     for name in tasks:
@@ -45,7 +48,7 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
 
 
 def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
-    """The manifest of the task's samples. Raises UserError where they are not prepared."""
+    """The manifest of the task's samples. Raises UserError if they are not prepared."""
     record = ledger.latest(samples_of(task))
     if record is None:
         raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
@@ -53,9 +56,10 @@ def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
 
 
 def samples_in(ledger: Ledger, task: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The shards of the task's samples. Raises StoreError where they are not as their manifest says."""
+    """Yield the shards of the task's samples. Raises StoreError if they differ from their manifest."""
     return _shards(ledger, samples_of(task), GENERIC, columns)
 
 
 def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+    """Yield the shards of an artifact without placeholders of forgotten samples."""
     return map(without_placeholders, ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns))

@@ -1,7 +1,7 @@
-"""The bench stage: table 8 for the models of the run, measured where they run, in one Ray task for each model.
+"""The stage `bench`: table 8 of Close Look measured on the run's models, in one Ray task for each model.
 
-Models are measured one after the other, so that nothing of ours disturbs the timing. A model's manifest is keyed by
-all that decides what is measured: a run measures what is missing, and what another key has measured is removed.
+Models are measured one after the other, so that they do not disturb each other's timing. Keys cover all that decides
+what is measured: a run measures what is missing, and replaces measurements of another key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jobs.store import Ledger, Store, Written
 
 
 def bench(config: RunConfig, store: Store) -> StageSummary:
-    """Measure every model of the benchmark's task that is not measured yet."""
+    """Measure every model that has samples of the benchmark's task and no measurement yet."""
     settings = config.benchmark()
     plan, ledger = make_plan(config, store), Ledger(store)
     planned = list(measurements_of(settings, plan))
@@ -49,6 +49,7 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
 
 
 def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
+    """The work for the scheduler that measures one model."""
     resolved, artifact = measurement.plan.resolved, measurement.artifact
 
     def complete(report: Report) -> None:
@@ -72,7 +73,7 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
 def measure(
     store: Store, resolved: ResolvedModel, task: str, seed: int, command: str, rows: Sequence[dict[str, Any]]
 ) -> pa.Table:
-    """Measures a model on its device, in a Ray worker, and writes a file to the store; its report."""
+    """Measure a model on its device, in a Ray worker, and write the results to the store. Returns the report."""
 
     def written() -> dict[str, Any]:
         device = own_device()
@@ -87,6 +88,7 @@ def measure(
 
 
 def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, path: str, file: Written) -> None:
+    """Write the manifest of a measurement."""
     resolved = measurement.plan.resolved
     record = {
         "shards": [path.removeprefix(f"{measurement.artifact.folder}/")],

@@ -1,4 +1,7 @@
-"""The stages that workers compute: select, attribute, prune, perturb, controls and neurons."""
+"""The stages whose products are computed by workers, unit by unit.
+
+These are select, attribute, evaluate, prune, perturb, ablations, controls and neurons.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ from jobs.store import Ledger, Store, StoreError
 from jobs.store.lock import is_asked
 from lrp_core.records.types import UserError
 
-#: The products of each stage in the order in which they are made; those of one tuple share workers. Corpora are read
-#: first and looked at again, since ranks that are near ties are decided when all of a corpus was read.
+#: The products of each stage in the order in which they are computed; those of one tuple share workers. CONTEXTS comes
+#: twice: near ties can be decided only when the whole corpus was read.
 ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "select": ((trials.TRIALS,),),
     "attribute": ((relevance.RELEVANCE, *relevance.FINER.values()),),
@@ -46,7 +49,7 @@ ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
 }
 
-#: The settings of stages that are asked for and that the config leaves out.
+#: The settings of a stage that is asked for, if the config has none.
 _DEFAULTS: dict[str, Callable[[], Any]] = {
     "prune": PruneConfig,
     "perturb": PerturbConfig,
@@ -56,9 +59,9 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
 
 
 def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
-    """Compute what a stage wants and is not done.
+    """Compute the artifacts that a stage wants and that are not done yet.
 
-    Raises UserError for what no run could do, and StoreError for a store of another schema version.
+    Raises UserError for a config that no run could carry out, and StoreError for a store of another schema version.
     """
     try:
         config = _with_defaults(config, stage)
@@ -69,7 +72,7 @@ def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
 
 
 def compute_plan(run: Run, stage: str) -> StageSummary:
-    """Compute what a stage wants of a run and is not done."""
+    """Compute the artifacts that a stage wants of a planned run and that are not done yet."""
     store = run.store
     unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
     undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
@@ -83,7 +86,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     for products in _order(stage):
         if is_asked(store):
             break
-        if products != before:  # a corpus that is looked at again is the one that was read
+        if products != before:  # not for CONTEXTS again: its corpus stays the one that was read
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
         lacking = [node for node in nodes if not _is_made(run, node)]
@@ -112,9 +115,9 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
 
 
 def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
-    """The config with the default settings of a stage that is asked for and that it leaves out."""
+    """The config; if it has no settings for the stage, with their defaults, since the stage was asked for."""
     if stage == "neurons" and config.neurons is None:
-        raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
+        raise UserError("config key 'neurons' is not set: give numbers of samples, as neurons.tasks={sva: 100}")
     default = _DEFAULTS.get(stage)
     if default is None or getattr(config, stage) is not None:
         return config
@@ -126,37 +129,45 @@ def _order(stage: str) -> list[tuple[Product, ...]]:
     added = tuple(product for product in of_packages() if product.stage == stage)
     for product in added:
         if product.compute is None or product.units is None:
-            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`")
+            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`: give both")
     return [*ORDER[stage], added] if added else list(ORDER[stage])
 
 
 def works_of(run: Run, stage: str) -> list[ModelWork]:
-    """The units that a stage would compute first, by model and precisions that share workers."""
+    """The works of the first products that a stage would compute: the units that are missing, by model."""
     products = ORDER[stage][0]
     nodes = [node for product in products for node in product.nodes(run) if not _is_made(run, node)]
     return missing_work(run, products, nodes)
 
 
 def _is_made(run: Run, node: Node) -> bool:
-    """True where nothing is to do. What a file without a key in its name is made of must be done, too."""
+    """True if there is nothing to do for the node.
+
+    If the names of its files have no key, so that other numbers would replace them, the artifacts from which it is
+    computed must be done, too.
+    """
     if node.artifact.is_keyed():
         return run.ledger.is_done(node.artifact)
     return node.state(run.ledger) == "done"
 
 
 def _clear(run: Run, node: Node, ready: bool) -> None:
-    """Remove files of the node's artifact that must not remain while it is computed, or while its sources are
-    incomplete.
+    """Remove files that must not remain while the node is computed, or while its sources are incomplete.
+
+    `ready` is True if the sources are complete.
     """
     run.ledger.discard_damaged(node.artifact)
-    # What is made of an artifact that lost shards is right once these are made again.
+    # If a source has lost shards, the node's numbers are right again once these are computed again.
     is_outdated = ready or not any(map(run.ledger.described_damage, node.made_of))
-    if is_outdated and not node.artifact.is_keyed():  # the manifest goes before the file has other numbers
+    if is_outdated and not node.artifact.is_keyed():  # first the manifest: the file will get other numbers
         run.ledger.forget(node.artifact)
 
 
 def _undecided(run: Run, stage: str) -> Iterator[Choice]:
-    """Choices without which some nodes of the stage have no key yet."""
+    """Yield the choices among options for which the stage has to wait: `closelook select` has not made them.
+
+    Relevance waits for all choices, curves for those of the methods and tasks that have curves.
+    """
     settings = run.config.perturb
     for choice in run.plan.undecided:
         artifact = choice.artifact
@@ -166,13 +177,14 @@ def _undecided(run: Run, stage: str) -> Iterator[Choice]:
 
 
 def _waits_for(run: Run, node: Node) -> Iterator[str]:
+    """Yield a line for each artifact that the node needs and that is not complete."""
     for artifact in (*node.made_of, *node.needs):
         if not run.ledger.is_done(artifact):
             yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
 
 
 def _counts(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
-    """A line for each product: how many of its artifacts were made, and how many were there."""
+    """Yield a line for each product: how many of its artifacts were computed, and how many were up to date."""
     titles = {product.name: product.title for products in _order(stage) for product in products}
     for title in dict.fromkeys(titles.values()):
         of_title = [node for node in planned if titles[node.artifact.product] == title]
@@ -183,7 +195,7 @@ def _counts(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node])
 
 
 def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
-    """Further lines of the summary: choices, corpora that were read, and rejects."""
+    """Yield further lines of the summary: choices that were made, corpora that were read, defects and rejects."""
     if stage == "attribute":
         for (model, task), rejects in without_samples(run.plan, run.ledger).items():
             why = in_words(rejects)
@@ -202,7 +214,7 @@ def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -
 
 
 def _rejected(run: Run, nodes: Iterable[Node]) -> list[str]:
-    """Lines on rejects, one for each product, model, task and precision, with the methods that have them."""
+    """Lines about rejects, one for each product, model, task and precision, with the methods that have them."""
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         record, at = run.ledger.record(node.artifact), node.artifact

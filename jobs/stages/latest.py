@@ -1,6 +1,6 @@
 """The latest run in short, ROOT/runs/LATEST.json and LATEST.md: new artifacts, changed groups of methods, failures.
 
-For whoever schedules runs and does not watch them. A run that had nothing to do leaves both as they were.
+It is meant for those who schedule runs and do not watch them. A run with nothing to do changes neither file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from jobs.products.table import PRODUCTS
 from jobs.store import Artifact, Ledger, Store
 
 JSON, MARKDOWN = "runs/LATEST.json", "runs/LATEST.md"
-Groups = Mapping[tuple[str, str], list[list[str]]]  # methods of each group, the best first, by (model, task)
+Groups = Mapping[tuple[str, str], list[list[str]]]  # by (model, task): groups of methods, the best group first
 
 
 @dataclass(frozen=True)
 class Latest:
-    """The results of a run and the work that it left undone."""
+    """What a run made, and what failed."""
 
     record: str  # the name of its record beside these files
     begun: str
@@ -32,11 +32,12 @@ class Latest:
 
     @property
     def changed(self) -> dict[tuple[str, str], tuple[list[list[str]] | None, list[list[str]] | None]]:
-        """The groups before and now where they differ, None where there were none, by (model, task)."""
+        """(groups before, groups now) by (model, task), where they differ; None for no groups."""
         pairs = {setting: (self.before.get(setting), self.now.get(setting)) for setting in (*self.before, *self.now)}
         return {setting: (before, now) for setting, (before, now) in pairs.items() if before != now}
 
     def as_json(self) -> str:
+        """The content of LATEST.json."""
         groups = [
             {"model": model, "task": task, "before": before, "now": now}
             for (model, task), (before, now) in self.changed.items()
@@ -46,9 +47,11 @@ class Latest:
         return json.dumps({**facts, "failures": self.failures, "new": made, "groups": groups}, indent=1)
 
     def as_markdown(self) -> str:
+        """The content of LATEST.md."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
+        """Yield the paragraphs of LATEST.md."""
         counts = (
             (len(self.made), "new artifacts"),
             (len(self.changed), "changed groups"),
@@ -69,7 +72,7 @@ class Latest:
             yield from (f"* {failure}" for failure in self.failures)
 
     def _made(self) -> Iterator[str]:
-        """A row of the table for each model."""
+        """Yield a row of the table for each model, with its counts of new artifacts."""
         models: dict[str, Counter[str]] = defaultdict(Counter)
         for artifact in self.made:
             models[artifact.model or "all models"][PRODUCTS[artifact.product].title] += 1
@@ -78,10 +81,11 @@ class Latest:
 
 
 def groups_of(store: Store) -> Groups:
-    """The groups of methods in the report that the root has now; none of older versions' reports."""
+    """The groups of methods in the report that the root has now; empty for reports of older versions."""
     record = Ledger(store).latest(Artifact("report")) or {}
     return {(model, task): groups for model, task, groups in record.get("groups", ())}
 
 
 def _in_words(groups: list[list[str]] | None) -> str:
+    """Groups as text: `best, also best > second`."""
     return "none" if groups is None else " > ".join(", ".join(group) for group in groups)

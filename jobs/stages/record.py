@@ -11,31 +11,32 @@ if TYPE_CHECKING:  # the command line asks for the stages' names before it impor
 
 @dataclass(frozen=True)
 class StageSummary:
-    """The result of a stage: artifacts that it computed and that were complete before, and a line for each failure."""
+    """The result of a stage: how many artifacts it computed or found complete, and a line for each failure."""
 
     stage: str
     computed: int = 0
     skipped: int = 0
     failures: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()  # what the screen shows, one fact a line
+    lines: tuple[str, ...] = ()  # to print, one fact a line
     made: tuple[Artifact, ...] = ()  # the artifacts that it computed
 
     @property
     def complete(self) -> bool:
+        """True if nothing failed."""
         return not self.failures
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A command that makes the products of its name, each by its `make` or by workers."""
+    """A stage of a run, and the command of its name. It computes its products with workers, or each by its `make`."""
 
     name: str
-    about: str  # what its command does
-    setting: str | None = None  # key of the config without which a whole run leaves it out
-    own_command: bool = False  # the command line has a function for it, with options of its own
-    planned: bool = False  # `closelook plan` says what it will cost
-    counts: str = "samples"  # what the progress of its workers counts
-    of_complete: bool = False  # it makes what it can of what is complete: what is not is no failure of the stage
+    about: str  # what its command does, for `--help`
+    setting: str | None = None  # config key: a whole run skips the stage if it is not set; None: never
+    own_command: bool = False  # True if the command line defines the command itself, with options of its own
+    planned: bool = False  # True if `closelook plan` estimates its cost
+    counts: str = "samples"  # what its progress counts
+    of_complete: bool = False  # skips incomplete inputs without counting them as failures
 
 
 #: In the order of a run.
@@ -45,32 +46,32 @@ STAGES = {
         Stage("prepare", "Read the sources, annotate evidence, tokenise."),
         Stage(
             "select",
-            "Choose the options that lists leave open, by faithfulness.",
+            "Choose among the options that the config leaves open, by faithfulness.",
             setting="select",
             planned=True,
         ),
         Stage("attribute", "Compute the relevance that is missing.", planned=True, counts="rows"),
         Stage("evaluate", "Score complete relevance against the evidence.", of_complete=True),
-        Stage("prune", "Draw the head pruning curves.", setting="prune", counts="curves"),
+        Stage("prune", "Compute head pruning curves.", setting="prune", counts="curves"),
         Stage(
             "perturb",
-            "Draw the faithfulness curves: what models say as tokens go.",
+            "Compute deletion and insertion curves: a model's score while tokens are removed.",
             setting="perturb",
             planned=True,
         ),
         Stage(
             "ablations",
-            "Ask for answers again without some of their sources, and judge methods by it.",
+            "Run prompts again without some of their sources, and judge methods by the answers.",
             setting="ablations",
         ),
         Stage(
             "controls",
-            "Hold methods against controls: is what they say about the model at all?",
+            "Test by controls whether the relevance of methods depends on the model.",
             setting="controls",
         ),
         Stage(
             "neurons",
-            "Knock neurons out, by what methods say of them.",
+            "Ablate the neurons that methods rank first, and measure the effect.",
             setting="neurons",
             own_command=True,
         ),

@@ -1,4 +1,4 @@
-"""A run: its stages in order, and a summary of unfinished work."""
+"""A run: its stages in order, and what it leaves incomplete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lrp_core.lazy import named
 
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
-    """The stage's function, imported when it is needed: stages bring heavy libraries."""
+    """The function of a stage, imported only now since stages need heavy libraries."""
     if stage in ORDER:
         return partial(compute, stage=stage)
     make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
@@ -27,9 +27,10 @@ def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:
-    """Run the stages in order, yielding the summary of each. Among several, a stage without its setting is skipped.
+    """Run the stages in order, and yield the summary of each. Of several, those whose setting is missing are skipped.
 
-    A stage with failures does not stop the next ones: they work on what is complete. `closelook stop` does.
+    A stage with failures does not stop the next ones, which work on what is complete. `closelook stop` ends the run
+    after the stage.
     """
     names = list(stages)
     with kept_hosts():
@@ -46,7 +47,7 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
 
 
 def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list[str]:
-    """A line for each product of these stages of which something planned is not complete, by a fresh look."""
+    """A line for each product of these stages with planned artifacts that are not complete; plans anew."""
     run, names, lines = Run(config, make_plan(config, store), Ledger(store)), set(stages), []
     for product in PRODUCTS.values():
         nodes = list(product.nodes(run)) if product.stage in names else []

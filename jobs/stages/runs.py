@@ -1,6 +1,6 @@
-"""The record of every run that did something, ROOT/runs/TIME.json: settings, versions and all errors.
+"""The record of a run that computed something or failed, ROOT/runs/TIME.json: settings, versions and errors.
 
-The latest is told in short beside it (jobs/stages/latest.py).
+A short form of the latest record is written beside it (jobs/stages/latest.py).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lrp_core.records.types import UserError
 
 @contextmanager
 def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator[Callable[[StageSummary], None]]:
-    """Record a run: the function that this gives is called with the summary of each stage that ends inside.
+    """Record the run inside: call the function that this yields with the summary of each stage that ends.
 
-    A run that had nothing to do, or whose configuration cannot be run, leaves no record. A run that an error or a
-    signal ends is recorded with it. Where the store takes no record, as on a full disk, the run ends as it would have.
+    A run with nothing to do, or with a config that cannot run, leaves no record. If an error or a signal ends the run,
+    the record has it. If the store takes no record, as on a full disk, the run ends as it would have otherwise.
     """
     begun, done, made = time.time(), list[dict[str, Any]](), list[Artifact]()
     before = groups_of(store)
@@ -50,7 +50,7 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
         name = f"{_utc(begun).replace(':', '')}-{uuid.uuid4().hex[:4]}"
         failures = [failure for stage in done for failure in stage["failures"]]
         ending = record["error"] or ("incomplete" if failures else "complete")
-        with suppress(OSError, RuntimeError):  # of a store that is full, or that another run owns by now
+        with suppress(OSError, RuntimeError):  # the store may be full, or owned by another run
             store.write_bytes(f"runs/{name}.json", text.encode())
             ending = "stopped" if is_asked(store) else ending
             ends = {"begun": record["begun"], "ended": record["ended"], "ending": ending}
@@ -72,4 +72,5 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
 
 
 def _utc(seconds: float) -> str:
+    """A time in seconds since 1970 as text, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,4 +1,4 @@
-"""The store: artifacts and their keys, the ledger of what is done, atomic files, checked reads, the root's lock."""
+"""The store: artifacts and their keys, the ledger of finished artifacts, atomic writes, checked reads, root lock."""
 
 from jobs.store.artifacts import Artifact, key_of
 from jobs.store.files import TEMPORARY, StoreError, StoreFull, Written

@@ -1,8 +1,8 @@
-"""Artifacts: what a run makes, under which key, and where its files lie.
+"""Artifacts, the results that a run stores: their keys, and the paths of their files.
 
 An artifact is one product (relevance, scores, curves, ...) at one place (model, task, precision, method, ...). Its key
-is a hash of all that decides its numbers: equal keys mean equal numbers. No other module makes a key, cuts one short,
-or knows a path of a product.
+is a hash of everything that its numbers depend on: equal keys mean equal numbers. Only this module makes and shortens
+keys and knows the paths of products.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from typing import Any
 
 _DIGITS = 12  # of a key, in names of files and manifests
 _SHARD = "{key}-{unit}.parquet"
+_IN_ORDER = json.JSONEncoder(sort_keys=True)
 
 
 def key_of(**numbers: Any) -> str:
-    """The sha256, in hex, of all that decides an artifact's numbers, as JSON whose order plays no part."""
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+    """The sha256, in hex, of `numbers` as JSON with sorted keys: all that an artifact's numbers depend on."""
+    return hashlib.sha256(_IN_ORDER.encode(numbers).encode()).hexdigest()
 
 
 def short(key: str | None) -> str:
-    """The beginning of a key, as names of files and manifests have it."""
+    """The first digits of a key, as they stand in names of files and manifests; "" for None."""
     return (key or "")[:_DIGITS]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of a product's files, with a column of its place, or the key, in braces.
+    """Templates of the paths of a product's files, with columns of its place, or the key, in braces.
 
-    A name of a manifest without {key} holds one artifact a place: it replaces its predecessor. Artifacts of several
-    keys lie side by side otherwise, so that a run of other settings finds its own.
+    If the name of the manifest has no {key}, a place holds one artifact, and a new one replaces it. Otherwise artifacts
+    of several keys lie side by side, so that runs with other settings find their own.
     """
 
     folders: tuple[str, ...] = ("{product}/model={model}/task={task}/dtype={dtype}/method={method}",)
-    shard: str | None = _SHARD  # None: files are named by what is in them, and the manifest lists them
+    shard: str | None = _SHARD  # file name; None: files have other names, which the manifest lists
     manifest: str = "{product}.{model}.{task}.{dtype}.{method}.{key}"
     rejects: str | None = "{product}/rejects/model={model}/task={task}/dtype={dtype}/method={method}/{key}.parquet"
 
@@ -46,8 +47,8 @@ class Layout:
 STANDARD = Layout()
 _VIEWS = "benchmark/views/tokenizer={tokenizer}"
 _DOTTED = "{model}.{task}.{dtype}.{method}"
-#: By product; one that is not here has the standard layout. Not a field of the product's record: an artifact knows its
-#: paths, and records of products import artifacts.
+#: By product; all other products have the standard layout. These are not fields of the products' records, because an
+#: artifact knows its paths, and the modules of products import this one.
 LAYOUTS = {
     "benchmark": Layout(
         ("benchmark/generic/task={task}", "benchmark/generic/rejects/task={task}"), _SHARD, "benchmark.{task}", None
@@ -82,7 +83,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Artifact:
-    """One product at one place under one key. Columns that a product's place does not have are empty."""
+    """One product at one place under one key. Columns that do not apply to the product are empty."""
 
     product: str
     model: str = ""
@@ -94,6 +95,7 @@ class Artifact:
 
     @property
     def layout(self) -> Layout:
+        """The templates of the paths of its product."""
         return LAYOUTS.get(self.product, STANDARD)
 
     @property
@@ -102,66 +104,71 @@ class Artifact:
         return self.keyed("")
 
     def keyed(self, key: str) -> Artifact:
-        """The artifact under this key in the same place."""
+        """The artifact of the same product and place under this key."""
         return Artifact(self.product, self.model, self.task, self.dtype, self.method, key, self.tokenizer)
 
     @cached_property
     def name(self) -> str:
-        """The name of its manifest, which everything that is known of it is looked up by."""
+        """The name of its manifest, by which the ledger looks it up."""
         return self._filled(self.layout.manifest)
 
     @property
     def replaces(self) -> bool:
-        """True where it takes the place of artifacts of other keys."""
+        """True if committing it removes artifacts of other keys from its place."""
         return "{key}" not in self.layout.manifest
 
     @property
     def folder(self) -> str:
+        """The folder of its shards."""
         return self.folders[0]
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folder of its shards, then those of what belongs to a shard and has its name."""
+        """The folder of its shards, then folders of files that belong to a shard and have the shard's name."""
         return tuple(map(self._filled, self.layout.folders))
 
     @property
     def rejects(self) -> str | None:
-        """The file of all its rejects, as its shards hold them; there is none where nothing was rejected."""
+        """The path of the file with the rejects of all its shards; None if the product has none.
+
+        The file exists only if a sample was rejected.
+        """
         return self.layout.rejects and self._filled(self.layout.rejects)
 
     def shard(self, unit: str = "") -> str:
-        """The file name of a unit's shard."""
+        """The file name of the shard of this unit. Raises ValueError for products whose files have other names."""
         if self.layout.shard is None:
             raise ValueError(f"files of {self.product} are not named by units")
-        return self._filled(self.layout.shard, unit=unit)
+        return self._filled(self.layout.shard, unit)
 
     def is_keyed(self) -> bool:
-        """True where a shard's name tells its key."""
+        """True if the names of its shards contain its key."""
         return "{key}" in (self.layout.shard or "")
 
     def key_in(self, file: str) -> str | None:
-        """The beginning of the key in a file name of this place; None for files of other places, or without a key."""
+        """The shortened key in the name of a shard of this place; None for other files, and names without a key."""
         columns = (self.model, self.task, self.dtype, self.method)
         match = _pattern(self.layout.shard or "", short(self.key), *columns).fullmatch(file)
         return match["key"] if match is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:
-        """True where a file name is that of a shard under this very key."""
+        """True if `file` is the name of a shard of this place under this artifact's key."""
         return self.key_in(file) == short(self.key)
 
     def __str__(self) -> str:
         columns = (self.model, self.tokenizer, self.task, self.dtype, self.method)
         return f"{self.product} {'/'.join(filter(None, columns))}"
 
-    def _filled(self, template: str, **more: str) -> str:
-        return template.format(**{**vars(self), "key": short(self.key)}, **more)
+    def _filled(self, template: str, unit: str = "") -> str:
+        """A template with this artifact's columns, its shortened key and the name of a unit filled in."""
+        return template.format_map({**vars(self), "key": short(self.key), "unit": unit})
 
 
 @lru_cache(maxsize=4096)
 def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, method: str) -> re.Pattern[str]:
-    """Matches the names of shards of any unit in these columns; the group `key` is the beginning of their key.
+    """A pattern for the names of shards of any unit and key in these columns; its group `key` is the shortened key.
 
-    `own_key` matches as it is: it may be empty, as where an artifact's key is not known.
+    `own_key` matches too, even if it is not hexadecimal digits: it is empty for an artifact whose key is not known.
     """
     columns = {"model": model, "task": task, "dtype": dtype, "method": method}
     known = {name: re.escape(value) for name, value in columns.items()}
@@ -171,16 +178,16 @@ def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, met
 
 
 def artifact_of(columns: Mapping[str, Any], key: str = "") -> Artifact:
-    """The artifact whose columns a manifest holds."""
+    """The artifact with the columns that a manifest holds, under `key`."""
     known = {field.name: columns[field.name] for field in fields(Artifact) if field.name in columns}
     return Artifact(**{**known, "key": key})
 
 
 def views_of(tokenizer: str, task: str) -> Artifact:
-    """The tokenised views of a task, whatever their key."""
+    """The place (an artifact without key) of a task's views: its samples as `tokenizer` tokenises them."""
     return Artifact("views", task=task, tokenizer=tokenizer)
 
 
 def samples_of(task: str) -> Artifact:
-    """The generic samples of a task, whatever their key."""
+    """The place (an artifact without key) of a task's samples, which depend on no tokenizer."""
     return Artifact("benchmark", task=task)

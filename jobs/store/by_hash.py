@@ -1,6 +1,6 @@
-"""JSON records that many manifests share, stored once under the hash of their content: configurations, hashes of files.
+"""JSON records that many manifests share (configurations, hashes of files), stored once under a hash of their content.
 
-A record whose content is not that of its name counts as absent.
+A record whose content no longer has the hash in its name counts as absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DIGITS = 16
 
 
 def put(files: Files, folder: str, record: Any) -> str:
-    """Store the record; the name under which `get` gives it."""
+    """Store the record. Returns the name under which `get` finds it."""
     text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
     name = _name_of(text)
     files.write_bytes(path_of(folder, name), text)
@@ -24,7 +24,7 @@ def put(files: Files, folder: str, record: Any) -> str:
 
 
 def get(files: Files, folder: str, name: str | None) -> Any:
-    """The record of this name; None where there is none, or one of another content."""
+    """The record of this name; None if it is missing or its content was changed."""
     if name is None:
         return None
     (text,) = files.read_all([path_of(folder, name)])
@@ -37,4 +37,5 @@ def path_of(folder: str, name: str) -> str:
 
 
 def _name_of(text: bytes) -> str:
+    """The name of a record with this content: the first digits of its sha256."""
     return hashlib.sha256(text).hexdigest()[:_DIGITS]

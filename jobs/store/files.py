@@ -31,7 +31,7 @@ TEMPORARY = ".tmp-"
 T = TypeVar("T")
 _READS_AT_ONCE = 32
 _PIECE_BYTES = 1 << 25
-#: Where object stores look for credentials; the end of their error messages.
+#: By URL scheme, the end of error messages: where the object store takes its credentials from.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
     "gs": " (credentials are the file named by GOOGLE_APPLICATION_CREDENTIALS)",
@@ -50,47 +50,52 @@ class Damaged(StoreError):
 
 @dataclass(frozen=True)
 class Written:
-    """The content of a file, as the process knows it that wrote the file."""
+    """Size, hash and rows of a file, as the process that wrote it computed them."""
 
     size: int  # bytes
     sha256: str  # hex
-    rows: int | None = None  # None of a file that is no Parquet
+    rows: int | None = None  # None if the file is not Parquet
 
 
 class StoreFull(OSError):
-    """No space is left under the root; nothing of the file being written is visible."""
+    """No space is left under the root; the file that was being written is not visible, not even in part."""
 
     def __str__(self) -> str:
         return self.strerror or "no space left"
 
 
 class Files:
-    """Paths are relative to the root, with forward slashes. Cheap to pickle: workers open their own file system."""
+    """The files under a root. Paths are relative to it, with forward slashes.
+
+    Pickles as its root alone: each worker opens its own file system.
+    """
 
     def __init__(self, root: str) -> None:
-        """Raises StoreError when the root is no path or URL of a supported kind."""
+        """Open `root`, a local path or URL, which need not exist. Raises StoreError for any other root."""
         if not root.strip():
-            raise StoreError("the root is empty: give a folder, which may not exist yet, or an s3:// or gs:// URL")
+            raise StoreError("no root is given: name a folder (made if it does not exist) or an s3:// or gs:// URL")
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
-        if _has_credentials(self.root):  # roots are told, and kept in manifests
-            raise StoreError(f"the root has credentials in it: take them from the environment{self._hint()}")
+        if _has_credentials(self.root):  # roots are printed and stored in manifests
+            raise StoreError(
+                f"the URL of the root contains credentials: set them in the environment instead{self._hint()}"
+            )
         try:
             self._fs, base = retried(lambda: pafs.FileSystem.from_uri(_with_single_puts(self.root)))
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {one_line(error)}{self._hint()}") from None
-        #: Called before every write and removal; raises, if the store may be written no more, why.
+        #: Called before every write and removal; raises an error if this run may no longer write to the store.
         self.check: Callable[[], None] = _nothing
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
-            raise StoreError(f"the root {root} is a file: give a folder, which may not exist yet")
+            raise StoreError(f"the root {root} is a file: name a folder (made if it does not exist)")
 
     def __reduce__(self) -> tuple[type[Files], tuple[str]]:
         return type(self), (self.root,)
 
     @contextmanager
     def guarded(self, check: Callable[[], None]) -> Iterator[None]:
-        """Inside, this `check` is called before every write and removal."""
+        """Call `check` before every write and removal inside the block; it raises where writing is not allowed."""
         self.check = check
         try:
             yield
@@ -98,15 +103,19 @@ class Files:
             self.check = _nothing
 
     def url(self, path: str = "") -> str:
-        """`path` as a person would type it."""
+        """The full path or URL of `path`, for messages."""
         return f"{self.root.rstrip('/')}/{path}".rstrip("/")
 
     def _hint(self) -> str:
+        """The end of an error message: where credentials of this kind of root belong; "" for local roots."""
         return _CREDENTIALS.get(self.root.partition("://")[0], "")
 
     @spending(COMMIT)
     def write_bytes(self, path: str, data: bytes) -> Written:
-        """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
+        """Write or replace the file at `path` in one step. Returns its size and hash.
+
+        Raises StoreFull if no space is left, OSError for other failures, StoreError for a path outside the root.
+        """
         target = self._at(path)
         self.check()
         try:
@@ -118,6 +127,7 @@ class Files:
         return written(data)
 
     def _put(self, target: str, data: bytes) -> None:
+        """Write `data` to the absolute path `target`; readers see the old file or the whole new one."""
         if self._local:
             _write_local(target, data)
         else:
@@ -126,7 +136,7 @@ class Files:
 
     @spending(READ)
     def read_bytes(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """The content of the file at `path`. Raises FileNotFoundError if there is none."""
 
         def read() -> bytes:
             with self._fs.open_input_file(self._at(path)) as stream:
@@ -135,7 +145,7 @@ class Files:
         return retried(read)
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """The content of a file, a few MB at a time. Raises FileNotFoundError."""
+        """The content of a file in pieces of _PIECE_BYTES, for files too large for memory. Raises FileNotFoundError."""
         start, piece = 0, self._piece(path, 0)
         while piece:
             yield piece
@@ -143,6 +153,8 @@ class Files:
             piece = self._piece(path, start) if len(piece) == _PIECE_BYTES else b""
 
     def _piece(self, path: str, start: int) -> bytes:
+        """At most _PIECE_BYTES of a file from byte `start` on; empty at its end."""
+
         def read() -> bytes:
             with self._fs.open_input_file(self._at(path)) as stream:
                 return stream.read_at(min(_PIECE_BYTES, stream.size() - start), start)
@@ -150,7 +162,7 @@ class Files:
         return retried(read)
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """The content of each file; None of files that do not exist (any more)."""
+        """The content of each file, in the order of `paths`; None for files that do not exist."""
 
         def read(path: str) -> bytes | None:
             try:
@@ -161,7 +173,7 @@ class Files:
         return self.at_once(read, paths)
 
     def at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-        """The results of `read` for each path, in order; many at once from object stores, whose answers take time."""
+        """`read(path)` for each path, in order. On object stores, whose answers take long, in parallel threads."""
         if self._local or len(paths) < 2:
             return [read(path) for path in paths]
         with ThreadPoolExecutor(min(_READS_AT_ONCE, len(paths))) as threads:
@@ -169,7 +181,7 @@ class Files:
 
     @spending(COMMIT)
     def delete(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error. Raises where this run may write to the store no more."""
+        """Remove a file, if it exists. Raises the error of `check` if this run may no longer write to the store."""
         self.check()
         try:
             retried(lambda: self._fs.delete_file(self._at(path)))
@@ -177,11 +189,14 @@ class Files:
             return
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
-        """Complete files below `folder`, sorted; none when it does not exist."""
+        """The sorted paths of files with this suffix in `folder`; [] if it does not exist.
+
+        Names that begin with "." or "_" are left out: temporary files, and the pack of manifests.
+        """
         return list(self.stamps(folder, suffix, recursive))
 
     def stamps(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> dict[str, tuple[int, int]]:
-        """Time of change (ns) and size of the complete files below `folder`, by their paths, sorted."""
+        """(time of change in ns, size in bytes) of the files that `files` lists, by path, sorted by path."""
         stamps = {}
         for path, info in self._listed(folder, recursive).items():
             if info.is_file and path.endswith(suffix) and not info.base_name.startswith((".", "_")):
@@ -189,30 +204,31 @@ class Files:
         return stamps
 
     def temporaries(self) -> list[str]:
-        """The files that killed writers left behind."""
+        """The paths of temporary files, which writers leave behind if they are killed."""
         listed = self._listed("", recursive=True)
         return [path for path, info in listed.items() if info.base_name.startswith(TEMPORARY)]
 
     def _listed(self, folder: str, recursive: bool) -> dict[str, pafs.FileInfo]:
-        """All that is below `folder`, by its path, sorted."""
+        """The files and folders in `folder` (`recursive`: at any depth), by path, sorted by path."""
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
         infos = {info.path[len(self._base) + 1 :]: info for info in self._info(selector)}
         return dict(sorted(infos.items()))
 
     def exists(self, path: str) -> bool:
+        """True if `path` is a file or folder."""
         return self._info(self._at(path)).type != pafs.FileType.NotFound
 
     def modified_s(self, path: str) -> float | None:
-        """Seconds since the epoch by the store's own clock; None when the file is gone."""
+        """When the file was last changed, in seconds since the epoch by the store's clock; None if there is no file."""
         modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 
     def _info(self, path_or_selector: str | pafs.FileSelector) -> Any:
-        """The file system's facts about a path, or about all that a selector selects."""
+        """The FileInfo of a path, or the list of those that a selector selects."""
         return retried(lambda: self._fs.get_file_info(path_or_selector))
 
     def _at(self, path: str) -> str:
-        """The absolute path of `path`. Raises StoreError if it would lie outside the root."""
+        """The absolute path of `path`. Raises StoreError if it lies outside the root, through `..` or a link."""
         parts = PurePosixPath(path).parts
         full = "/".join([self._base, *parts])
         outside = ".." in parts or path.startswith("/")
@@ -224,11 +240,12 @@ class Files:
 
 
 def written(data: bytes) -> Written:
-    """The record of a file with this content."""
+    """Size and hash of a file with this content."""
     return Written(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _has_credentials(root: str) -> bool:
+    """True if the URL `root` has a user part, or a query parameter whose name speaks of a key, secret or token."""
     if "://" not in root:
         return False
     parts = urlsplit(root)
@@ -236,17 +253,18 @@ def _has_credentials(root: str) -> bool:
 
 
 def _with_single_puts(root: str) -> str:
-    """The URL of an S3 root, so that a file of less than 5 MB is one request instead of three."""
+    """The URL of an S3 root with the option that writes a file of less than 5 MB in one request instead of three."""
     if not root.startswith("s3://"):
         return root
     return f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
 
 
 def _nothing() -> None:
-    """The check of a store that is not guarded."""
+    """The check of a store outside `guarded`: every write is allowed."""
 
 
 def _write_local(target: str, data: bytes) -> None:
+    """Write a local file beside its target, flush it to the disk, then rename it; missing folders are made."""
     folder, name = os.path.split(target)
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, f"{TEMPORARY}{uuid.uuid4().hex}-{name}")

@@ -1,7 +1,7 @@
-"""The ledger: which artifacts are done, by their manifests. Whoever asks what there is, or enters something, asks here.
+"""The ledger: which artifacts of a store are done, by their manifests, which are written and removed through it alone.
 
-Only the driver of a run writes manifests; workers write shards. So a ledger lists them once and keeps what it read;
-what it enters itself it knows.
+Only the driver of a run writes manifests; workers write shards. So a ledger lists manifests once, and from then on
+keeps what it read and what it wrote itself.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from jobs.store.shards import Store
 from jobs.store.states import NO_HASHES, States
 from jobs.versions import versions
 
-#: Entries of a manifest that say nothing of files which are about to be made again.
+#: Entries of a manifest about its files, which are dropped when the files are to be made again.
 _OF_FILES = ("shards", "bytes", "file_rows", "hashes")
 
 
 class Ledger(States):
-    """The artifacts of one store: what is known of them, what is entered and what is removed."""
+    """The artifacts of one store: queries (of `States`), and the commits and removals of artifacts."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        #: Of each thread, manifests that wait for the file of hashes that they share; see `together`.
+        #: By thread, in `commits`: manifests that are not written yet, until the end of a block of `together`.
         self._waiting = threading.local()
-        self._named: tuple[Mapping[str, Any], str] | None = None  # the last configuration, with its name
+        self._named: tuple[Mapping[str, Any], str] | None = None  # the last configuration, and its name in the store
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Manifests that this thread enters inside share a file of hashes, and are written at the end of the block."""
+        """Inside the block, `commit` only collects this thread's manifests.
+
+        The end of the block, also by an error, writes them all, with one file of hashes for all of them.
+        """
         self._waiting.commits = []
         try:
             yield
@@ -56,18 +59,21 @@ class Ledger(States):
         files: Mapping[str, Written] | None = None,
         made_of: Collection[Artifact] = (),
     ) -> None:
-        """Write the manifest, then remove what the artifact replaces. `record` lists its `shards`, if it has any.
+        """Write the manifest of `artifact`, and then remove what the artifact replaces.
 
-        Every manifest says its state, key and place, what it was made of, the bytes, rows and hashes of its files, when
-        it was written, by what versions and under which `config`. `files` are by path those that were written, as their
-        writers know them; None: they are read.
+        A manifest holds the entries of `record` (`shards` lists its shards, if any), the artifact's state, key and
+        place, the artifacts it was `made_of`, the bytes, rows and hashes of its files, the time, the versions of
+        packages and the name of the stored `config`. `files` holds size, rows and hash of each file by path, as their
+        writers reported them; None: the files are read.
         """
         before = self.latest(artifact) or {}
         files = self._there(artifact, record) if files is None else files
+        fields = {name: value for name, value in asdict(artifact.place).items() if value}
+        state = "complete" if complete else "partial"
         common = {
-            "state": "complete" if complete else "partial",
+            "state": state,
             "key": artifact.key,
-            "artifact": {name: value for name, value in asdict(artifact.place).items() if value},
+            "artifact": fields,
             **entries_of(artifact, record, files),
             "made_of": [source.name for source in made_of],
             "config": self._config(config),
@@ -88,13 +94,13 @@ class Ledger(States):
             waiting.append(commit)
 
     def _there(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, Written]:
-        """The files of the artifact that exist, read."""
+        """Size and hash, by path, of those files of the artifact that exist. Reads every file."""
         paths = paths_in(artifact, record)
         contents = zip(paths, self.store.read_all(paths), strict=True)
         return {path: written(content) for path, content in contents if content is not None}
 
     def _config(self, config: Mapping[str, Any]) -> str:
-        """The name under which the configuration is stored. It is written once, however many manifests name it."""
+        """The name under which the configuration is stored; the first call for a configuration writes it."""
         known = self._named
         if known is None or known[0] is not config:
             text = json.dumps(config, sort_keys=True)
@@ -103,7 +109,7 @@ class Ledger(States):
         return known[1]
 
     def _write(self, commits: Sequence[_Commit]) -> None:
-        """Write the hashes of files, then the manifests that refer to them, and remove what these replace."""
+        """Write one file of hashes, then the manifests that name it, then remove what the artifacts replace."""
         hashes = {path: file.sha256 for commit in commits for path, file in commit.listed.items()}
         if commits:
             self.store.adopt_format()
@@ -118,7 +124,7 @@ class Ledger(States):
                     self._remove_replaced(commit)
 
     def _remove_replaced(self, commit: _Commit) -> None:
-        """Remove the files of the artifact that was in the place, and shards of other keys."""
+        """Remove the files of the previous artifact in this place, and shards of other keys, but for current files."""
         artifact = commit.artifact
         before = set(self.belongings(artifact, commit.before))
         for folder in artifact.folders if artifact.is_keyed() else ():
@@ -129,7 +135,10 @@ class Ledger(States):
             self._delete(path)
 
     def forget(self, artifact: Artifact) -> None:
-        """Remove what is in the artifact's place, the manifest first; shards of its own key stay to be completed."""
+        """Remove what is stored in the artifact's place, the manifest first.
+
+        Shards under the artifact's own key stay: a run completes them.
+        """
         before = self.latest(artifact)
         if before is not None:
             self.store.delete(manifest(artifact.name))
@@ -139,11 +148,11 @@ class Ledger(States):
             self._delete(path)
 
     def discard_damaged(self, artifact: Artifact) -> None:
-        """Remove shards that are damaged, with what has their names: a run makes what is not there.
+        """Remove damaged shards, with the files of the same names in the artifact's other folders: a run remakes them.
 
-        A manifest that calls the artifact complete is called partial first, and keeps only the name of its hashes: what
-        was made of the artifact is right where they turn out the same. Of a file whose bytes were others, what was made
-        is removed too: it may have been read.
+        The manifest of a complete artifact is first rewritten as partial. It keeps the name of its hashes: artifacts
+        made of this one stay valid if the new files turn out to have the same hashes. If a file's bytes had changed,
+        artifacts made of this one are removed at once: they may have been made of the changed bytes.
         """
         faults, record = self.damage(artifact), self.record(artifact)
         if faults and is_complete(record):
@@ -159,7 +168,7 @@ class Ledger(States):
                 self._delete(f"{folder}/{name}")
 
     def discard(self, artifact: Artifact) -> None:
-        """Remove an artifact that was entered, the manifest first."""
+        """Remove a committed artifact, the manifest first, so that no manifest ever lists files that are gone."""
         record = self.latest(artifact) or {}
         self.store.delete(manifest(artifact.name))
         self._know(artifact.name, None)
@@ -167,13 +176,13 @@ class Ledger(States):
             self._delete(path)
 
     def _discard_changed(self, commit: _Commit) -> None:
-        """Remove what was made of an artifact that was damaged, where its files are not what they were."""
+        """Remove what was made of an artifact that had been damaged, unless its new files have the old hashes."""
         before = self.hashes({"hashes": commit.before.get("hashes_before")}) or {}
         if any(before.get(path, file.sha256) != file.sha256 for path, file in commit.listed.items()):
             self._discard_made_of({commit.artifact.name})
 
     def _discard_made_of(self, names: Collection[str]) -> None:
-        """Remove the artifacts, manifests first, that were made of those of these names, and what was made of them."""
+        """Remove every artifact made, directly or in turn, of the artifacts whose manifests have these `names`."""
         gone = set(names)
         made = {name: record for name, record in self.records() if record.get("made_of")}
         while True:
@@ -187,23 +196,25 @@ class Ledger(States):
             gone.update(more)
 
     def _know(self, name: str, record: dict[str, Any] | None) -> None:
-        """Know of a manifest that was written, or removed."""
+        """Keep in memory that the manifest `name` was written with this record, or (None) removed."""
         self._records[name] = record
         self._unreadable.pop(name, None)
         self._states.clear()
 
     def remove(self, path: str) -> None:
-        """Remove a file if it is there, as its folder was listed or written to since."""
+        """Remove a file if it exists, by the listing of its folder that this process keeps."""
         if self._listings.size(path) is not None:
             self._delete(path)
 
     def _delete(self, path: str) -> None:
+        """Delete a file, and drop it from the listings, its note of damage included."""
         self.store.delete(path)
         self._states.clear()
         self._listings.forget(path)
         self._clear_note(path)
 
     def _clear_note(self, path: str) -> None:
+        """Remove the note that the file at `path` is damaged, if there is one."""
         if path in self._notes():
             damage.clear(self.store, path)
             del self._notes()[path]
@@ -211,7 +222,7 @@ class Ledger(States):
 
 @dataclass(frozen=True)
 class _Commit:
-    """A manifest that is entered, and the one before it in its place."""
+    """A manifest to be written, with the manifest that it replaces."""
 
     artifact: Artifact
     record: dict[str, Any]
@@ -220,5 +231,5 @@ class _Commit:
 
     @property
     def listed(self) -> dict[str, Written]:
-        """The files that the manifest lists, by path."""
+        """Size, rows and hash of the files that the manifest lists and that exist, by path."""
         return {path: self.files[path] for path in sizes_in(self.artifact, self.record) if path in self.files}

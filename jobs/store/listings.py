@@ -1,4 +1,4 @@
-"""The files that manifests list, and those that are there, by listings of folders: no file is asked for."""
+"""The files that manifests list, and the files that exist: folders are listed, which is cheaper than asking by file."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from jobs.store.files import Files, Written
 
 
 class Listings:
-    """The bytes of the files of a store, as they were when their folders were last listed, or written to since."""
+    """The sizes of a store's files, from listings that are made once and then updated by what this process changes."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[str, dict[str, int]] = {}  # by root (see `_root`) and path
-        self._listing = threading.Lock()  # held while a root is listed
-        self._folders: dict[str, dict[str, list[str]]] = {}  # names by root and folder, made where they are asked for
+        self._known: dict[str, dict[str, int]] = {}  # size by top folder (see `_root`) and path
+        self._listing = threading.Lock()  # held while a top folder is listed
+        self._folders: dict[str, dict[str, list[str]]] = {}  # file names by top folder and folder, from `_known`
 
     def size(self, path: str) -> int | None:
-        """The bytes of a file, whose folder is listed once with all of its root; None where there is none."""
+        """The bytes of a file; None if it does not exist. The first call lists all of its top folder."""
         return self._of(_root(path)).get(path)
 
     def ahead(self, folders: Iterable[str]) -> None:
-        """List the roots of these folders before they are asked for."""
+        """List the top folders of these folders now, so that later queries need not."""
         for folder in folders:
             self._of(_root(folder))
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files of a folder, listed as for `size`."""
+        """The names of the files in a folder, by the same listing as `size`."""
         root = _root(folder)
         if root not in self._folders:
             folders: dict[str, list[str]] = {}
-            for path in list(self._of(root)):  # threads that close other works add to it
-                place, _, name = path.rpartition("/")
-                folders.setdefault(place, []).append(name)
+            for path in list(self._of(root)):  # a copy: other threads add files meanwhile
+                parent, _, name = path.rpartition("/")
+                folders.setdefault(parent, []).append(name)
             self._folders[root] = folders
         return self._folders[root].get(folder, [])
 
     def anew(self, folder: str) -> list[str]:
-        """The same of a folder as it is now."""
+        """The names of the files in a folder, from a new listing of it."""
         listed, root = self._listed(folder), _root(folder)
         if root in self._known:
             for name in self.names(folder):
@@ -51,14 +51,15 @@ class Listings:
         return [path.rpartition("/")[2] for path in listed]
 
     def add(self, path: str, size: int) -> None:
-        """Know of a file that was written since."""
+        """Add a file that was written since the listing."""
         self._change(path, size)
 
     def forget(self, path: str) -> None:
-        """Forgets a file that is removed."""
+        """Remove from the listing a file that was deleted."""
         self._change(path, None)
 
     def _change(self, path: str, size: int | None) -> None:
+        """Set the size of a file, or (None) remove it, if its top folder has been listed."""
         known = self._known.get(_root(path))
         if known is not None:
             known.pop(path, None)
@@ -67,37 +68,39 @@ class Listings:
             self._folders.pop(_root(path), None)
 
     def _of(self, root: str) -> dict[str, int]:
+        """Size by path of all files in a top folder, which the first call lists."""
         with self._listing:
             if root not in self._known:
                 self._known[root] = self._listed(root, recursive=True)
         return self._known[root]
 
     def _listed(self, folder: str, recursive: bool = False) -> dict[str, int]:
+        """Size by path of the files in a folder, as the store lists them now."""
         return {path: size for path, (_, size) in self._files.stamps(folder, "", recursive).items()}
 
 
 def _root(folder: str) -> str:
-    """The folder that is listed at once: a product's, of all models, as `relevance`."""
+    """The first folder of a path, such as `relevance`: it holds a product of all models and is listed as a whole."""
     return folder.partition("/")[0]
 
 
 def shards_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
-    """File names that a manifest of this artifact's columns lists."""
+    """The file names of the artifact's shards: those in its manifest `record`, or the one name that has no key."""
     if artifact.layout.shard is not None and not artifact.is_keyed():
-        return [artifact.shard()]  # the only one
+        return [artifact.shard()]  # as for scores: a new artifact in this place overwrites the file
     return list(record.get("shards", ()))
 
 
 def paths_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
-    """Paths of the files that such a manifest lists, and of files beside them that may be there."""
+    """The paths of the shards of `shards_in` in every folder of the artifact, and of its file of rejects, if any."""
     names = shards_in(artifact, record)
     paths = [f"{folder}/{name}" for folder in artifact.folders for name in names]
-    paths += [record["file"]] if "file" in record else []  # of measurements, where older versions wrote it
+    paths += [record["file"]] if "file" in record else []  # in manifests of measurements by older versions
     return [*paths, artifact.rejects] if artifact.rejects is not None else paths
 
 
 def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, int | None]:
-    """The bytes of every file that a manifest lists, by path; None where it does not say."""
+    """The bytes of every file that the manifest `record` lists, by path; None where an older version recorded none."""
     names = shards_in(artifact, record) if record else ()
     recorded = record.get("bytes") or [dict.fromkeys(names)] * len(artifact.folders)
     folders = _folders(artifact)
@@ -111,24 +114,25 @@ def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, int | N
 def entries_of(
     artifact: Artifact, record: Mapping[str, Any], files: Mapping[str, Written]
 ) -> dict[str, list[dict[str, int | None]]]:
-    """The entries of a manifest about its files: their `bytes`, and the `file_rows` of Parquet, folder by folder.
+    """The entries `bytes` and `file_rows` of a manifest: for each folder, the size and rows of its files by name.
 
-    Listed are all its shards in the first folder, those of `files` in the others.
+    The first folder has an entry for every shard of the artifact (None if it is not in `files`), the others only for
+    those in `files`. Files that are not Parquet have no rows.
     """
     names, rejects = shards_in(artifact, record), artifact.rejects
     sizes: list[dict[str, int | None]] = []
     rows: list[dict[str, int | None]] = []
     for at, folder in enumerate(_folders(artifact)):
         of_folder = [rejects.rpartition("/")[2]] if rejects and at == len(artifact.folders) else names
-        there = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
-        listed = of_folder if at == 0 else there
-        sizes.append({name: there[name].size if name in there else None for name in listed})
-        rows.append({name: file.rows for name, file in there.items() if file.rows is not None})
+        present = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
+        listed = of_folder if at == 0 else present
+        sizes.append({name: present[name].size if name in present else None for name in listed})
+        rows.append({name: file.rows for name, file in present.items() if file.rows is not None})
     return {"bytes": sizes, "file_rows": rows}
 
 
 def by_folder(hashes: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Hashes by path as a side file holds them: by folder and name."""
+    """Hashes by path as hashes by folder and name, the form in which files of hashes are stored."""
     folders: dict[str, dict[str, str]] = defaultdict(dict)
     for path, sha256 in hashes.items():
         folder, _, name = path.rpartition("/")
@@ -137,11 +141,11 @@ def by_folder(hashes: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def by_path(folders: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The reverse of `by_folder`."""
+    """Hashes by folder and name as hashes by path: the inverse of `by_folder`."""
     return {f"{folder}/{name}": sha256 for folder, names in folders.items() for name, sha256 in names.items()}
 
 
 def _folders(artifact: Artifact) -> list[str]:
-    """The artifact's folders, and that of its rejects."""
+    """The artifact's folders, then the folder of its rejects, if any."""
     rejects = artifact.rejects
     return [*artifact.folders, rejects.rpartition("/")[0]] if rejects is not None else list(artifact.folders)

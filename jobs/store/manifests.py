@@ -1,9 +1,8 @@
-"""Manifests, all at once.
+"""All manifests of a store, read one by one or from a pack: one file with copies of many.
 
-An object store takes two requests for each manifest, so a run leaves them packed into one file too.
-
-The pack is a copy for readers: a manifest counts as packed only where the store still lists it with its old stamp.
-Times of object stores are whole seconds, so a manifest of the second in which the pack was written is read anew.
+Reading a manifest from an object store takes two requests, so a run leaves a pack for those who read the root later.
+A copy in the pack is used only if the store still lists the manifest with the same time and size. Times of object
+stores are whole seconds, so manifests written in the same second as the pack are read from their own files.
 """
 
 from __future__ import annotations
@@ -19,28 +18,36 @@ from jobs.store.files import Files
 
 FOLDER = "manifest"
 PACK = f"{FOLDER}/_packed"  # Parquet of the schema _PACKED
-FEW = 8  # manifests that are read file by file rather than packed, where a request takes its time
-FEW_LOCAL = 1000  # the same of a local root
+FEW = 8  # so many manifests are read one by one, without a pack, from an object store
+FEW_LOCAL = 1000  # and so many from a local root, where reading a file is cheap
 _SECOND_NS = 10**9
-_PACKED = pa.schema([("path", pa.string()), ("time_ns", pa.int64()), ("size", pa.int64()), ("content", pa.binary())])
+_PACKED = pa.schema(
+    [
+        ("path", pa.string()),
+        ("time_ns", pa.int64()),
+        ("size", pa.int64()),
+        ("content", pa.binary()),
+    ]
+)
 
 #: A version of a file: its path, with its time of change in ns and its size.
 Version = tuple[str, tuple[int, int]]
 
 
 class Manifests:
-    """The manifests of one store, as they were when they were last listed."""
+    """The contents of a store's manifests, kept in memory; files that did not change are not read again."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._known: dict[Version, bytes] = {}
-        self._written: set[str] = set()  # paths since then: a version may be of another content
-        self._packed: dict[Version, bytes] | None = None  # None until it was looked for
+        self._written: set[str] = set()  # paths written since the last listing: their `_known` content may be old
+        self._packed: dict[Version, bytes] | None = None  # the pack as it was read or written; None: not read yet
 
     def contents(self, few: int = FEW) -> dict[str, bytes]:
-        """The content of every manifest by its name. Listed every time; read are those that are new or have changed.
+        """The content of every manifest by its name.
 
-        Where these are more than `few`, the pack is looked for.
+        Every call lists the manifests and reads those that are new or have changed. If these are more than `few`, the
+        pack is read first.
         """
         listed = list(self._files.stamps(FOLDER, ".json").items())
         if self._packed is None and len(self._new(listed)) > few:
@@ -57,27 +64,28 @@ class Manifests:
         return dict(zip(names, self._known.values(), strict=True))
 
     def forget(self, path: str) -> None:
-        """Have a manifest read again that is about to be written."""
+        """Note that the manifest at `path` is about to be written, so that it is read again."""
         if path.startswith(FOLDER):
             self._written.add(path)
 
     def pack(self, few: int = FEW) -> None:
-        """Write the pack anew where more than `few` manifests are not in it. Only the owner of the root may."""
+        """Write the pack anew if more than `few` manifests are not in it. Only the run that owns the root may."""
         self.contents(few)
         if len(self._known.keys() - (self._packed or {}).keys()) > few:
             self._files.write_bytes(PACK, packed(self._known))
             self._packed = dict(self._known)
 
     def _new(self, listed: list[Version]) -> list[Version]:
+        """The listed versions whose content is not known, or may have changed."""
         return [version for version in listed if version not in self._known or version[0] in self._written]
 
     def _read_pack(self) -> dict[Version, bytes]:
-        """The packed manifests that cannot have changed unseen; none where there is no pack or a broken one."""
+        """The manifests in the pack, but those written in the pack's own second; {} if it is missing or broken."""
         (data,) = self._files.read_all([PACK])
         written_s = self._files.modified_s(PACK)
         if data is None or written_s is None:
             return {}
-        with suppress(OSError, pa.ArrowException, KeyError):  # of a pack that is broken, or an older version's
+        with suppress(OSError, pa.ArrowException, KeyError):  # the pack is broken, or an older version wrote it
             pack = pq.read_table(pa.BufferReader(data), page_checksum_verification=True).select(_PACKED.names)
             columns = [column.to_pylist() for column in pack.columns]
             before_ns = int(written_s) * _SECOND_NS
@@ -90,7 +98,7 @@ class Manifests:
 
 
 def packed(manifests: Mapping[Version, bytes]) -> bytes:
-    """The content of a pack of these manifests."""
+    """The bytes of a pack of these manifests: a Parquet file of schema _PACKED."""
     rows = [(path, time_ns, size, content) for (path, (time_ns, size)), content in manifests.items()]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(_PACKED)
     table = pa.table([pa.array(column, kind.type) for column, kind in zip(columns, _PACKED, strict=True)], _PACKED)

@@ -1,6 +1,6 @@
-"""Errors of a store or a hub that pass by themselves: the call is made again, after ever longer waits.
+"""Retries of calls to a store or a hub after transient errors, with ever longer waits.
 
-Ray Data does so for what it reads itself (`DataContext.retried_io_errors`); this is for what we read and write.
+Ray Data retries the reads that it makes itself (`DataContext.retried_io_errors`); this is for all others.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
-STORE_PATIENCE_S = 120.0  # object stores ask for less load for seconds; a server of one's own restarts in a minute
-HUB_PATIENCE_S = 20.0  # the hub may be out of reach for good
-HUB_COUNTS_S = 600.0  # with status 429: the hub counts requests over five minutes
+STORE_PATIENCE_S = 120.0  # object stores throttle for seconds; a private server restarts within a minute
+HUB_PATIENCE_S = 20.0  # shorter: a machine may have no access to the hub at all
+HUB_COUNTS_S = 600.0  # after status 429, since the hub limits requests per five minutes
 _WORTH_A_WARNING_S = 4.0
 
 _STATUS_CODES = (408, 429, 500, 502, 503, 504)
-#: Messages of pyarrow's file systems, transformers and the hub; the names in capitals are of AWS and Google.
+#: Transient errors by their message, from pyarrow's file systems, transformers and the hub; capitals: AWS and Google.
 _MESSAGE = re.compile(
     r"SLOW_?DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|NETWORK_CONNECTION|REQUEST_TIMEOUT|THROTTL|RESOURCE_EXHAUSTED"
     r"|\bUNAVAILABLE\b|DEADLINE_EXCEEDED|HTTP status (?:408|429|500|502|503|504)\b|\b429\b.*Too Many Requests"
     r"|connection (?:reset|aborted|refused)|broken pipe|timed? ?out|temporarily unavailable",
     re.IGNORECASE,
 )
-#: Of the hub's HTTP client, whichever module it comes from.
+#: Transient errors of the hub's HTTP client by class name, since it may be one of several packages.
 _CLASSES = {"TimeoutException", "NetworkError", "RemoteProtocolError"}
 _FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
 
@@ -35,13 +35,14 @@ _log = logging.getLogger(__name__)
 
 
 class StillUnavailable(OSError):
-    """An error that should have passed and did not. What needed the call fails now; a later run may succeed."""
+    """A transient error that did not pass in time. The work that needed the call fails; a later run may succeed."""
 
 
 def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
     """The result of `call`, which must be safe to repeat.
 
-    Raises StillUnavailable when a passing error occurs after `patience_s` seconds, any other error at once.
+    After a transient error it is called again. Raises StillUnavailable if there still is one after `patience_s` seconds
+    (HUB_COUNTS_S for status 429), and any other error at once.
     """
     begun = time.monotonic()
     wait_s, tries = FIRST_WAIT_S, 0
@@ -56,7 +57,8 @@ def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
             passed_s = time.monotonic() - begun
             too_many = any(_status(cause) == 429 for cause in causes(error))
             if passed_s >= (HUB_COUNTS_S if too_many else patience_s):
-                raise StillUnavailable(f"{reason} (tried {tries} times in {passed_s:.0f} s)") from error
+                tried = f"tried {tries} times in {passed_s:.0f} s; this may pass: run again later"
+                raise StillUnavailable(f"{reason} ({tried})") from error
         pause_s = wait_s * random.uniform(0.5, 1)  # workers that failed together should not return together
         if pause_s >= _WORTH_A_WARNING_S:
             _log.warning("%s; trying again in %.0f s", reason, pause_s)
@@ -65,10 +67,10 @@ def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
 
 
 def is_passing(error: BaseException) -> bool:
-    """True where the call may succeed when it is made again: the other side is busy, restarts, or was not reached."""
+    """True if the error is transient: the server is busy, restarts or was not reached, so a later call may succeed."""
     chain = causes(error)
     for cause in chain:
-        # It was tried long enough, or the hub's client refused to go online (a connection error to it).
+        # It was tried long enough, or the hub's client is set to be offline, which it reports as a ConnectionError.
         if isinstance(cause, StillUnavailable) or "OfflineModeIsEnabled" in _classes(cause):
             return False
     return any(map(_passes, chain))
@@ -80,7 +82,7 @@ def one_line(error: BaseException) -> str:
 
 
 def causes(error: BaseException | None) -> list[BaseException]:
-    """The error and the errors that led to it."""
+    """The error, then the errors that caused it, the latest first."""
     chain = []
     while error is not None:
         chain.append(error)
@@ -89,6 +91,7 @@ def causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _passes(error: BaseException) -> bool:
+    """True if the error is transient by its HTTP status, class or message, its causes aside."""
     status = _status(error)
     if status is not None:
         return status in _STATUS_CODES
@@ -98,7 +101,7 @@ def _passes(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of the HTTP response that the error is about; None for other errors."""
+    """The status of the HTTP response that the error reports; None if it reports none."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 

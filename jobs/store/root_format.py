@@ -1,6 +1,7 @@
-"""The format of a root, a number: closelook refuses a root of a format that only a later version knows.
+"""The number of a root's format: closelook refuses a root whose format only a later version knows.
 
-1 has no number; its manifests embed configurations and list no hashes. 2 is described in docs/store.md.
+In format 1, which stores no number, manifests embed configurations and list no hashes. Format 2 is described in
+docs/store.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PATH = "format.json"
 
 
 def format_of(files: Files) -> int:
-    """The format of a root. Raises StoreError for a later one, and for one whose number cannot be read."""
+    """The format of a root. Raises StoreError if it is later than FORMAT or its number cannot be read."""
     (text,) = files.read_all([_PATH])
     if text is None:
         return FIRST
@@ -24,8 +25,8 @@ def format_of(files: Files) -> int:
         number, writer = int(record["format"]), str(record["closelook"])
     except (ValueError, KeyError, TypeError):
         raise StoreError(
-            f"{files.url(_PATH)} does not say which format the root has: remove the file if no later closelook than "
-            f"{_version()} wrote there"
+            f"{files.url(_PATH)} does not say which format the root has: remove the file, unless a closelook later "
+            f"than {_version()} wrote to this root"
         ) from None
     if number > FORMAT:
         raise StoreError(
@@ -36,9 +37,10 @@ def format_of(files: Files) -> int:
 
 
 def write_format(files: Files) -> None:
-    """Let the root have this version's format."""
+    """Record in the root that it has this version's format."""
     files.write_bytes(_PATH, json.dumps({"format": FORMAT, "closelook": _version()}).encode())
 
 
 def _version() -> str:
+    """The installed version of closelook, for messages."""
     return versions().get("closelook", "(not installed)")

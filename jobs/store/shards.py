@@ -1,6 +1,6 @@
-"""The store: files of one root that are Parquet with a schema, or manifests; artifacts name their paths.
+"""The store: the Parquet shards and JSON manifests of one root, at paths that artifacts name.
 
-Every read is checked against a schema, and nothing is ever unpickled.
+Every shard that is read is checked against a schema, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.schema import SchemaMismatch, check
+from evaluation.schema import SchemaMismatch, check, is_named
 from jobs.store import damage
 from jobs.store.files import TEMPORARY, Damaged, Files, StoreError, Written, written
 from jobs.store.manifests import FEW, FEW_LOCAL, Manifests
@@ -25,59 +25,62 @@ from jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")
 _SMALL_BYTES = 1 << 20
-_HELD_AT_ONCE = 8  # shards, which a reader of one after another has in memory
-#: Errors of reading a file that is no Parquet, or not as it was written; other schemas are among them.
+_HELD_AT_ONCE = 8  # shards that `read_each` reads together from an object store
+#: Errors of reading a file that is not Parquet, or is damaged. SchemaMismatch is a ValueError, so it is among them.
 NOT_PARQUET = (OSError, pa.ArrowException, ValueError)
-#: In a shard's metadata: its rejects, and which unit of which artifact it holds, in how many rows.
+#: Keys in the metadata of a shard: its rejects, the key of its artifact, the name of its unit, its number of rows, and
+#: (if any) how many batches of the unit were computed row by row.
 _REJECTS_KEY, _KEY, _UNIT, _ROWS = b"closelook.rejects", b"closelook.key", b"closelook.unit", b"closelook.rows"
+_BATCHES_BY_ROW = b"closelook.batches_by_row"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The unit of an artifact that a shard holds."""
+    """The unit of work that wrote a shard."""
 
     key: str  # of the artifact
-    unit: str  # name
+    unit: str  # name of the unit
+    batches_by_row: int = field(default=0, compare=False)  # how many batches were computed row by row
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard that was read whole."""
+    """A shard that was read and verified, all columns and pages of it."""
 
     table: pa.Table
-    rejects: list[dict[str, Any]]  # rows of REJECT
-    origin: Origin | None  # None where the footer does not name it, or names another number of rows than there are
-    written: Written
+    rejects: list[dict[str, Any]]  # rows of schema REJECT
+    origin: Origin | None  # None if the metadata does not name it, or names another number of rows than the file has
+    written: Written  # size, hash and rows of the file
 
 
 class Store(Files):
-    """Shards, and small JSON records that are replaced as a whole: manifests."""
+    """The files of a root as shards, and as manifests: small JSON records that are replaced as a whole."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self._manifests = Manifests(self)
-        self._kept: dict[Any, tuple[Any, Any]] = {}
-        self._format: int | None = None  # None: not asked yet
+        self._kept: dict[Any, tuple[Any, Any]] = {}  # (stamp, result) by name, see `kept`
+        self._format: int | None = None  # None: not read yet
 
     def forget_kept(self, name: Any) -> None:
-        """Have what `kept` keeps under this name made again."""
+        """Drop the result that `kept` has under this name, so that it is made again."""
         self._kept.pop(name, None)
 
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
-        """The folder of times taken while relevance was computed: measurements, which have no key."""
+        """The folder of measured seconds of computing relevance. These files belong to no artifact and have no key."""
         return f"runtime/model={model}/task={task}/dtype={dtype}"
 
     def kept(self, name: Any, stamp: Any, make: Callable[[], T]) -> T:
-        """The result of `make()`, kept under this name and made again when the stamp is another."""
+        """The result of `make()`, kept in memory under `name`; made again when `stamp` differs from the kept one."""
         if name not in self._kept or self._kept[name][0] != stamp:
             self._kept[name] = stamp, make()
         return self._kept[name][1]
 
     def create(self) -> None:
-        """Make the root and try a write.
+        """Create the root, if needed, and test that it can be written to.
 
-        Raises StoreError for a root of a later format, and with the reason where it cannot be written.
+        Raises StoreError if it cannot, with the reason, and if the root has a later format.
         """
         try:
             self.check_format()
@@ -87,19 +90,20 @@ class Store(Files):
             raise StoreError(f"cannot write to the root {self.root}: {one_line(error)}{self._hint()}") from None
 
     def check_format(self) -> None:
-        """Raises StoreError for a root of a later format. The root is asked once."""
+        """Raise StoreError if the root has a later format than this version reads. Reads the format once."""
         if self._format is None:
             self._format = format_of(self)
 
     def adopt_format(self) -> None:
-        """Let the root have this version's format: called before the first manifest is written."""
+        """Set the root's format to this version's. Called before the first manifest is written."""
         self.check_format()
         if self._format != FORMAT:
             write_format(self)
             self._format = FORMAT
 
     def write_bytes(self, path: str, data: bytes) -> Written:
-        self._manifests.forget(path)  # times of object stores are whole seconds
+        """As `Files.write_bytes`; a manifest is read anew afterwards."""
+        self._manifests.forget(path)  # two writes in one second have the same time on object stores
         return super().write_bytes(path, data)
 
     # Shards.
@@ -113,21 +117,23 @@ class Store(Files):
         rejects: pa.Table | None = None,
         origin: Origin | None = None,
     ) -> Written:
-        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema.
+        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid if its columns do not fit the schema.
 
-        `rejects` (of schema REJECT) travel in the file's metadata: they are committed with the rows or not at all.
-        A run that finds the shard of an unfinished artifact keeps it only where its footer names the `origin`.
+        `rejects` (schema REJECT) are stored in the file's metadata, so that they are committed together with the rows.
+        So is `origin`: a run that finds this shard of an unfinished artifact keeps it only if the origin is its own.
         """
         footer = dict(schema.metadata)
         if rejects is not None and rejects.num_rows:
             footer[_REJECTS_KEY] = json.dumps(rejects.to_pylist(), ensure_ascii=False).encode()
         if origin is not None:
             named = {_KEY: origin.key, _UNIT: origin.unit, _ROWS: str(table.num_rows)}
+            if origin.batches_by_row:
+                named[_BATCHES_BY_ROW] = str(origin.batches_by_row)
             footer |= {name: value.encode() for name, value in named.items()}
         return self.write_parts(path, [table], schema.with_metadata(footer))
 
     def write_parts(self, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> Written:
-        """As `write_shard`, of a table that comes in parts: those already written are held only compressed."""
+        """Write the rows of `tables` as one shard, in one step. Only one table is in memory uncompressed at a time."""
         buffer, rows = io.BytesIO(), 0
         floats, others = _leaves(schema)
         packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
@@ -139,10 +145,10 @@ class Store(Files):
 
     @spending(READ)
     def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """The shard at `path`, all shards of that folder, or the shards of that list, in order.
+        """The rows of one shard (`path` ends in .parquet), of all shards in a folder, or of a list of shards, in order.
 
         Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema,
-        StoreError for one that is no whole Parquet file.
+        Damaged for a file that is not, or no longer, valid Parquet.
         """
         if not isinstance(path, str):
             shards = list(path)
@@ -157,12 +163,13 @@ class Store(Files):
     def read_each(
         self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
     ) -> Iterator[pa.Table]:
-        """The shards in order, a few in memory at a time. Raises as `read` does."""
+        """The tables of the shards, in order, with at most _HELD_AT_ONCE of them in memory. Raises as `read` does."""
         window = 1 if self._local else _HELD_AT_ONCE
         for start in range(0, len(shards), window):
             yield from self._tables(shards[start : start + window], schema, columns)
 
     def _tables(self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None) -> list[pa.Table]:
+        """The table of each shard, without its rejects."""
         return self.at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards)
 
     @spending(READ)
@@ -173,7 +180,7 @@ class Store(Files):
 
         def read() -> tuple[pa.Table, list[dict[str, Any]]]:
             with self._fs.open_input_file(self._at(path)) as stream:
-                # A small file comes whole, in one request; of a large one, the footer and then the columns.
+                # A small file is read whole, in one request; of a large one only the footer and the columns are read.
                 whole = stream.size() <= _SMALL_BYTES
                 source = pa.BufferReader(stream.read_buffer()) if whole else stream
                 return self._parsed(path, source, schema, columns)
@@ -188,20 +195,24 @@ class Store(Files):
     def _parsed(
         self, path: str, source: Any, schema: pa.Schema, columns: list[str] | None
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """The columns of the Parquet file in `source`, whose page checksums are verified, and its rejects."""
+        """The columns of the Parquet file in `source`, and its rejects. Page checksums are verified."""
         return _without_footer(self._table(path, source, schema, columns))
 
     def _table(self, path: str, source: Any, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+        """The columns of the Parquet file in `source`, with its metadata; `path` names the file in SchemaMismatch."""
         file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+        if not is_named(file.schema_arrow):
+            raise ValueError("its footer names no schema")
         check(file.schema_arrow, schema, self.url(path))
         return file.read(columns=columns)
 
     def _read_again(
         self, path: str, schema: pa.Schema, columns: list[str] | None
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """The same from a second reading, whole, of a file that the first could not make sense of.
+        """The rows and rejects of a shard whose first reading failed, from a second reading of the whole file.
 
-        Notes the damage and raises Damaged where this one cannot either.
+        The first may have failed in transfer, or because the file was replaced meanwhile. If the second fails too, it
+        notes in the root that the file is damaged, and raises Damaged.
         """
         data = self.read_bytes(path)
         try:
@@ -215,7 +226,7 @@ class Store(Files):
 
     @spending(READ)
     def read_committed(self, path: str, schema: pa.Schema) -> Shard | None:
-        """The shard at `path`, every page verified; None where there is none that can be read under the schema."""
+        """The whole shard at `path`, all pages verified; None if it is missing, damaged or of another schema."""
         try:
             data = self.read_bytes(path)
         except FileNotFoundError:
@@ -229,9 +240,9 @@ class Store(Files):
         return Shard(table, rejects, origin, replace(written(data), rows=table.num_rows))
 
     def read_any(self, path: str) -> tuple[pa.Table, list[dict[str, Any]], Origin | None]:
-        """The rows, rejects and origin of a shard, whatever its schema.
+        """(rows, rejects, origin) of a shard of any schema.
 
-        Raises FileNotFoundError, and StoreError for a file that is no whole Parquet file.
+        Raises FileNotFoundError if it is missing, StoreError if it is not, or no longer, valid Parquet.
         """
         data = self.read_bytes(path)
         try:
@@ -243,7 +254,7 @@ class Store(Files):
         return table, rejects, _origin_in(whole.schema.metadata, table.num_rows)
 
     def origin(self, path: str) -> Origin | None:
-        """The unit that the shard at `path` holds, by its footer; None where it names none, or there is no shard."""
+        """The unit that the shard at `path` holds, by its metadata; None if it names none or cannot be read."""
 
         def read() -> pq.FileMetaData:
             with self._fs.open_input_file(self._at(path)) as stream:
@@ -258,7 +269,7 @@ class Store(Files):
         return _origin_in(metadata.metadata or {}, metadata.num_rows)
 
     def has_column(self, path: str, column: str) -> bool:
-        """True where a shard has a column of this name."""
+        """True if the shard has a column of this name. Reads the footer alone."""
 
         def read() -> bool:
             with self._fs.open_input_file(self._at(path)) as stream:
@@ -267,7 +278,7 @@ class Store(Files):
         return retried(read)
 
     def has_values(self, path: str, column: str) -> bool:
-        """True where a column of a shard holds anything but nulls, by its footer."""
+        """True if the column of the shard has a value that is not null, or if the footer does not tell."""
 
         def read() -> bool:
             with self._fs.open_input_file(self._at(path)) as stream:
@@ -285,56 +296,59 @@ class Store(Files):
     # Manifests.
 
     def write_manifest(self, name: str, record: dict[str, Any]) -> None:
+        """Write the manifest of this name, replacing an older one."""
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
         self.write_bytes(f"manifest/{name}.json", text.encode())
 
     def manifest(self, name: str) -> dict[str, Any] | None:
+        """The manifest of this name, read from its file; None if there is none."""
         try:
             return json.loads(self.read_bytes(f"manifest/{name}.json"))
         except FileNotFoundError:
             return None
 
     def manifests(self) -> dict[str, bytes]:
-        """The content of every manifest by its name. Listed every time; only new and changed ones are read."""
+        """The content of every manifest by its name. Every call lists them, but reads only new and changed ones."""
         return self._manifests.contents(self._few)
 
     def pack_manifests(self) -> None:
-        """Leave a copy of all manifests, which takes one request to read, where there are more than a few new ones."""
+        """Write a copy of all manifests into one file, which takes one request to read, if more than a few are new."""
         self._manifests.pack(self._few)
 
     @property
     def _few(self) -> int:
-        """Manifests that are read file by file."""
+        """How many manifests are read one by one rather than from the pack: more where reading a file is cheap."""
         return FEW_LOCAL if self._local else FEW
 
 
 def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:
-    """The origin in a file's metadata; None where it names none, or another number of rows than there are."""
+    """The origin in a shard's metadata; None if it has none, or its number of rows is not `rows`."""
     if named.get(_ROWS) != str(rows).encode() or not {_KEY, _UNIT} <= named.keys():
         return None
-    return Origin(named[_KEY].decode(), named[_UNIT].decode())
+    return Origin(named[_KEY].decode(), named[_UNIT].decode(), int(named.get(_BATCHES_BY_ROW, 0)))
 
 
 def _without_footer(table: pa.Table) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The table without what the file's metadata holds beside its schema, and the rejects from there."""
+    """The table with only its schema's metadata, and the rejects that the shard's metadata held."""
     metadata = dict(table.schema.metadata)
     rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
-    for name in (_KEY, _UNIT, _ROWS):
+    for name in (_KEY, _UNIT, _ROWS, _BATCHES_BY_ROW):
         metadata.pop(name, None)
     return table.replace_schema_metadata(metadata), rejects
 
 
 def _leaves(schema: pa.Schema) -> tuple[list[str], list[str]]:
-    """Parquet's names of the columns of numbers with a fraction, whose bytes are split, and of all others.
+    """(paths of float columns, paths of all others) as Parquet names them: lists are `NAME.list.element`.
 
-    Fractions hardly repeat: a dictionary of them takes longer to make than they take to write, and saves nothing.
+    Floats are written with their bytes split, which compresses better; the others with a dictionary. Floats hardly
+    repeat, so a dictionary of them would cost time and save no space.
     """
     floats: list[str] = []
     others: list[str] = []
-    for field in schema:
-        path, kind = field.name, field.type
+    for column in schema:
+        path, kind = column.name, column.type
         while pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
-        columns = floats if pa.types.is_floating(kind) else others
-        columns.append(path)
+        leaves = floats if pa.types.is_floating(kind) else others
+        leaves.append(path)
     return floats, others

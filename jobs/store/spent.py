@@ -1,6 +1,6 @@
-"""The seconds of a unit by kind of work, for each thread: the store marks reads and writes, workers the rest.
+"""The seconds that a thread spends on a unit of work, by kind: the store marks reads and writes, workers the rest.
 
-Of nested parts, a second counts for the innermost. A mark costs about a microsecond.
+Where marked parts are nested, a second counts for the innermost. A mark costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KINDS = {
 
 
 class _Thread(threading.local):
-    """The present work of this thread, its start, and the seconds of each kind so far."""
+    """The kind of work that a thread does now, the time at which it began, and the seconds of each kind so far."""
 
     def __init__(self) -> None:
         self.doing, self.since = "", 0.0
         self.seconds = dict.fromkeys(KINDS, 0.0)
 
     def turn_to(self, kind: str) -> str:
-        """Begin work of this kind ("": work that does not count); gives the kind of the work before."""
+        """Begin work of this kind ("": work that is not counted). Returns the kind of the work before."""
         now, before = time.perf_counter(), self.doing
         if before:
             self.seconds[before] += now - self.since
@@ -41,7 +41,7 @@ _THREAD = _Thread()
 
 @contextmanager
 def spending(kind: str) -> Iterator[None]:
-    """Count the seconds inside as `kind`; also a decorator."""
+    """Count the seconds inside the block as work of this `kind`. Also serves as a decorator."""
     before = _THREAD.turn_to(kind)
     try:
         yield
@@ -51,9 +51,9 @@ def spending(kind: str) -> Iterator[None]:
 
 @contextmanager
 def unit_timed() -> Iterator[dict[str, float]]:
-    """Time the unit that is done inside: gives its seconds by kind, complete at the end.
+    """Time a unit of work inside the block. Yields its seconds by kind, which are filled in at the block's end.
 
-    Unmarked seconds count as computing. Seconds of reading since the last unit of this thread belong to the unit.
+    Unmarked seconds count as computing. Marked seconds since this thread's last unit, such as of reading, count too.
     """
     seconds: dict[str, float] = {}
     try:

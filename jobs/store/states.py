@@ -1,4 +1,4 @@
-"""The states of artifacts: done by their manifests and the files that these list, damaged, partial or missing."""
+"""The states of artifacts (done, partial, damaged or missing), by their manifests and the files that these list."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from jobs.store.listings import Listings, by_path, paths_in, sizes_in
 from jobs.store.records import Records, is_complete, key_in, manifest
 from jobs.store.shards import Store
 
-#: `damaged` is complete by its manifest, which lists a file that is gone, or not as it was written.
+#: `damaged`: complete by its manifest, but a file that the manifest lists is gone or changed.
 State = Literal["done", "partial", "damaged", "missing"]
 NO_HASHES = ""  # the name of the side file of a manifest that lists no files
 
 
 class States(Records):
-    """The artifacts of one store. No query changes it."""
+    """Queries about the artifacts of one store; none of them changes it."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._listings = Listings(store)
-        self._noted: dict[str, str] | None = None  # files with other bytes than were written; None: not looked at
-        self._states: dict[Artifact, State] = {}  # since something was entered, removed or listed anew
+        self._noted: dict[str, str] | None = None  # faults of files noted as damaged, by path; None: not read yet
+        self._states: dict[Artifact, State] = {}  # states found since the last commit, removal or new listing
 
     def state(self, artifact: Artifact) -> State:
-        """Done by its manifest and the files that it lists; partial as soon as there is a manifest or a shard."""
+        """The state of an artifact. It is partial as soon as it has a manifest or a shard; computed once."""
         state = self._states.get(artifact)
         if state is None:
             state = self._states[artifact] = self._state(artifact)
         return state
 
     def _state(self, artifact: Artifact) -> State:
+        """The state of an artifact by its manifest and the listings of its files."""
         record = self.record(artifact)
-        if is_complete(record):
-            return "damaged" if self.damage(artifact) else "done"
+        if record is not None and is_complete(record):
+            return "damaged" if self._faults(artifact, record) else "done"
         return "partial" if record is not None or self.begun(artifact) else "missing"
 
     @contextmanager
     def listed_ahead(self) -> Iterator[None]:
-        """Files are listed by another thread while something else is done inside: of very many it takes its time."""
+        """List all files of the store in another thread while the block runs, since listing very many takes long."""
 
         def list_ahead() -> None:
             products = {name.partition(".")[0] for name in self._listed()}
@@ -58,12 +59,13 @@ class States(Records):
             listing.result()
 
     def is_done(self, artifact: Artifact) -> bool:
+        """True if the artifact is complete and none of its files is damaged."""
         return self.state(artifact) == "done"
 
     def shards(self, artifact: Artifact, folder: str | None = None) -> list[str]:
-        """File names of the shards of this very key as they are now, whether a manifest lists them or not.
+        """The file names of the artifact's shards under its own key that exist now, in a manifest or not.
 
-        `folder` is one of the artifact's; None is the first.
+        `folder` is one of the artifact's folders; None: the first.
         """
         if not artifact.is_keyed():
             return []
@@ -71,84 +73,97 @@ class States(Records):
         return list(filter(artifact.owns, self._listings.anew(folder or artifact.folder)))
 
     def begun(self, artifact: Artifact) -> list[str]:
-        """Paths of shards of this very key in its first folder, as the folder was listed or written to since."""
+        """The paths of shards under the artifact's own key in its first folder, by the listing that is kept."""
         names = filter(artifact.owns, self._names_in(artifact.folder)) if artifact.is_keyed() else ()
         return [f"{artifact.folder}/{name}" for name in names]
 
     def saw(self, files: Mapping[str, Written]) -> None:
-        """Know of files that workers have written since folders were listed."""
+        """Add to the listings the `files` that workers have written since."""
         self._states.clear()
         for path, file in files.items():
             self._listings.add(path, file.size)
 
     def damage(self, artifact: Artifact) -> dict[str, str]:
-        """The faults of files that its manifest lists, by path: gone, of another size, or noted to have other bytes.
+        """The faults of the files that the artifact's manifest lists, by path; {} if all are as they were written.
 
-        It takes a listing for all artifacts of a product together.
+        A file may be gone, have another size, or be noted as damaged. The first call lists all files of the product.
         """
+        return self._faults(artifact, self.record(artifact) or {})
+
+    def _faults(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:
+        """The faults of the files that this manifest of the artifact lists, by path."""
         faults: dict[str, str] = {}
         noted = self._notes()
-        for path, size in sizes_in(artifact, self.record(artifact) or {}).items():
-            there = self._listings.size(path)
-            if there is None:
+        for path, size in sizes_in(artifact, record).items():
+            current_size = self._listings.size(path)
+            if current_size is None:
                 faults[path] = "is gone"
-            elif size not in (None, there):
-                faults[path] = f"has {there} bytes, and had {size}"
+            elif size not in (None, current_size):
+                faults[path] = f"has {current_size} bytes, but was written with {size}"
             elif path in noted:
                 faults[path] = noted[path]
         return faults
 
     def _notes(self) -> dict[str, str]:
+        """The faults of files that are noted as damaged, by path; read once."""
         if self._noted is None:
             self._noted = damage.notes(self.store)
         return self._noted
 
     def hashes(self, record: Mapping[str, Any]) -> dict[str, str] | None:
-        """The sha256 of files by path, those of a manifest among them; None where no side file says them."""
+        """The sha256 by path from the file of hashes that the manifest `record` names; None if that is lost.
+
+        It may hold hashes of other artifacts' files too.
+        """
         if record.get("hashes") == NO_HASHES:
             return {}
         stored = by_hash.get(self.store, by_hash.HASHES, record.get("hashes"))
         return None if stored is None else by_path(stored)
 
     def config_of(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The configuration under which a manifest was entered; older versions embedded it. None where it is lost."""
+        """The configuration of the run that wrote the manifest `record`; None if it is lost.
+
+        The manifest holds its name, or, by older versions, the configuration itself.
+        """
         config = record.get("config")
         return by_hash.get(self.store, by_hash.CONFIGS, config) if isinstance(config, str) else config
 
     def is_verifiable(self, record: Mapping[str, Any]) -> bool:
-        """False of a manifest whose files have no hashes: an older version wrote it."""
+        """False if the manifest has no hashes of its files, because an older version wrote it."""
         return "hashes" in record
 
     def described_damage(self, artifact: Artifact) -> str | None:
-        """A line that names a damaged file of a complete artifact; None where there is none."""
+        """One line that names a damaged file of a complete artifact and the remedy; None if no file is damaged."""
         damage = self.damage(artifact) if is_complete(self.record(artifact)) else {}
         if not damage:
             return None
-        path, what = next(iter(damage.items()))
+        path, fault = next(iter(damage.items()))
         others = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-        return f"{artifact}: {self.store.url(path)} {what}{others}: `closelook run` makes it again"
+        return f"{artifact}: {self.store.url(path)} {fault}{others}: `closelook run` makes it again"
 
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
-        """Stamps of the shards in this place, whatever their key, by path: exactly those that the manifest lists.
+        """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
 
-        Raises Damaged naming a file that is gone or of another size, StoreError for one not listed. Manifests of older
-        versions list none: then all of its key are.
+        Raises Damaged if one of them is gone or has another size, StoreError if there is a shard that is not listed.
+        Where an older version wrote the manifest, which then lists none, all shards of its key are returned.
         """
         record = self.latest(artifact) or {}
-        own = replace(artifact, key=key_in(record) or "")
+        current = replace(artifact, key=key_in(record) or "")
         stamps = self.store.stamps(artifact.folder)
-        listed = {path: size for path, size in sizes_in(own, record).items() if path.startswith(f"{own.folder}/")}
+        listed = {
+            path: size for path, size in sizes_in(current, record).items() if path.startswith(f"{current.folder}/")
+        }
         if "shards" not in record:
-            listed = {path: None for path in stamps if not own.key or own.owns(path.rpartition("/")[2])}
+            listed = {path: None for path in stamps if not current.key or current.owns(path.rpartition("/")[2])}
         name = manifest(artifact.name)
         for path, size in listed.items():
             if path not in stamps:
-                raise Damaged(f"{self.store.url(path)} is gone, against {name}: run `closelook prepare`")
+                raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: run `closelook prepare`")
             if size not in (None, stamps[path][1]):
-                what = f"{self.store.url(path)} has {stamps[path][1]} bytes, against {size} in {name}"
-                raise Damaged(f"{what}: run `closelook prepare`")
+                fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
+                raise Damaged(f"{fault}: run `closelook prepare`")
         if record and not listed:
-            raise Damaged(f"{self.store.url(artifact.folder)} is empty, against {name}: run `closelook prepare`")
+            raise Damaged(f"{self.store.url(artifact.folder)} is empty, but {name} is there: run `closelook prepare`")
         for path in sorted(stamps.keys() - listed.keys()):
             raise StoreError(f"{self.store.url(path)} is not among the files that {name} lists: remove it")
         return {path: stamps[path] for path in listed}
@@ -156,29 +171,35 @@ class States(Records):
     def read_whole(
         self, artifact: Artifact, paths: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
     ) -> Iterator[pa.Table]:
-        """The shards `paths` that `whole` gave, in order. Raises StoreError at their end for too few or many rows."""
+        """The tables of the shards `paths`, which `whole` returned, in order.
+
+        Raises StoreError after the last one if together they have other than the manifest's number of rows.
+        """
         rows, record = 0, self.latest(artifact) or {}
         for table in self.store.read_each(paths, schema, columns):
             rows += table.num_rows
             yield table
         if rows != record.get("rows", rows):
-            place, name = self.store.url(artifact.folder), manifest(artifact.name)
+            url, name = self.store.url(artifact.folder), manifest(artifact.name)
             raise StoreError(
-                f"{place} holds {rows} rows, against {record['rows']} in {name}: remove the folder and run "
+                f"{url} holds {rows} rows, but {name} says {record['rows']}: remove the folder and run "
                 "`closelook prepare`"
             )
 
     def files(self, artifact: Artifact) -> list[str]:
-        """Paths of the shards that its manifest lists, in order."""
+        """The paths of the shards that the artifact's manifest lists, in order; [] if it has no manifest."""
         record = self.record(artifact) or {}
         return [f"{artifact.folder}/{shard}" for shard in record.get("shards", ())]
 
     def belongings(self, artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
-        """Paths that are there of what `record`, a manifest in this place, lists."""
+        """The paths of those files that exist of the ones that `record`, a manifest in this place, lists."""
         return [path for path in paths_in(artifact, record) if self.store.exists(path)]
 
     def read(self, artifact: Artifact, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """All rows, shards in order; none where no sample fits the tokenizer. Raises StoreError if it is not done."""
+        """All rows of the artifact, shards in order. Raises StoreError unless it is done.
+
+        There are no rows, and no shards, if no sample of the task could be tokenised.
+        """
         if not self.is_done(artifact):
             raise StoreError(f"{artifact} is not complete under {self.store.root}; run `closelook attribute`")
         files = self.files(artifact)
@@ -188,7 +209,7 @@ class States(Records):
         return self.store.read(files, schema, columns)
 
     def others(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
-        """(path, beginning of the key) of files in the artifact's place that are of other keys."""
+        """(path, shortened key) of every shard and file of rejects in the artifact's place under another key."""
         for folder in artifact.folders:
             for name in self._listings.anew(folder):
                 key = artifact.key_in(name)
@@ -201,5 +222,6 @@ class States(Records):
                     yield path, key
 
     def _names_in(self, folder: str) -> list[str]:
-        self._listed()  # first the manifests: what they list is there then
+        """The names of the files in a folder, by the listing that is kept."""
+        self._listed()  # list manifests before files: then the files that they name exist in the listing of files
         return self._listings.names(folder)

@@ -1,4 +1,4 @@
-"""Files read whole and held against the hashes that manifests list: the only way to know of bytes that changed."""
+"""Verification of a store: all files are read and compared with the hashes that were taken when they were written."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ OLD, LOST = "an older version wrote them, without hashes", "the side file with t
 
 @dataclass(frozen=True)
 class Verified:
-    """The outcome of one artifact: the faults of files by path, or the reason why nothing is known of them."""
+    """The outcome for one artifact."""
 
     name: str  # of its manifest
-    files: int
-    faults: dict[str, str]
-    unverified: str = ""
+    files: int  # how many it has, without those that are gone or have another size
+    faults: dict[str, str]  # by path
+    unverified: str = ""  # the reason why its files could not be compared; empty if they were
 
 
 def verified(ledger: Ledger) -> Iterator[Verified]:
-    """Hold every file that a manifest of a complete artifact lists against its hash.
+    """Compare every file of every complete artifact with its hash, and yield the outcome for each artifact.
 
-    Files that are gone or of another size are not read. Of one with other bytes, a note is left in the root.
+    Files that are gone or have another size are faults without being read. A file whose bytes changed is noted in the
+    root as damaged, so that the next run makes it again.
     """
     hashes: dict[str, dict[str, str] | None] = {}  # by name of the side file, which artifacts share
     for name, record in ledger.records():
@@ -53,14 +54,14 @@ def verified(ledger: Ledger) -> Iterator[Verified]:
         hashed = ledger.store.at_once(partial(sha256_of, ledger.store), listed)
         wrong = [path for path, sha256 in zip(listed, hashed, strict=True) if known.get(path) != sha256]
         if wrong and _was_entered_again(ledger.store, name, record["hashes"]):
-            continue  # by a run that goes on meanwhile
+            continue  # a run in progress replaced the artifact meanwhile: its new files have other hashes
         for path in wrong:
             damage.note(ledger.store, path, CHANGED)
         yield Verified(name, len(listed), faults | dict.fromkeys(wrong, CHANGED))
 
 
 def sha256_of(store: Store, path: str) -> str | None:
-    """The hash of a file's bytes, in hex; None where there is no file."""
+    """The sha256 of a file's bytes, in hex; None if it does not exist."""
     with suppress(FileNotFoundError):
         digest = hashlib.sha256()
         for piece in store.pieces(path):
@@ -70,5 +71,6 @@ def sha256_of(store: Store, path: str) -> str | None:
 
 
 def _was_entered_again(store: Store, name: str, hashes: str) -> bool:
+    """True if the manifest `name` has meanwhile been removed, or rewritten with another file of hashes."""
     record = store.manifest(name)
     return record is None or record.get("hashes") != hashes

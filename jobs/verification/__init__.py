@@ -1,1 +1,1 @@
-"""Models that were verified: this project's own runs, and those of users."""
+"""Models that `closelook verify` was run on, by this project and by users."""

@@ -1,7 +1,7 @@
-"""The registry of verified models: a line for each run of `closelook verify`, shipped or kept by users.
+"""The registry of verified models: one line for each `closelook verify` that was run, shipped or a user's own.
 
-Shipped lines are in `verified.csv`, which `python -m tests.verified` writes. Users keep files of `closelook verify
-MODEL --json FILE` in a folder that the environment variable CLOSELOOK_VERIFIED names.
+Shipped lines are in `verified.csv`, which `python -m tests.verified` writes. Users put the files of `closelook verify
+MODEL --json FILE` into a folder that the environment variable CLOSELOOK_VERIFIED names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OURS = "closelook"
 
 @dataclass(frozen=True)
 class Verified:
-    """A verification in a line: how many checks passed, failed and did not apply, and what computed them."""
+    """One line of the registry: how many checks passed, failed or did not apply, on which device and versions."""
 
     model: str
     family: str
@@ -31,15 +31,15 @@ class Verified:
     dtype: str
     device: str
     passed: int
-    failed: str  # the checks that failed, separated by semicolons
+    failed: str  # names of the checks that failed, separated by semicolons
     inapplicable: int
-    nearest: float  # how much of its bound the largest gap took
+    nearest: float  # the largest ratio of a measured gap to its bound: above 1 a check failed
     torch: str
     transformers: str
 
     @classmethod
     def of(cls, verification: Verification) -> Verified:
-        """The line of a verification."""
+        """The line that summarises a verification."""
         states = [finding.state for finding in verification.findings]
         failed = "; ".join(finding.check for finding in verification.findings if finding.state == "fail")
         shares = [
@@ -61,9 +61,9 @@ class Verified:
 
 
 def known() -> Iterator[tuple[str, Verified]]:
-    """(by whom it is, line) of every verification: the shipped ones, then those in the user's folder.
+    """(origin, line) of every verification: shipped ones (OURS), then those of the user's folder (name of the file).
 
-    Raises UserError for a folder that is not there and for a file in it that is no verification.
+    Raises UserError if the folder does not exist or a file in it is no verification.
     """
     for line in read(SHIPPED):
         yield OURS, line
@@ -77,12 +77,12 @@ def known() -> Iterator[tuple[str, Verified]]:
         try:
             verification = Verification.from_dict(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise UserError(f"{file} is no file of `closelook verify --json`: move it out of {folder}") from None
+            raise UserError(f"`closelook verify --json` did not write {file}: move it out of {folder}") from None
         yield file.name, Verified.of(verification)
 
 
 def read(file: Path) -> list[Verified]:
-    """The lines of a file."""
+    """The lines of a CSV file of the registry."""
     with file.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     numbers = {"passed": int, "inapplicable": int, "nearest": float}
@@ -90,7 +90,7 @@ def read(file: Path) -> list[Verified]:
 
 
 def write(file: Path, lines: Iterable[Verified]) -> None:
-    """Write lines as a file."""
+    """Write the lines as a CSV file of the registry."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         rows = csv.DictWriter(stream, [field.name for field in fields(Verified)], lineterminator="\n")
         rows.writeheader()

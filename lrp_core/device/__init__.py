@@ -1,1 +1,1 @@
-"""Memory, precision, copies and clocks of the devices that models run on."""
+"""Memory, precision, copies, clocks and progress of the computations of models."""

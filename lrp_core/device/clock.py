@@ -1,4 +1,4 @@
-"""Times of the stages of a pass (forward, backward, aggregation), by method."""
+"""Measures the time of the stages of a pass (forward, backward, aggregation), by method."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 
 class StageClock:
-    """Seconds by (method, stage), from lap to lap; work that several methods share counts for each of them in full.
+    """Measures seconds by (method, stage), from lap to lap. Work that several methods share counts fully for each.
 
-    On a GPU a lap leaves an event in the stream of work and does not wait for it: only who asks for `seconds` waits.
+    On a GPU a lap records an event and does not wait; reading `seconds` waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -21,7 +21,7 @@ class StageClock:
         self._last = self._now()
 
     def lap(self, stage: str, *methods: str) -> None:
-        """Counts the time since the last lap, or since the clock was made, as `stage` of `methods`."""
+        """Count the time since the last lap, or since the clock was made, as `stage` of each of `methods`."""
         now = self._now()
         self._laps.append((tuple(dict.fromkeys(methods)), stage, self._last, now))
         self._last = now
@@ -36,12 +36,14 @@ class StageClock:
         return measured
 
     def _between(self, start: Any, end: Any) -> float:
+        """The seconds between two results of `_now`."""
         if self._device.type != "cuda":
             return end - start
         end.synchronize()
         return start.elapsed_time(end) / 1000
 
     def _now(self) -> Any:
+        """The present time in seconds, or an event recorded on the GPU."""
         if self._device.type != "cuda":
             return time.perf_counter()
         with torch.cuda.device(self._device):

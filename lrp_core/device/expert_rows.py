@@ -1,6 +1,7 @@
-"""Products of rows with the weights of their experts, for which the host need not know how many rows each expert has.
+"""Multiplies rows by the weights of their experts, without the CPU knowing how many rows each expert has.
 
-That number is on the device where the router ran, and it decides shapes: a host that reads it waits in every layer.
+These numbers are on the device where the router ran. If the CPU read them to decide shapes, it would wait for the
+device in every layer.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-_LEAST_ROWS = 64  # of a tile: with fewer, a GPU reads an expert's weights for longer than it multiplies by them
+_LEAST_ROWS = 64  # of a tile; with fewer, a GPU takes longer to read an expert's weights than to multiply by them
 
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """A row for each token and each of its k experts, S = N k, in the order of experts, then of tokens."""
+    """The S = N k rows of N tokens, one for each of a token's k experts, sorted by expert, then by token."""
 
     chosen: Tensor  # [N, k] int64, the experts of each token
     tokens: Tensor  # [S] int64, the token of each row
-    ranks: Tensor  # [S] int64, the column of `chosen` of each row
-    row_of: Tensor  # [N, k] int64, the row of each choice
-    ends: Tensor  # [E] int64, the row behind the last one of each expert
+    ranks: Tensor  # [S] int64, the column of `chosen` that each row belongs to
+    row_of: Tensor  # [N, k] int64, the row of each entry of `chosen`
+    ends: Tensor  # [E] int64, one more than the last row of each expert
 
     @classmethod
     def of(cls, chosen: Tensor, n_experts: int) -> ExpertRows:
-        """The rows of what a router chose [N, k]."""
+        """The rows for the experts `chosen` [N, k] by a router."""
         k = chosen.shape[1]
         experts, order = chosen.flatten().sort(stable=True)
         numbers = torch.arange(n_experts, device=chosen.device, dtype=experts.dtype)
@@ -37,24 +38,24 @@ class ExpertRows:
             chosen=chosen,
             tokens=order // k,
             ranks=order % k,
-            row_of=order.argsort().view_as(chosen),
+            row_of=order.argsort().view_as(chosen),  # the inverse of the permutation `order`
             ends=torch.searchsorted(experts, numbers, right=True),
         )
 
     def of_expert(self, expert: int) -> tuple[Tensor, Tensor]:
-        """Bool [N], the tokens that are sent to an expert, and their rows [N], 0 where a token is not."""
+        """True for tokens that are sent to the expert [N], and their rows [N] (0 for other tokens)."""
         chooses = self.chosen == expert
         return chooses.any(1), (self.row_of * chooses).sum(1)
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Rows x [S, I], each times the `weight` of its expert, of [E, O, I]: [S, O]; the weight gets no gradient."""
+        """Each row of x [S, I] times its expert's part of `weight` [E, O, I]: [S, O]. Only x gets a gradient."""
         return _Product.apply(x, weight, self)
 
     def multiplied(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As `product`, without a gradient."""
+        """As `product`, without gradients."""
         if _has_kernel(x, weight):
             return torch.nn.functional.grouped_mm(x.contiguous(), weight.mT, offs=self.ends.int())
-        y = x.new_empty(len(x) + 1, weight.shape[1])  # the last row takes what is too much in a tile
+        y = x.new_empty(len(x) + 1, weight.shape[1])  # the last row takes the results of unused rows of tiles
         for expert, rows in self._tiles:
             of_expert = weight[expert].reshape(weight.shape[1:]).to(x.dtype)
             inputs = x[rows.clamp_max(len(x) - 1)]
@@ -63,11 +64,12 @@ class ExpertRows:
 
     @cached_property
     def _tiles(self) -> Sequence[tuple[int | Tensor, Tensor]]:
-        """An expert and M of its rows each, S in place of a row where it has no more.
+        """Tiles of M rows of one expert each, as (expert, rows [M]); unused rows of a tile have the number S.
 
-        With M = S / E rows the first tiles of all experts have S rows together, and the further ones at most S: no more
-        than twice the work, however tokens are spread. Which experts need further tiles is known to the device, so
-        weights are copied for these alone. Where no tile can be full, there are none.
+        Every expert has a first tile; experts with more than M rows have further ones. With M = S / E the first tiles
+        have S rows in all and the further ones at most S, so the work at most doubles, however tokens are spread.
+        The number of further tiles is a constant; which experts they belong to is computed on the device, and only for
+        them weights are copied.
         """
         (n_tokens, n_rows), n_experts = (len(self.chosen), len(self.tokens)), len(self.ends)
         size = min(n_tokens, max(_LEAST_ROWS, -(-n_rows // n_experts)))
@@ -77,7 +79,7 @@ class ExpertRows:
         needed = (counts - 1).clamp_min(0) // size  # further tiles of each expert
         needed_until = needed.cumsum(0)
         expert = torch.searchsorted(needed_until, further, right=True).clamp_max(n_experts - 1)
-        number = further - (needed_until - needed)[expert] + 1  # of a tile among its expert's
+        number = further - (needed_until - needed)[expert] + 1  # of a further tile among its expert's tiles
         first_rows = torch.cat([starts, starts[expert] + number * size])
         last_rows = torch.cat([self.ends, self.ends[expert]])[:, None]
         rows = first_rows[:, None] + torch.arange(size, device=self.ends.device)
@@ -86,7 +88,7 @@ class ExpertRows:
 
 
 class _Product(Function):
-    """`ExpertRows.product`: autograd would keep the copied weights."""
+    """`ExpertRows.product` as an autograd function: without it autograd would keep the copied weights in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, rows: ExpertRows) -> Tensor:
@@ -101,9 +103,9 @@ class _Product(Function):
 
 
 def _has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """True where torch multiplies groups of rows on the device: bfloat16 on GPUs of compute capability 9 and 10.
+    """True if torch's `grouped_mm` does not wait for the device: in bfloat16, on GPUs of compute capability 9 or 10.
 
-    For other types and GPUs `grouped_mm` copies the ends of the groups to the host (torch's GroupedBlas.cpp).
+    For other dtypes and GPUs it copies the ends of the groups to the CPU (torch's GroupedBlas.cpp).
     """
     if not x.is_cuda or x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:
         return False

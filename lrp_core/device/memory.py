@@ -1,7 +1,7 @@
-"""Live bytes, the peak of which is what a computation needs.
+"""Measures the peak of the memory that tensors hold in a computation.
 
-On a GPU the allocator knows. On a CPU nobody does, so a dispatch mode follows every storage that an operation returns
-until it is freed. Memory that an operation takes and gives back inside itself is not seen.
+On a GPU the allocator counts it. On a CPU a dispatch mode follows every storage that an operation returns until it is
+freed; memory that an operation takes and frees inside itself is not seen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_iter
 
 
 class PeakBytes:
-    """`peak_bytes` above what was live at the start, final once the scope has ended."""
+    """The peak of bytes above those at the start of a measurement; final when its context has ended."""
 
     def __init__(self) -> None:
         self.live_bytes = 0
@@ -27,9 +27,9 @@ class PeakBytes:
 
 @contextmanager
 def peak_memory(device: torch.device | str = "cpu") -> Iterator[PeakBytes]:
-    """Measures the bytes that tensors created inside hold at most: live storages on a CPU, the allocator's on a GPU.
+    """Inside, measure the most bytes that new tensors hold at once: live storages on a CPU, allocated bytes on a GPU.
 
-    The allocator's peak statistics of the GPU are reset on entering.
+    Yields the PeakBytes. On a GPU the allocator's peak statistics are reset.
     """
     device = torch.device(device)
     peak = PeakBytes()
@@ -49,7 +49,7 @@ def peak_memory(device: torch.device | str = "cpu") -> Iterator[PeakBytes]:
 
 
 class _StorageMeter(TorchDispatchMode):
-    """Counts each new storage when an operation returns it, and takes it off when its last tensor dies."""
+    """Adds the bytes of each new storage when an operation returns it, and subtracts them when it is freed."""
 
     def __init__(self, peak: PeakBytes) -> None:
         super().__init__()
@@ -67,6 +67,7 @@ class _StorageMeter(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
+        """Add a storage, and subtract it again when it is freed."""
         key, size = id(storage), storage.nbytes()
 
         def freed(_: Any) -> None:
@@ -79,24 +80,24 @@ class _StorageMeter(TorchDispatchMode):
 
 
 def _is_among(storage: torch.UntypedStorage, inputs: Any) -> bool:
-    """True if an operation only returned a view of one of its `inputs`."""
+    """True if `storage` is that of one of an operation's `inputs`, so that its result is a view of the input."""
     return any(leaf.untyped_storage() is storage for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
 
 
-#: What allocators, libraries and drivers say; they have no class of error of their own for it.
+#: Parts of messages of allocators, libraries and drivers that raise plain RuntimeErrors.
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "_STATUS_ALLOC_FAILED", "error: out of memory")
 _LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error", "HIP error")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory ran out, on the device or host: torch's CPU allocator and some libraries raise RuntimeError."""
+    """True if an error says that memory ran out, on the device or the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """True if the device's context may be broken: every later call of this process would fail, whatever its input."""
+    """True if an error may have broken the GPU's context, so that all later calls of this process would fail."""
     if is_out_of_memory(error):
         return False
     lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)

@@ -1,8 +1,8 @@
-"""The precision in which numbers are worked out: float32 at least, and float64 all the way in models of float64.
+"""The precision of computations: float32 at least, and float64 throughout in float64 models.
 
 transformers rounds to float32 inside RMSNorm, the eager softmax, rotary positions and routers, whatever the model's
-precision is. Inside `unrounded` modelling code that asks for float32 gets float64. Nothing is replaced: outside of it,
-and on other threads, the same model computes as before.
+dtype. Inside `unrounded`, modelling code that asks for float32 gets float64. Outside of it, and on other threads, the
+model computes as before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, or float32 where it is narrower."""
+    """`dtype`, or float32 if `dtype` is narrower."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -26,10 +26,10 @@ def wide(x: Tensor) -> Tensor:
 
 
 class _Float64(TorchFunctionMode):
-    """Reads every request for float32 as one for float64, unless it is made of integers.
+    """Inside, requests for float32 give float64, except for conversions of integers.
 
-    Floats made of integers are exact already, and T5 sorts distances into buckets by their logarithms in float32:
-    other roundings could choose another bucket.
+    Conversions of integers are exact in float32. T5 computes buckets of distances from their logarithms in float32:
+    another rounding could choose another bucket.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -42,9 +42,10 @@ class _Float64(TorchFunctionMode):
 
 
 def _wider(argument: Any) -> Any:
+    """float64 for float32; any other argument unchanged."""
     return torch.float64 if argument is torch.float32 else argument
 
 
 def unrounded(dtype: torch.dtype) -> AbstractContextManager[Any]:
-    """Inside, a model in `dtype` computes in no narrower precision, if that is float64. Others are left alone."""
+    """A context in which a float64 model rounds nothing to float32; for other dtypes it does nothing."""
     return _Float64() if dtype == torch.float64 else nullcontext()

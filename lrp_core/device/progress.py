@@ -1,4 +1,4 @@
-"""Progress of methods with many forward passes, reported to a caller that watches."""
+"""Reports the progress of methods with many forward passes to a callback of the caller."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Watch = Callable[[int, int], None]  # of the forwards' rows that are done, and of all
+Watch = Callable[[int, int], None]  # called with the number of rows that have run, and of all rows
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
 def watched_by(watch: Watch) -> Iterator[None]:
-    """Inside, `watch` is told how many of how many rows the method in hand has run.
+    """Inside, a method that runs calls `watch(done, total)` with its numbers of rows.
 
     >>> with watched_by(lambda done, total: print(f"{done} of {total}")):
     ...     tell(3, 12)
@@ -28,7 +28,9 @@ def watched_by(watch: Watch) -> Iterator[None]:
 
 @contextmanager
 def part_of_work(number: int, count: int) -> Iterator[None]:
-    """Inside, part `number` of `count` alike parts is worked on: who watches is told of all of them.
+    """Inside, part `number` of `count` equal parts of the work is done; the watcher gets the numbers of the whole.
+
+    A part that reports nothing counts as one step.
 
     >>> with watched_by(lambda done, total: print(f"{done} of {total}")):
     ...     with part_of_work(1, 3):
@@ -42,20 +44,20 @@ def part_of_work(number: int, count: int) -> Iterator[None]:
     if watch is None:
         yield
         return
-    told: list[int] = []
+    totals: list[int] = []
 
     def of_all(done: int, total: int) -> None:
-        told.append(total)
+        totals.append(total)
         watch(number * total + done, count * total)
 
     with watched_by(of_all):
         yield
-    if not told:
+    if not totals:
         watch(number + 1, count)
 
 
 def tell(done: int, total: int) -> None:
-    """Report that `done` rows of `total` have run; without a watcher nothing happens."""
+    """Report to the watcher, if there is one, that `done` rows of `total` have run."""
     watch = _watch.get()
     if watch is not None:
         watch(done, total)

@@ -1,6 +1,7 @@
-"""The model families, found by transformers' `config.model_type`. A new family is a file and a line in this module.
+"""The table of model families, found by transformers' `config.model_type`.
 
-Installed packages add families through the entry points `closelook.families`.
+To add a family, write a file here and add a line to the table. Other packages add families through the entry points
+`closelook.families`.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ FAMILIES: Extended[Family] = Extended(
     Family,
 )
 
-#: transformers' tables of classes that predict neither a token nor a label of the text. Their heads would be left out
-#: without a word.
+#: transformers' tables of classes that predict neither a token nor a label of the whole text. They are refused, since
+#: their heads would be ignored silently.
 _OTHER_HEADS = tuple(
     f"MODEL_FOR_{task}_MAPPING_NAMES"
     for task in (
@@ -76,17 +77,19 @@ _WITH_LABELS = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 
 
 def describing(model_type: str) -> Family:
-    """The family of models of this type. Raises UnsupportedModel, listing what is supported and the way out."""
+    """The family of models of this type. Raises UnsupportedModel, listing the supported types, if there is none."""
     if model_type not in FAMILIES:
-        way_out = f"; with family: {GENERIC}, methods that need no description apply" if serves(model_type) else ""
+        way_out = ""
+        if serves(model_type):
+            way_out = f"; with `family: {GENERIC}` the methods that need no description apply"
         raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}{way_out}")
     return FAMILIES[model_type]
 
 
 def introduce() -> None:
-    """Register the classes of every family with transformers, before transformers opens a model.
+    """Import the modules that register classes of models with transformers; to be called before it opens a model.
 
-    Raises UserError, naming the package, for classes that cannot be imported.
+    Raises UserError, naming the package, for a module that cannot be imported.
     """
     for family in FAMILIES.values():
         if family.classes is None:
@@ -102,15 +105,18 @@ def introduce() -> None:
 
 
 def family_of(config: PretrainedConfig, architecture: str | None = None, name: str | None = None) -> Family:
-    """The family, with labels where the class `architecture` has them (default: the class that the config names).
+    """The family of a model with this config and class `architecture` (default: the class that the config names).
 
-    It is the one that describes models of this type unless `name` is "generic".
-    Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers.
+    It is the family with labels if the class has a classifier or regressor on top, and the generic family if `name` is
+    "generic". Raises UnsupportedModel for an unknown type, a head that is not explained, and a config that no rule
+    covers; raises UserError for another `name`.
     """
     if name == GENERIC:
         return generic_family(config, architecture)
     if name is not None:
-        raise UserError(f"a model's family is {GENERIC!r}, or that which describes it: not {name!r}")
+        raise UserError(
+            f"unknown family {name!r}: give {GENERIC!r}, or leave family out for the one of the model's type"
+        )
     family = describing(config.model_type)
     chosen = (variant.family for variant in family.variants if getattr(config, variant.field) == variant.value)
     family = next(chosen, family)
@@ -124,6 +130,10 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
 
 
 def _with_head_of(family: Family, architecture: str) -> Family:
+    """The family, or the same with labels if the class `architecture` has a classifier or regressor on top.
+
+    Raises UnsupportedModel for a class with another head.
+    """
     if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
         raise UnsupportedModel(without_head(architecture, family))
     if family.kind.images and _class_in(family.kind.classes, family) != architecture:
@@ -140,7 +150,7 @@ def _with_head_of(family: Family, architecture: str) -> Family:
 
 
 def without_head(architecture: str, family: Family) -> str:
-    """The message about a class of the family whose head is not explained, naming the classes that would fit."""
+    """The error message for a class of the family whose head is not supported, with the classes that are."""
     heads = [family] if family.with_labels is None else [family, family.with_labels]
     fits = " or ".join(_class_in(head.kind.classes, head) or head.kind.auto for head in heads)
     head = "classifier of images" if family.kind.images else "language-modelling head"
@@ -148,7 +158,7 @@ def without_head(architecture: str, family: Family) -> str:
 
 
 def _class_in(table: str, family: Family) -> str | None:
-    """The class of such models in transformers' `table`, including classes that packages registered."""
+    """The class of the family's models in one of transformers' tables, registered ones included; or None."""
     from transformers.models.auto import modeling_auto
 
     classes: dict[str, str] = getattr(modeling_auto, table)

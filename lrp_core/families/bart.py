@@ -16,6 +16,7 @@ _CROSS = CrossAttention(
 
 
 def _half(stack: str) -> Family:
+    """The description of one of the two stacks, "model.encoder" or "model.decoder"."""
     return Family(
         name="bart",
         kind=ENCODER_DECODER,

@@ -1,8 +1,9 @@
-"""Descriptions of model families as frozen data."""
+"""The record that describes a model family."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from lrp_core.families.layout import (
@@ -35,7 +36,7 @@ from lrp_core.records.kinds import DELETE, MASK, Kind
 
 @dataclass(frozen=True)
 class FamilyVariant:
-    """Models of the same type whose config has `value` as `field`: they are laid out as `family` says."""
+    """Another layout of models of the same type: `family` describes those whose config has `value` in `field`."""
 
     field: str
     value: Any
@@ -44,9 +45,9 @@ class FamilyVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, HeadLayout):
-    """A model family: the layouts of its parts, and properties of the whole model.
+    """The description of a model family: where its parts are and how they are laid out, and what it requires.
 
-    A family that resembles another is `dataclasses.replace(OTHER, name=..., FIELD=...)`.
+    To describe a family that resembles another, use `dataclasses.replace(OTHER, name=..., FIELD=...)`.
 
     >>> from lrp_core.families.gpt2 import GPT2
     >>> replace(GPT2, name="my_gpt2", blocks="decoder.layers").title
@@ -55,30 +56,30 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
 
     name: str  # transformers' `config.model_type`
     kind: Kind
-    blocks: str  # path of their list
-    transposed: bool = False  # weights are [in, out] (Conv1D)
-    group_field: str | None = None  # field of the config: so many blocks, each of which several layers share
-    decoder: Decoder | None = None  # of encoder-decoders, whose other parts are those of the encoder
-    lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
-    requires: tuple[Requirement | SameAs, ...] = ()  # of the config
-    corrections: tuple[Correction, ...] = ()
-    variants: tuple[FamilyVariant, ...] = ()  # layouts that the config chooses
-    #: Module that registers the models' classes with transformers, which knows most by itself.
+    blocks: str  # path of the list of blocks
+    transposed: bool = False  # weights are stored as [in, out] (Conv1D)
+    group_field: str | None = None  # config field with the number of blocks, if several layers share a block
+    decoder: Decoder | None = None  # of encoder-decoders; the other fields then describe the encoder
+    lacks: tuple[Capability, ...] = ()  # capabilities that most models have and these do not
+    requires: tuple[Requirement | SameAs, ...] = ()  # conditions on the config
+    corrections: tuple[Correction, ...] = ()  # errors of earlier versions of this description
+    variants: tuple[FamilyVariant, ...] = ()  # other layouts, which the config chooses
+    #: The module that registers the models' classes with transformers; None if transformers has them.
     classes: str | None = None
 
     @property
     def title(self) -> str:
-        """Such models, in a message."""
+        """The family's models in a message, such as "gpt2 models"."""
         return f"{self.name} models with labels" if self.kind.labels else f"{self.name} models"
 
     @property
     def attention_adds(self) -> bool:
-        """True if attention modules add their input to their output: the norm of the sum is inside."""
+        """True if the attention module itself adds the residual, so that the norm of the sum is inside of it."""
         return self.norm_order == "post" and self.attention_norm.startswith(f"{self.attention}.")
 
     @property
     def with_labels(self) -> Family | None:
-        """The family of these models with a classifier or a regressor on top; None where nobody described it."""
+        """The family of these models with a classifier or regressor on top; None if no `label_head` describes it."""
         head, kind = self.label_head, self.kind.with_labels
         if head is None or kind is None:
             return None
@@ -95,12 +96,12 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
         )
 
     def marks_of(self, config: Any) -> str:
-        """The additions of the description's corrections to the identity of a model with this config."""
+        """The marks that corrections add to the identity of a model with this config, as one string."""
         return "".join(correction.mark_of(config) for correction in self.corrections)
 
-    @property
+    @cached_property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities, which methods may need, that these models have."""
+        """The capabilities of these models, which methods may need."""
         of_norms = {"pre": {PRE_NORM}, "post": {POST_NORM}, "added": set()}[self.norm_order]
         of_norms |= {UNCENTRED} if self.norm == "rms" else set()
         transformed = self.logit_cap_field is not None or self.head_dense is not None
@@ -112,20 +113,20 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
 
 @dataclass(frozen=True)
 class Decoder:
-    """The second half of an encoder-decoder. `family` has the paths of its parts; where it stands by itself, `stack`
-    is the module that runs it, as `encoder_stack` runs the encoder.
-    """
+    """The description of the decoder of an encoder-decoder."""
 
-    family: Family
+    family: Family  # describes the parts of the decoder
     cross: CrossAttention
-    encoder_stack: str
-    stack: str
-    logits_bias: str | None = None  # a buffer [1, V] that is added to the logits
-    scaled_field: str | None = None  # field of the config: hidden states are divided by sqrt(D) before the unembedding
+    encoder_stack: str  # path of the module that runs the encoder
+    stack: str  # path of the module that runs the decoder
+    logits_bias: str | None = None  # path of a buffer [1, V] that is added to the logits
+    scaled_field: str | None = (
+        None  # config field: if true, hidden states are divided by sqrt(D) before the unembedding
+    )
 
 
 def perturbable(kind: Kind) -> set[Capability]:
-    """The ways to take a token away by itself that models of this kind have."""
+    """The capabilities MASKING and DELETION, as far as models of this kind have them."""
     ways = {MASK: MASKING, DELETE: DELETION}
     known = kind.perturbations if kind.slot else [way for way in kind.perturbations if way != MASK]
     return {ways[way] for way in known if way in ways}

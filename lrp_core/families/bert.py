@@ -11,6 +11,7 @@ from lrp_core.records.kinds import MASKED
 
 
 def _embeddings(model: str) -> dict[str, Any]:
+    """The paths of the embeddings of a base model with this name, as fields of a Family."""
     return {
         "token_embedding": f"{model}.embeddings.word_embeddings",
         "position_embedding": f"{model}.embeddings.position_embeddings",
@@ -93,7 +94,7 @@ ALBERT = replace(
         ABSOLUTE_POSITIONS,
     ),
 )
-#: Norms stand before attention and MLP, each adds to the residual stream, and a norm stands behind the blocks. The
+#: Norms stand before attention and MLP, each adds to the residual stream, and a norm stands after the blocks. The
 #: attention modules compute attention in their `forward`.
 MEGATRON_BERT = replace(
     BERT,

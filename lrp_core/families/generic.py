@@ -1,4 +1,4 @@
-"""The generic family: models without a description, run as a whole through transformers' common interface."""
+"""The generic family, of models without a description, which run as a whole through transformers' interface."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lrp_core.records.types import UnsupportedModel
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-GENERIC = "generic"  # how a config or a caller asks for it
+GENERIC = "generic"  # the value of `family` that asks for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenericFamily(Family):
-    """A family without paths: its models are run as a whole, from token embeddings to logits."""
+    """A family without paths, whose models run as a whole, from token embeddings to logits."""
 
     blocks: str = ""
     token_embedding: str = ""
@@ -32,10 +32,10 @@ class GenericFamily(Family):
         return f"{super().title} of the family {GENERIC!r}"
 
     def most_tokens(self, config: Any) -> int:
-        """The largest number of tokens, somewhat fewer if the model's limit is unclear; None if there is no known
-        limit.
+        """The most tokens that a sample may have; `sys.maxsize` if the config names no limit.
 
-        Some models count positions from behind the padding token's id on; their tables have so many rows more.
+        Some models (such as RoBERTa) count positions from the padding token's id + 1 on, and their limit includes those
+        rows. Whether a model does is unknown, so they are subtracted if that id is small.
         """
         limit, pad = getattr(config, "max_position_embeddings", None), config.pad_token_id
         if limit is None:
@@ -44,18 +44,20 @@ class GenericFamily(Family):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
+        """Gradients, one stack, and the ways to remove a token that the kind allows."""
         return frozenset({GRADIENTS, ONE_STACK} | perturbable(self.kind))
 
 
 def generic_family(config: PretrainedConfig, architecture: str | None = None) -> GenericFamily:
-    """The family of a model of the class `architecture` (default: that which the config names, else the first of
-    masked model, causal model and classifier that transformers knows of the type).
+    """The generic family of a model with this config and class `architecture`.
 
-    Raises UnsupportedModel for encoder-decoders and for classes that predict neither tokens nor labels.
+    By default it is the class that the config names, else the first that transformers has of the type: masked language
+    model, causal language model, or classifier. Raises UnsupportedModel for encoder-decoders and for classes that
+    predict neither tokens nor labels.
     """
     name = config.model_type
     if config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} models are encoder-decoders, which the family {GENERIC!r} does not serve")
+        raise UnsupportedModel(f"{name} models are encoder-decoders, which the family {GENERIC!r} does not support")
     named = [architecture] if architecture is not None else config.architectures or []
     known = _classes(name)
     kinds = [known[kind] for kind in named if kind in known] if named else list(known.values())
@@ -77,10 +79,10 @@ def serves(model_type: str) -> bool:
 
 
 def _classes(model_type: str) -> dict[str, Kind]:
-    """Kinds by the names of their classes: masked, causal, with labels. What is of two kinds is of the first.
+    """The kinds of models of this type by the names of their classes; a class of two kinds has the first.
 
-    Classifiers on models that are not trained on masks are taken for causal ones: the position that names what is
-    predicted is their last token, though what their head reads is the model's own affair.
+    The order is masked, causal, classifier. A classifier is a causal one if the type has no masked language model: its
+    readout position is then the last token.
     """
     from transformers.models.auto import modeling_auto
 

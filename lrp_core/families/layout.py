@@ -1,6 +1,7 @@
-"""Parts of the description of a model family: paths of modules, layouts of weights, fields of the config that matter.
+"""The parts of a family's description: paths of modules, layouts of weights, and names of config fields.
 
-Paths lead from the model's root to the parts of the model, and from a block to the parts of the block.
+Paths of parts of the model start at the model, those of parts of a block at the block. Fields that end in `_field` name
+a field of the model's config.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ class EmbeddingLayout:
     position_embedding: str | None = None  # learned positions, added to the token embedding
     segment_embedding: str | None = None  # segment 0 is added to the token embedding
     embedding_norm: str | None = None
-    embedding_projection: str | None = None  # a linear layer behind them, where a config makes them narrower
-    max_length_field: str = "max_position_embeddings"  # field of the config
-    position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
-    relative_positions: bool = False  # texts of any length
+    embedding_projection: str | None = None  # a linear layer after the embeddings, in models with narrower ones
+    max_length_field: str = "max_position_embeddings"
+    position_shift: int = 0  # unused rows of the position embedding before position 0, which its module skips
+    relative_positions: bool = False  # positions are relative, so texts may have any length
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
 
     def most_tokens(self, config: Any) -> int:
-        """Most tokens that a sample of a model with this config may have."""
+        """The most tokens that a sample may have, for a model with this config."""
         if self.relative_positions:
             return sys.maxsize
         return config.max_position_embeddings - (config.pad_token_id + 1 if self.positions_after_padding else 0)
@@ -35,20 +36,21 @@ class EmbeddingLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class NormLayout:
-    """The norms, by kind and by where they stand."""
+    """The kind of the norms, and where they are applied."""
 
     norm: Literal["layer", "rms"]
-    # where the norms of attention and MLP stand: before them, behind the sums, or behind each before it is added
+    #: The norms of attention and MLP are applied to their inputs (pre), to the sums with the residual (post), or to
+    #: their outputs before these are added (added).
     norm_order: Literal["pre", "post", "added"]
     final_norm: str | None = None
-    added_norms: tuple[str, ...] = ()  # of pre-norm blocks that also normalise what attention and MLP put out
-    norm_eps: str = "eps"  # attribute of the norm modules
-    norm_offset: float = 0.0  # the norm multiplies by offset + weight
+    added_norms: tuple[str, ...] = ()  # norms of the outputs of attention and MLP, in pre-norm blocks that have both
+    norm_eps: str = "eps"  # the attribute of norm modules that holds their eps
+    norm_offset: float = 0.0  # norms multiply by offset + weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
-    """Self-attention in a block."""
+    """The self-attention of a block."""
 
     attention: str = "self_attn"
     query: str = "self_attn.q_proj"
@@ -57,71 +59,72 @@ class AttentionLayout:
     output: str = "self_attn.o_proj"
     query_norm: str | None = None
     key_norm: str | None = None
-    attention_norm: str = "input_layernorm"  # an Identity is none
-    #: Fused: [q | k | v], or [q | k | v] head by head; packed: torch's own layers, whose projections become modules.
+    attention_norm: str = "input_layernorm"  # an nn.Identity counts as no norm
+    #: How the projections are stored: in separate modules, in one as [q | k | v] (joined) or as [q | k | v] for each
+    #: head (per_head), or in torch's nn.MultiheadAttention (packed), which is replaced by separate modules.
     qkv: Literal["separate", "joined", "per_head", "packed"] = "separate"
-    grouped: bool = False  # `config.num_key_value_heads` key-value heads
-    eager_only: bool = False  # transformers has no other attention kernel for them
-    own_kernel: str | None = None  # the method of attention modules that is their kernel, which no interface calls
-    score_cap_field: str | None = None  # field of the config: scores z become cap * tanh(z / cap), where it is not None
+    grouped: bool = False  # has `config.num_key_value_heads` key-value heads, fewer than heads
+    eager_only: bool = False  # transformers has only an eager attention kernel for these models
+    own_kernel: str | None = None  # the method that holds the kernel, in modules that bypass transformers' interface
+    score_cap_field: str | None = None  # the soft cap of scores z, cap * tanh(z / cap); None in the config: no cap
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Paths from a block with a mixture of experts instead of an MLP: a router weighs the best few for each token.
+    """The paths of a mixture of experts, which some or all blocks have in place of an MLP.
 
-    The router gives (logits [N, E], weights [N, k], experts [N, k]) of states [N, D]. The experts, one module with the
-    weights of all [E, out, in], gate and up joined, read states, experts and weights. One that every token is sent to
-    may stand beside them: a gated MLP, its parts named as those of an MLP, weighed by a sigmoid.
+    The router turns states [N, D] into (logits [N, E], weights [N, k], experts [N, k]), the k best experts of each of N
+    tokens. The routed experts are one module with weights [E, out, in], gate and up joined, called with states, experts
+    and weights. A shared expert, a gated MLP that all tokens pass, may be added with the weight of a sigmoid.
     """
 
-    mlp: str = "mlp"  # puts out all that is added behind attention
+    mlp: str = "mlp"  # the module whose output is added to the residual stream
     router: str = "mlp.gate"
-    all: str = "mlp.experts"
-    shared: str | None = None  # in place of `mlp` in the paths of an MLP's parts
-    shared_gate: str | None = None
+    all: str = "mlp.experts"  # the module of all routed experts
+    shared: str | None = None  # the shared expert: takes the place of `mlp` in the paths of an MLP's parts
+    shared_gate: str | None = None  # the linear layer before the sigmoid
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardLayout:
     """The MLP of a block, or its mixture of experts."""
 
-    mlp_norm: str = "post_attention_layernorm"  # may be the same as that of attention
+    mlp_norm: str = "post_attention_layernorm"  # may be the same module as attention's norm
     activation: str = "mlp.act_fn"
-    gate: str | None = None  # gated MLPs: activation(gate(x)) * up(x); one module may put out both
+    gate: str | None = None  # of gated MLPs, activation(gate(x)) * up(x); may be the same module as `up`
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
-    experts: Experts | None = None  # in those blocks where they are; the others have the MLP above
-    activation_field: str = "hidden_act"  # field of the config that names the activation
-    feed_forward_field: str = "intermediate_size"  # field of the config that holds the number of neurons
+    experts: Experts | None = None  # of blocks that have experts; other blocks have the MLP above
+    activation_field: str = "hidden_act"  # the name of the activation
+    feed_forward_field: str = "intermediate_size"  # the number of neurons
 
 
 @dataclass(frozen=True)
 class LabelHead:
-    """The head of a model that predicts labels: a linear layer with a row for each, and the layers before it."""
+    """The head of a model that predicts labels: an output layer with a row for each label, and the layers before it."""
 
     output: str
-    dense: str | None = None  # a linear layer before it, with `activation` behind
+    dense: str | None = None  # a linear layer before the output layer, followed by `activation`
     activation: str = "tanh"
-    norm: str | None = None  # behind the activation
-    requires: tuple[Requirement, ...] = ()  # of the config, beside what the models require anyway
+    norm: str | None = None  # applied after the activation
+    requires: tuple[Requirement, ...] = ()  # further conditions on the config
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadLayout:
     """The layers between the last block and the logits."""
 
-    head_dense: str | None = None  # what stands before the unembedding: dense, activation, norm
+    head_dense: str | None = None  # the head's transform is a linear layer, an activation and a norm
     head_norm: str | None = None
-    head_activation: str | None = None  # default: that of the blocks
-    unembedding: str | None = None  # default: what transformers calls the output embeddings
-    logit_cap_field: str | None = None  # field of the config: logits z become cap * tanh(z / cap), where it is not None
-    label_head: LabelHead | None = None  # of the same models with labels, where they are described
+    head_activation: str | None = None  # the name of its activation; default: that of the blocks
+    unembedding: str | None = None  # default: the output embeddings of transformers
+    logit_cap_field: str | None = None  # the soft cap of logits z, cap * tanh(z / cap); None in the config: no cap
+    label_head: LabelHead | None = None  # the head of such models with labels, if they are supported
 
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """The attention that reads the encoder in every block of a decoder: paths from the block."""
+    """The cross-attention in each block of a decoder, whose keys and values are the encoder's."""
 
     attention: str
     query: str

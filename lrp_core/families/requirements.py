@@ -1,4 +1,4 @@
-"""Fields of a model's config that its description depends on: values that are refused, and mended descriptions."""
+"""Conditions on a model's config: values under which its family's description would be wrong, and past corrections."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Requirement:
-    """A field of the config whose other values no rule covers. Fields that a config lacks are None."""
+    """A config field that must have one of the allowed values. A field that the config lacks counts as None."""
 
-    field: str  # dots lead into dictionaries
+    field: str  # a name; dots lead into dictionaries
     allowed: tuple[Any, ...]
-    because: str = ""
+    because: str = ""  # the reason, for the message
 
     def unmet_by(self, config: Any) -> str | None:
         """The fault of the config's value, in words; None if it is allowed."""
@@ -29,7 +29,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class SameAs:
-    """A field of the config that must have the value of another, unless it is None."""
+    """A config field that must be None or have the value of the field `other`."""
 
     field: str
     other: str
@@ -45,40 +45,42 @@ class SameAs:
 
 @dataclass(frozen=True)
 class Correction:
-    """A mended description: models whose config has other values than `unaffected` were explained wrongly before."""
+    """A corrected error of a description, which affected models whose `field` is not among the `unaffected` values."""
 
     field: str
     unaffected: tuple[Any, ...]
-    mark: str  # enters the identity of the affected models, so that results of the wrong description are not theirs
+    mark: (
+        str  # added to the identity of affected models, so that stored results of the wrong description are not reused
+    )
 
     def mark_of(self, config: Any) -> str:
-        """The addition to the identity of a model with this config; "" if the mended description is the same to it."""
+        """The mark for a model with this config; "" if the error did not affect it."""
         return "" if getattr(config, self.field) in self.unaffected else self.mark
 
 
-#: Frequencies of rotary positions that are the same for every sample. Those of the other kinds depend on the longest.
+#: Rotary frequencies must not depend on the longest sample of a batch, as they do for other values.
 STEADY_ROTARY = Requirement(
     "rope_parameters.rope_type",
     ("default", "linear", "llama3", "yarn"),
     "frequencies that follow the longest sample of a batch would change the numbers of its neighbours",
 )
-#: The same of models whose layers differ in how far they look.
+#: The same for models with full and sliding-window attention layers.
 STEADY_ROTARIES = tuple(
     replace(STEADY_ROTARY, field=f"rope_parameters.{layers}.rope_type")
     for layers in ("full_attention", "sliding_attention")
 )
 
-#: Of BERT's kin.
+#: For BERT and similar models.
 ABSOLUTE_POSITIONS = Requirement(
     "position_embedding_type", (None, "absolute"), "transformers drops relative positions silently"
 )
 WHOLE_FEED_FORWARD = Requirement("chunk_size_feed_forward", (0,), "neurons are read where all tokens pass at once")
-#: Of models that see what came before alone: transformers' masks, and its attention, follow such fields.
+#: For causal models: with other values transformers' attention lets tokens attend to later tokens.
 NO_LOOKING_AHEAD = tuple(
     Requirement(field, allowed, "attention that looks ahead is no causal model's")
     for field, allowed in (("is_causal", (None, True)), ("use_bidirectional_attention", (None, False)))
 )
-#: Of models with labels: where several may hold at once there is no runner-up, nor a distribution over them.
+#: For models with labels: if several labels may hold at once, there is no probability distribution over labels.
 ONE_LABEL = Requirement(
     "problem_type", (None, "single_label_classification", "regression"), "labels that exclude each other, or a score"
 )

@@ -18,7 +18,7 @@ _CROSS = CrossAttention(
 
 
 def _half(stack: str, mlp: str, gated: bool) -> Family:
-    """One of the two stacks, whose blocks have their MLP in the layer `mlp`."""
+    """The description of the stack "encoder" or "decoder", whose blocks have their MLP at the path `mlp`."""
     return Family(
         name="t5",
         kind=ENCODER_DECODER,
@@ -48,6 +48,7 @@ def _half(stack: str, mlp: str, gated: bool) -> Family:
 
 
 def _both(gated: bool) -> Family:
+    """The family of T5 with gated MLPs (v1.1) or plain ones (v1.0)."""
     decoder = Decoder(
         family=_half("decoder", "layer.2", gated),
         cross=_CROSS,

@@ -3,7 +3,7 @@
 from lrp_core.families.base import Family
 from lrp_core.records.kinds import MASKED
 
-#: The encoder is the module `encoder` of the base model, its norms stand before attention and MLP, and one behind the
+#: The encoder is the module `encoder` of the base model, its norms stand before attention and MLP, and one after the
 #: blocks. A description of such models replaces the name and the paths outside of the encoder.
 TORCH_ENCODER = Family(
     name="torch-encoder",

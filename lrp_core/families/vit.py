@@ -2,7 +2,7 @@ from lrp_core.families.images import ImageFamily
 from lrp_core.families.requirements import ONE_LABEL
 from lrp_core.records.kinds import IMAGE_CLASSIFIER
 
-#: The head reads the class token behind the final norm; there is no pooler.
+#: The head reads the class token after the final norm; there is no pooler.
 VIT = ImageFamily(
     name="vit",
     kind=IMAGE_CLASSIFIER,

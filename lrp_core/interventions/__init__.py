@@ -1,12 +1,12 @@
-"""Changes of a forward pass that are an input of each row, so that one forward serves many.
+"""Interventions: changes of a forward pass, given for each row, so that one forward can run many of them.
 
-What every intervention promises:
+Every intervention keeps these promises:
 
-* What is changed is an input of a row: rows of one batch may each have another change, or none.
-* It is a scope: inside the `with` the model, or the batch that the scope gives, is changed; nothing else notices.
-* Leaving the scope undoes everything, after an error too: the model's next forward is bit-identical to its first.
-* Interventions combine: tokens may be removed, inside that heads, in any row of one batch, in any order.
+* Rows of one batch may each have another change, or none.
+* It is a context manager: inside the `with` the model, or the batch that it yields, is changed, and nothing else.
+* Leaving the context undoes everything, also after an error: the model's next forward gives the same bits as before.
+* Interventions can be nested in any order: tokens may be removed and, inside that, heads.
 
-`tokens` takes tokens from the input, `heads` attention heads from the blocks; `neurons` sets or
-scales neurons of their feed-forward layers. `randomised` is a scope too, but changes weights, for every row alike.
+`tokens` removes tokens from the input, `heads` removes attention heads, `neurons` sets or scales neurons of
+feed-forward layers. `randomised` and `rewritten` are context managers too, but change weights, for all rows alike.
 """

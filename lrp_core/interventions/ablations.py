@@ -1,27 +1,25 @@
-"""The numbers of an answer after prompts that lack some of their tokens.
+"""Logits and log-odds of an answer after prompts from which tokens were ablated.
 
-A token may go in five ways. `remove` and `delete` give a shorter prompt: `remove` renders the text again without it,
-which is up to the caller, `delete` takes out its id. `cut` hides its keys from every query in every layer and keeps
-positions (AT2), `zero` and `mask` change its embedding as everywhere.
+There are five ways to ablate a token. `remove` and `delete` shorten the prompt: with `remove` the caller writes the
+text again without it, `delete` drops its id. `cut` hides its keys from all queries in all layers and keeps positions
+(AT2). `zero` and `mask` change its embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
-from lrp_core.device.precision import unrounded
 from lrp_core.device.transfer import to_host
 from lrp_core.families.generic import GenericFamily
+from lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
 from lrp_core.interventions.tokens import check_way, tokens_removed
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import over_vocabulary, rows_for
@@ -33,27 +31,32 @@ from lrp_core.views.view import ModelView
 
 REMOVE, CUT = "remove", "cut"
 WAYS = (REMOVE, CUT, MASK, ZERO, DELETE)
-_IN_VAIN = 1 / 8  # the most of a row that is computed again for the sake of the rows beside it
-_SEEN_THROUGH = 1e-6  # the most attention that a hidden token may get
+_SEEN_THROUGH = 1e-6  # the largest attention weight that a hidden token may have
 
 
 class AnswerNumbers(NamedTuple):
-    """Of M prompts and an answer of G tokens: logits f and log-odds l = f - logsumexp(other logits), [M, G] float64."""
+    """Logits f of the G tokens of an answer after each of M prompts, and log-odds l = f - logsumexp(other logits).
+
+    Both are [M, G] in float64.
+    """
 
     logits: np.ndarray
     log_odds: np.ndarray
 
     @staticmethod
     def joined(several: Sequence[AnswerNumbers]) -> AnswerNumbers:
-        """The rows of all, one after the other."""
+        """The rows of several results, one after the other."""
         logits, log_odds = zip(*several, strict=True)
         return AnswerNumbers(np.concatenate(logits), np.concatenate(log_odds))
 
 
 def check_ways(view: ModelView, ways: Sequence[str], instead: int | None = None) -> None:
-    """Raises UserError for models without answers, and for a way that does not exist or that the model lacks."""
+    """Raise UserError for a model that writes no answers, an unknown way, or a way that the model does not support."""
     if view.kind.labels or view.kind.slot or isinstance(view.family, GenericFamily):
-        raise UserError(f"{view.family.title} say no answers: sources are of models that go on with a text")
+        raise UserError(
+            f"{view.family.title} write no answers, so there are no sources to ablate: take a causal model or an "
+            "encoder-decoder that a family describes"
+        )
     for way in ways:
         if way not in WAYS:
             raise UserError(f"no way {way!r} to ablate; choose {', '.join(WAYS)}")
@@ -70,16 +73,20 @@ def answers_after(
     token_budget: int = TOKEN_BUDGET,
     cache: bool = True,
 ) -> AnswerNumbers:
-    """The numbers of the tokens `answer` after each of M `prompts`, lists of ids; an answer is never tokenised again.
+    """Logits and log-odds of the tokens `answer` after each of M `prompts`, given as lists of ids.
 
-    What prompts begin with alike is read once by causal models whose layers all attend to everything before (`cache`);
-    the results then differ by rounding. Raises UnusableRows for rows that are too long, and UserError for no tokens.
+    With `cache` a common beginning of prompts is read once, in causal models whose layers all attend to all earlier
+    tokens; results then differ by rounding. Raises UnusableRows for rows that are too long, and UserError for an empty
+    prompt or answer.
     """
     check_ways(view, ())
     if not answer or not all(prompts):
         raise UserError("answers and their prompts need at least one token each")
     distinct = sorted({tuple(prompt) for prompt in prompts})
-    parts = _cached if cache and _keeps_everything(view) else _plain
+    parts = _cached
+    if not cache or not _keeps_everything(view):
+        parts = _plain
+        distinct.sort(key=len)  # batches of little padding
     with undisturbed(view), torch.inference_mode(False), around_attention(view, {}):
         numbers = AnswerNumbers.joined(list(parts(view, distinct, answer, token_budget)))
     index_of = {prompt: at for at, prompt in enumerate(distinct)}
@@ -98,14 +105,17 @@ def answers_without(
     instead: int | None = None,
     token_budget: int = TOKEN_BUDGET,
 ) -> AnswerNumbers:
-    """The numbers of the tokens `answer` after the `prompt` [P] without some of its tokens, for M sets `gone` [M, P].
+    """Logits and log-odds of the tokens `answer` after the `prompt` [P] without the tokens `gone` [M, P], M times.
 
-    `way` is any but `remove`; `instead` is the mask token of `mask`. Raises UserError for a way that the model does not
-    know, and UnusableRows for a row that is too long.
+    `way` is any of WAYS but `remove`; `instead` is the mask token for `mask`. Raises UserError for `remove` and for a
+    way that the model does not support, and UnusableRows for a row that is too long.
     """
     check_ways(view, (way,), instead)
     if way == REMOVE:
-        raise UserError("to remove tokens, render the prompts without them and give them to answers_after")
+        raise UserError(
+            f"answers_without cannot ablate by {REMOVE!r}: write the prompts again without the tokens, and pass these "
+            "prompts to answers_after"
+        )
     if way == DELETE:
         kept = [[token for token, is_gone in zip(prompt, of_row, strict=True) if not is_gone] for of_row in gone]
         return answers_after(view, kept, answer, token_budget=token_budget)
@@ -121,7 +131,7 @@ def answers_without(
 
 
 def _rows(view: ModelView, prompts: Sequence[Sequence[int]], answer: Sequence[int]) -> Batch:
-    """A batch, on the CPU, whose spans are the answer after each prompt. Raises UnusableRows."""
+    """A batch, on the CPU, of prompts followed by the answer, which is the span of each row. Raises UnusableRows."""
     rows = []
     for prompt in prompts:
         if view.kind.decoder:
@@ -135,7 +145,7 @@ def _rows(view: ModelView, prompts: Sequence[Sequence[int]], answer: Sequence[in
 
 
 def _numbers(view: ModelView, hidden: Tensor, batch: Batch) -> AnswerNumbers:
-    """The numbers of the spans of a batch, from its last hidden states."""
+    """Logits and log-odds of the spans of a batch, from its last hidden states `hidden`."""
     assert batch.span_ids is not None
     state = view.prediction(hidden, batch)  # [M, G, D]
     logits = view.of_span(state, batch)[..., 0]
@@ -146,7 +156,7 @@ def _numbers(view: ModelView, hidden: Tensor, batch: Batch) -> AnswerNumbers:
 
 @contextmanager
 def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str, instead: int | None) -> Iterator[Batch]:
-    """A context in which forward passes of the batch lack the tokens `gone` [M, P] of prompts."""
+    """Inside, forwards of the batch that this yields lack the tokens `gone` [M, P] of their prompts."""
     width = batch.input_ids.shape[1]
     gone = torch.nn.functional.pad(gone, (0, width - gone.shape[1]))
     scope: AbstractContextManager[Any]
@@ -172,7 +182,10 @@ def _hiding(
     gone: Tensor,
     **more: Any,
 ) -> Attended:
-    """Attention that sees no keys of the tokens `gone` [M, T]. Raises UserError for a kernel that does not comply."""
+    """Attention in which no query sees the keys of the tokens `gone` [M, T]; stands in for the eager kernel.
+
+    Raises UserError for a kernel that ignores the mask.
+    """
     hidden = gone.to(query.device)[:, None, None]  # [M, 1, 1, T]
     least = torch.finfo(query.dtype).min
     if mask is None:
@@ -183,10 +196,10 @@ def _hiding(
     assert weights is not None  # the eager kernel returns them
     seen = weights.masked_fill(~hidden, 0)
     if query.shape[2] == key.shape[2]:
-        seen = seen.masked_fill(hidden.mT, 0)  # nobody reads what these say
+        seen = seen.masked_fill(hidden.mT, 0)  # hidden queries do not matter: no other token sees their output
     if seen.amax() > _SEEN_THROUGH:
         raise UserError(
-            f"the attention of {type(module).__name__} takes no mask of ours: choose another way than {CUT!r}"
+            f"the attention of {type(module).__name__} ignores masks of tokens: ablate in another way than {CUT!r}"
         )
     return context, weights
 
@@ -194,6 +207,7 @@ def _hiding(
 def _plain(
     view: ModelView, prompts: Sequence[Sequence[int]], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
+    """Yield the results of the prompts, batch by batch, each prompt read as a whole."""
     at = 0
     while at < len(prompts):
         size = _fitting(prompts[at:], len(answer), token_budget)
@@ -203,7 +217,7 @@ def _plain(
 
 
 def _fitting(prompts: Sequence[Sequence[int]], answer: int, token_budget: int) -> int:
-    """The number of the first prompts that fit the budget together, one at least."""
+    """How many of the first prompts, padded and with the answer, fit the budget together; at least one."""
     longest = 0
     for at, prompt in enumerate(prompts):
         longest = max(longest, len(prompt) + answer)
@@ -213,8 +227,9 @@ def _fitting(prompts: Sequence[Sequence[int]], answer: int, token_budget: int) -
 
 
 def _keeps_everything(view: ModelView) -> bool:
-    """True for causal models whose layers all attend to every token before, so that a prefix can be taken from another
-    row.
+    """True for causal models whose layers all attend to all earlier tokens.
+
+    Only then are the keys and values of a prefix the same in every row that begins with it.
     """
     config = view.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -222,74 +237,26 @@ def _keeps_everything(view: ModelView) -> bool:
     return view.kind.causal and kinds == {"full_attention"} and not windowed
 
 
-@dataclass
-class _Kept:
-    """A prefix that was read, and the keys and values [1, G, P, K] of each layer."""
-
-    ids: tuple[int, ...] = ()
-    layers: tuple[tuple[Tensor, Tensor], ...] = ()
-
-    def cache(self, length: int, rows: int) -> DynamicCache:
-        """That of the first `length` tokens, for so many rows."""
-        if not length:
-            return DynamicCache()
-        kept = [tuple(part[:, :, :length].expand(rows, -1, -1, -1) for part in layer) for layer in self.layers]
-        return DynamicCache(kept)
-
-
 def _cached(
-    view: ModelView, prompts: Sequence[tuple[int, ...]], answer: Sequence[int], token_budget: int
+    view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """As `_plain`, for sorted prompts: the common beginning of a batch's rows is read once, and reused from the batch
-    before.
-    """
-    kept, at = _Kept(), 0
-    while at < len(prompts):
-        some = prompts[at : at + _together(prompts[at:], len(answer), token_budget)]
-        shared = min(_alike(some[0], some[-1]), min(map(len, some)) - 1)  # the answer is read from the last token on
+    """What `_plain` gives, for sorted prompts; tokens that several prompts begin with are read only once."""
+    kept = Kept()
+    for reading in readings(prompts, len(answer), token_budget, view.device.type):
+        some, shared = prompts[reading.start : reading.end], reading.shared
         batch = _rows(view, some, answer)
-        prefix, known = some[0][:shared], _alike(kept.ids, some[0][:shared])
-        if known < shared:
-            cache = kept.cache(known, 1)
-            _read_on(view, Batch.collate([_plain_row(prefix)], view.pad_id), known, cache)
-            kept = _Kept(prefix, tuple((keys, values) for keys, values, *_ in cache))
-        hidden = _read_on(view, batch, shared, kept.cache(shared, len(some)))
+        if reading.known < shared:
+            cache = kept.cache(reading.known, 1)
+            read_on(view, Batch.collate([_plain_row(some[0][:shared])], view.pad_id), reading.known, cache)
+            kept = Kept.of_last_row(cache)
+        cache = kept.cache(shared, len(some))
+        hidden = read_on(view, batch, shared, cache)
+        kept = Kept.of_last_row(cache)
         assert batch.span_positions is not None
         behind = replace(batch, span_positions=batch.span_positions - shared).to(view.device)
         yield _numbers(view, hidden, behind)
-        at += len(some)
 
 
 def _plain_row(ids: Sequence[int]) -> dict[str, Any]:
+    """A view row of token ids alone, with position and target as placeholders."""
     return {"input_ids": ids, "position": len(ids) - 1, "target_id": 0}
-
-
-def _together(prompts: Sequence[tuple[int, ...]], answer: int, token_budget: int) -> int:
-    """The number of leading prompts for one batch: as many as fit, but after a quarter of these only prompts with the
-    same beginning.
-    """
-    most = _fitting(prompts, answer, token_budget)
-    lost = [len(prompts[0]) - _alike(prompts[0], prompt) for prompt in prompts[1:most]]
-    few = 1 + sum(1 for _ in takewhile(lambda tokens: tokens <= _IN_VAIN * len(prompts[0]), lost))
-    return min(most, max(few, most // 4))
-
-
-def _alike(first: Sequence[int], other: Sequence[int]) -> int:
-    """The number of tokens that both begin with."""
-    pairs = zip(first, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _read_on(view: ModelView, batch: Batch, known: int, cache: DynamicCache) -> Tensor:
-    """Last hidden states of the tokens behind the first `known`, which are in the `cache`; it grows by the others."""
-    batch = batch.to(view.device)
-    with unrounded(view.dtype):
-        states: Tensor = view.model.base_model(
-            inputs_embeds=view.token_embedding(batch.input_ids[:, known:]),
-            attention_mask=batch.attention_mask,
-            position_ids=view.position_ids(batch)[:, known:],
-            past_key_values=cache,
-            use_cache=True,
-            return_dict=True,
-        ).last_hidden_state
-    return states

@@ -1,7 +1,7 @@
-"""Attention heads removed: they put out zero before the output projection.
+"""Ablation of attention heads: their outputs are zeroed before the output projection.
 
-A mask of the heads that are left is an input of a row. Rows whose masks agree in the lower layers share the forward of
-those layers: a pass starts from one row a sample and branches where masks begin to differ.
+Every row has a mask of the heads that are kept. Rows whose masks agree in the lower layers share the forward pass of
+these layers: it starts with one row for a sample, and rows branch at the layer where their masks begin to differ.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from lrp_core.views.view import ModelView
 
 @dataclass(frozen=True)
 class HeadsLeft:
-    """The rows of a layer in a pass: the row of the layer below that each continues, and its remaining heads."""
+    """The R rows of one layer: the row of the layer below that each continues, and the heads that are kept."""
 
-    parents: Tensor  # [R] int64
-    kept: Tensor  # [R, H] in the model's precision, 1 or 0
+    parents: Tensor  # [R] int64, indices of rows of the layer below
+    kept: Tensor  # [R, H] in the model's precision, 1 for heads that are kept, else 0
 
 
 def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iterator[HeadsLeft]:
-    """The layers of a pass over one sample and sorted, distinct `masks` [R, L, H], 1 where a head is left.
+    """Yield the rows of each layer for one sample under sorted, distinct `masks` [R, L, H], 1 for heads that are kept.
 
-    Of an encoder-decoder only layers of the encoder are shared, since in the decoder attention layers of both kinds
-    take turns. `shared` False runs every mask through all layers, as a comparison.
+    In an encoder-decoder rows share layers of the encoder only, since self-attention and cross-attention take turns in
+    the decoder but not on the axis L. With `shared` False every mask has a row in all layers, for comparison.
     """
-    differs = (masks[1:] != masks[:-1]).any(-1)  # [R - 1, L], from the mask before
+    differs = (masks[1:] != masks[:-1]).any(-1)  # [R - 1, L], True where a mask differs from the one before it
     fork = np.concatenate([[0], differs.argmax(-1) if shared else np.zeros(len(masks) - 1, dtype=int)])
     fork = np.minimum(fork, view.n_shared_layers)
-    below = np.zeros(len(masks), dtype=np.int64)  # row of each mask in the layer below
+    below = np.zeros(len(masks), dtype=np.int64)  # the row that each mask has in the layer below
     for layer in range(view.n_layers):
         new = fork <= layer
         parents, kept = torch.from_numpy(below[new]), torch.from_numpy(masks[new, layer])
@@ -48,10 +48,10 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
 
 @contextmanager
 def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None]:
-    """Inside, rows branch before each block, and removed heads put out zero before the output projection.
+    """Inside, rows branch before each block as `layers` say, and the outputs of removed heads are zeroed.
 
-    The backbone then returns as many rows as the last of `layers` has. Of an encoder-decoder they branch before each
-    block of the encoder and before the decoder.
+    The model then returns the rows of the last of `layers`. In an encoder-decoder rows branch before each block of the
+    encoder and before the decoder.
     """
     with ExitStack() as undo:
         for attention, layer in zip(view.attentions, layers, strict=True):
@@ -67,9 +67,10 @@ def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None
 
 
 def _branch_decoder(_: nn.Module, args: Any, inputs: dict[str, Any], *, layers: Sequence[HeadsLeft]) -> Any:
-    """Inputs of the decoder: the encoder's states [R below, T, D] branch, all else [B, ...] is that of its sample.
+    """Pre-hook of the decoder: gives it a row for each row of its first layer.
 
-    `layers` are those of the encoder and the first of the decoder.
+    The encoder's states have rows of the layer below; embeddings and masks have one row for each sample. `layers` are
+    the encoder's and the decoder's first.
     """
     *below, first = layers
     sample = first.parents
@@ -84,11 +85,13 @@ def _branch_decoder(_: nn.Module, args: Any, inputs: dict[str, Any], *, layers: 
 
 
 def _branch_rows(_: nn.Module, args: tuple[Tensor, ...], *, layer: HeadsLeft) -> tuple[Tensor, ...]:
-    hidden, *rest = args  # [R of the layer below, T, D]
+    """Pre-hook of a block: makes its R rows from those of the layer below."""
+    hidden, *rest = args  # [rows of the layer below, T, D]
     return (hidden[layer.parents.to(hidden.device)], *rest)
 
 
 def _zero_heads(_: nn.Module, args: tuple[Tensor, ...], *, layer: HeadsLeft) -> tuple[Tensor]:
+    """Pre-hook of an output projection: zeroes the outputs of removed heads."""
     (context,) = args  # [R, T, H * K]
     kept = layer.kept.to(context.device)[:, None, :, None]  # [R, 1, H, 1]
     return ((context.unflatten(-1, (kept.shape[2], -1)) * kept).flatten(-2),)

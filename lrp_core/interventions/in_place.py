@@ -1,4 +1,4 @@
-"""Temporary changes of weights in place, undone exactly afterwards."""
+"""Temporary changes of weights in place, which are undone bit by bit afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lrp_core.views.view import ModelView
 
 
 def check_weights(view: ModelView) -> None:
-    """Raises UnsupportedModel for a model with offloaded weights or with an adapter beside them."""
+    """Raise UnsupportedModel for a model with offloaded weights or an adapter that is not merged into the weights."""
     name = type(view.model).__name__
     for module in view.model.modules():
         if has_offloaded_params(module):
@@ -25,13 +25,16 @@ def check_weights(view: ModelView) -> None:
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:
-    """Every weight and every buffer once."""
+    """All parameters and buffers of a model, each once."""
     return list({id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}.values())
 
 
 @contextmanager
 def restored(view: ModelView) -> Iterator[dict[int, Tensor]]:
-    """Inside, weights may be changed in place; gives their values before, on the CPU, by the weight's `id`."""
+    """Inside, weights and buffers may be changed in place; afterwards they have their old values.
+
+    Yields the old values, on the CPU, by the tensor's `id`.
+    """
     tensors = tensors_of(view.model)
     with torch.no_grad():
         kept = {id(tensor): tensor.detach().cpu().clone() for tensor in tensors}
@@ -42,7 +45,7 @@ def restored(view: ModelView) -> Iterator[dict[int, Tensor]]:
 
 
 def put_back(tensors: list[Tensor], kept: dict[int, Tensor]) -> None:
-    """These weights are what they were."""
+    """Copy the old values `kept` (by `id`) back into these tensors."""
     with torch.no_grad():
         for tensor in tensors:
             tensor.copy_(kept[id(tensor)])

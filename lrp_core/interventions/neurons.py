@@ -1,7 +1,7 @@
-"""Neurons of feed-forward layers set to a value or scaled: what enters the down projection is changed (AttnLRP 4.3).
+"""Neurons of feed-forward layers set to a value or scaled: the input of the down projection changes (AttnLRP 4.3).
 
-Which neurons of which layer, and to what, is an input of a row: a mapping of (layer, neuron) to a number for each.
-Those of an expert change for the tokens that are sent to it; for others they have no value.
+Every row has its own changes, a mapping of (layer, neuron) to a number. Neurons of an expert change only for tokens
+that are sent to it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from lrp_core.records.capabilities import NEURONS
 from lrp_core.records.types import UnsupportedMethod, UserError
 from lrp_core.views.view import ModelView
 
-Changes = Sequence[Mapping[tuple[int, int], float]]  # a row each: (layer, neuron) to a value or a factor
+Changes = Sequence[Mapping[tuple[int, int], float]]  # for each row: (layer, neuron) to a value or a factor
 
 
 def check_neuron(view: ModelView, layer: int, neuron: int) -> None:
-    """Raises UserError, with the range, for a layer or a neuron that the model does not have."""
+    """Raise UserError, which tells the range, for a layer or neuron that the model does not have.
+
+    Raises UnsupportedMethod for a model whose feed-forward layers are not described.
+    """
     if NEURONS not in view.family.capabilities:
         raise UnsupportedMethod(f"neurons need {NEURONS.says}, which {view.family.title} do not have")
     view.neuron_names.check(layer, neuron)
@@ -33,8 +36,8 @@ def check_neuron(view: ModelView, layer: int, neuron: int) -> None:
 def neurons_set(view: ModelView, changes: Changes, where: Tensor | None = None) -> Iterator[None]:
     """Inside, neurons have the values that `changes` gives for each row of the batch.
 
-    `where` [B, T] bool says at which positions; default: all. Raises as `check_neuron`, and inside the scope UserError
-    for a batch of another number of rows.
+    They change at the positions where `where` [B, T] is True (default: all). Raises as `check_neuron`; a forward inside
+    raises UserError for a batch with another number of rows.
     """
     with _changed(view, changes, where, scaled=False):
         yield
@@ -42,13 +45,14 @@ def neurons_set(view: ModelView, changes: Changes, where: Tensor | None = None) 
 
 @contextmanager
 def neurons_scaled(view: ModelView, changes: Changes, where: Tensor | None = None) -> Iterator[None]:
-    """As `neurons_set`, but activations are multiplied: 0 knocks a neuron out, 1 changes nothing."""
+    """As `neurons_set`, but activations are multiplied by the numbers: 0 ablates a neuron, 1 changes nothing."""
     with _changed(view, changes, where, scaled=True):
         yield
 
 
 @contextmanager
 def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bool) -> Iterator[None]:
+    """Inside, neurons are set to the numbers in `changes` or, if `scaled`, multiplied by them."""
     by_layer: dict[int, list[tuple[int, int, float]]] = {}
     for row, of_row in enumerate(changes):
         for (layer, neuron), value in of_row.items():
@@ -81,14 +85,20 @@ def _change(
     where: Tensor | None,
     scaled: bool,
 ) -> Tensor | None:
-    """`rows`, `neurons` and `values` [N] name entries of the activations of a layer."""
+    """Visitor of `at_neurons`: the changed input of a down projection; None if no neuron of this part changes.
+
+    `rows`, `neurons` and `values` [N] are the changes of the whole layer, `size` the number of rows B.
+    """
     if whole.dim() == 3:
         shape = list(whole.shape[:2])
     else:  # some families flatten batches, and experts have tokens of all rows
         shape = [size, passing.count // size] if passing.count % size == 0 else [passing.count]
     if shape[0] != size or (where is not None and list(where.shape) != shape):
         expected_shape = [size] if where is None else list(where.shape)
-        raise UserError(f"changes of neurons are for a batch of the shape {expected_shape}, not {shape}")
+        raise UserError(
+            f"changes of neurons are given for a batch of the shape {expected_shape}, and this one has {shape}: give "
+            "changes for each of its rows"
+        )
     in_part = (neurons >= passing.part.first) & (neurons < passing.part.first + passing.part.size)
     if not in_part.any():
         return None

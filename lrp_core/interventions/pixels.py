@@ -1,4 +1,4 @@
-"""Pixels taken away from images: other values in their place, those of single pixels or of whole patches.
+"""Removal of single pixels or whole patches from images: other values are put in their place.
 
 AttnLRP B.2 sets pixels to zero after the image is normalised; Chefer et al. (2021) set them to zero before, to black.
 """
@@ -18,31 +18,38 @@ from lrp_core.views.view import ModelView
 
 
 def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequence[float]) -> Batch:
-    """`batch`, on the model's device, with `fill` (by channel, normalised) where pixels are `removed`.
+    """The batch, on the model's device, with the value `fill` of each channel (normalised) in removed pixels.
 
-    `removed` is bool, [B, T] of patches (what it says of the class token does not matter) or [B, H * W] of pixels.
-    Raises UserError for a batch without images, another number of channels, and a mask of neither form.
+    `removed` is a mask of patches [B, T] (the class token does not count) or of pixels [B, H * W]. Raises UserError for
+    a batch without images, a `fill` of another number of channels, and a mask of another shape.
     """
     if batch.pixel_values is None:
-        raise UserError("only images have pixels that can be replaced")
+        raise UserError("only images have pixels that can be replaced: give a batch with pixel_values")
     pixels = batch.to(view.device).pixel_values
     assert pixels is not None
     count, channels, height, width = pixels.shape
     if len(fill) != channels:
-        raise UserError(f"an image of {channels} channels is filled by as many numbers, not {len(fill)}")
+        raise UserError(f"an image of {channels} channels needs {channels} numbers as fill, not {len(fill)}")
     if removed.shape[1] == height * width:
         gone = removed.view(count, height, width)
     elif removed.shape[1] == batch.input_ids.shape[1]:
         gone = _of_patches(view, removed, height, width)
     else:
-        raise UserError(f"{removed.shape[1]} entries are neither the patches nor the pixels of the images")
+        patches = batch.input_ids.shape[1]
+        raise UserError(
+            f"a mask must have {patches} entries for each image (its tokens) or {height * width} (its pixels), not "
+            f"{removed.shape[1]}"
+        )
     values = to_device(torch.tensor(fill, dtype=pixels.dtype), pixels.device)[:, None, None]
     gone = to_device(gone, pixels.device)[:, None]
     return replace(batch.to(view.device), pixel_values=torch.where(gone, values, pixels))
 
 
 def _of_patches(view: ModelView, removed: Tensor, height: int, width: int) -> Tensor:
-    """The pixels [B, H, W] of the patches `removed` [B, T], the class token first."""
+    """A mask of pixels [B, H, W] from a mask of tokens `removed` [B, T], whose first is the class token.
+
+    Pixels at the right and lower edge that fill no patch are False.
+    """
     assert isinstance(view, ImageView)
     tall, wide = view.patch_shape
     rows, columns = height // tall, width // wide

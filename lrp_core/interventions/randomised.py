@@ -1,6 +1,6 @@
-"""A model whose trained weights give way to random ones from the head down (Adebayo et al. 2018, cascading).
+"""A model whose trained weights are replaced by random ones, from the head down (Adebayo et al. 2018, cascading).
 
-Weights are drawn by the model's own `_init_weights`. An explanation of the model should not outlive them.
+Random weights are drawn by the model's own `_init_weights`. An explanation of the model should change with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
 HEAD, EMBEDDINGS = "head", "embeddings"
-_MARK = "_is_hf_initialized"  # transformers draws no weights of what has it
+_MARK = "_is_hf_initialized"  # transformers does not initialise modules and weights that have this attribute
 _MISSING = object()
 
 Weights = list[tuple[str, nn.Parameter]]
@@ -31,17 +31,18 @@ Weights = list[tuple[str, nn.Parameter]]
 
 @dataclass(frozen=True)
 class Depth:
-    """Weights that become random together: those of the head, of a block, or of the embeddings."""
+    """The weights that become random together at one step: those of the head, of a block, or of the embeddings."""
 
     name: str
     weights: tuple[tuple[str, nn.Parameter], ...]  # (path, weight)
 
 
 def depths_of(view: ModelView) -> list[str]:
-    """The names of the depths, from the head to the embeddings. A depth has the weights of all depths before it, too.
+    """The names of the depths, from the head to the embeddings.
 
-    Blocks are counted from 0 at the embeddings, each stack of an encoder-decoder by itself. A block that shares its
-    weights with a later one is no depth of its own. A model that no family describes has one depth, all its weights.
+    At a depth its weights and those of all depths before it are random. Blocks are counted from 0 at the embeddings,
+    each stack of an encoder-decoder by itself. A block that shares its weights with a later one is no depth of its own.
+    A model that no family describes has one depth with all its weights.
     """
     with undisturbed(view), _untied(view):
         return [depth.name for depth in _depths(view)]
@@ -49,14 +50,14 @@ def depths_of(view: ModelView) -> list[str]:
 
 @contextmanager
 def randomised(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, ModelView]]]:
-    """Inside, (depth, the model with random weights down to that depth), the last depth first.
+    """Inside, yields an iterator of (depth, view of the model with random weights down to that depth), deepest first.
 
-    A view is valid until the next one is asked for. All have the same random weights, drawn from `seed`; the global
-    random state stays as it was. The head has weights of its own meanwhile, so that the embeddings it may be tied to
-    keep theirs. Afterwards the model is bit-equal to what it was, and no other thread can use it before.
+    A view is valid until the next one is taken. All have the same random weights, drawn from `seed`; the global random
+    state does not change. A head that is tied to the embeddings has a copy of the weights meanwhile, so that the
+    embeddings can keep theirs. No other thread can use the model meanwhile; afterwards it is restored bit by bit.
 
-    Raises UnsupportedModel for a model with offloaded weights or an adapter beside them, and for one some of whose
-    weights its `_init_weights` leaves as they are.
+    Raises UnsupportedModel for a model with offloaded weights or an adapter that is not merged, and for a model whose
+    `_init_weights` leaves some weights unchanged.
     """
     check_weights(view)
     with undisturbed(view), torch.inference_mode(False), ExitStack() as undo:
@@ -64,13 +65,14 @@ def randomised(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, Model
         depths = _depths(view)
         kept = undo.enter_context(restored(view))
         _draw(view.model, seed)
-        for buffer in view.model.buffers():  # no weights: numbers that the config gives, as rotary frequencies
+        for buffer in view.model.buffers():  # buffers are not weights but constants, such as rotary frequencies
             buffer.copy_(kept[id(buffer)])
         _check_changed(view, kept)
         yield _cascade(view, depths, kept)
 
 
 def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> Iterator[tuple[str, ModelView]]:
+    """Yield (depth, view) from the deepest on, each time restoring that depth's weights, `kept` by id, afterwards."""
     for depth in reversed(depths):
         yield depth.name, replace(view)
         for _, weight in depth.weights:
@@ -80,7 +82,7 @@ def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> I
 
 @contextmanager
 def _untied(view: ModelView) -> Iterator[None]:
-    """Inside, the head has a copy of weights that it shares with the embeddings, and the config says so."""
+    """Inside, a head that is tied to the embeddings has a copy of their weights, and the config says that it is not."""
     head: Any = view.model.get_output_embeddings() if isinstance(view.family, GenericFamily) else view.unembedding
     weight = None if head is None else head.weight
     holders = [module for module in view.model.modules() if vars(module)["_parameters"].get("weight") is weight]
@@ -90,7 +92,7 @@ def _untied(view: ModelView) -> Iterator[None]:
     config = view.model.config
     tied = config.tie_word_embeddings
     head.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
-    config.tie_word_embeddings = False  # some `_init_weights` leave the head out otherwise
+    config.tie_word_embeddings = False  # otherwise some `_init_weights` leave the head out
     try:
         yield
     finally:
@@ -99,7 +101,7 @@ def _untied(view: ModelView) -> Iterator[None]:
 
 
 def _draw(model: Any, seed: int) -> None:
-    """Draw every weight anew. Marks of what is initialised are as they were afterwards."""
+    """Initialise all weights again, from `seed`. The marks of modules that are initialised are restored afterwards."""
     with ExitStack() as undo:
         for holder in (*model.modules(), *tensors_of(model)):
             mark = vars(holder).pop(_MARK, _MISSING)
@@ -110,15 +112,16 @@ def _draw(model: Any, seed: int) -> None:
 
 
 def _put_mark(holder: Any, mark: Any) -> None:
+    """Give a module or weight its old mark, or none if it had none."""
     vars(holder).pop(_MARK, None)
     if mark is not _MISSING:
         setattr(holder, _MARK, mark)
 
 
 def _check_changed(view: ModelView, kept: dict[int, Tensor]) -> None:
-    """Raises UnsupportedModel, naming them, for weights that are what they were.
+    """Raise UnsupportedModel, naming them, if some weights did not change from their values in `kept` (by id).
 
-    Biases and weights of norms may have been what they are drawn as: one number throughout.
+    Vectors of a single repeated number do not count: biases and weights of norms may have had their initial values.
     """
     same = []
     for path, weight in view.model.named_parameters():
@@ -129,11 +132,17 @@ def _check_changed(view: ModelView, kept: dict[int, Tensor]) -> None:
     if same:
         more = f" and {len(same) - 3} more" if len(same) > 3 else ""
         named = f"{', '.join(same[:3])}{more}"
-        raise UnsupportedModel(f"{type(view.model).__name__} is not randomised: _init_weights draws no {named}")
+        raise UnsupportedModel(
+            f"{type(view.model).__name__} cannot be randomised: its _init_weights leaves {named} unchanged"
+        )
 
 
 def _depths(view: ModelView) -> list[Depth]:
-    """Every weight is in the first depth that has a module with it; what no path leads to is in the last."""
+    """The depths, from the head to the embeddings.
+
+    A weight that several depths share belongs to the first of them. Weights outside of all described modules belong to
+    the embeddings.
+    """
     weights = dict(view.model.named_parameters())
     if isinstance(view.family, GenericFamily):
         return [Depth(EMBEDDINGS, tuple(weights.items()))]
@@ -155,14 +164,14 @@ def _depths(view: ModelView) -> list[Depth]:
 
 
 def _families(view: ModelView) -> list[tuple[Family, str]]:
-    """The families of the stacks with the beginning of their blocks' names, from the output to the input."""
+    """(description of a stack, prefix of its blocks' names), from the output to the input."""
     if isinstance(view, EncoderDecoderView):
         return [(view.decoder.family, "decoder block"), (view.family, "encoder block")]
     return [(view.family, "block")]
 
 
 def _head(view: ModelView, stacks: list[tuple[Family, str]]) -> dict[str, str]:
-    """Paths of the unembedding and of the modules between it and the last block."""
+    """The paths of the unembedding and of the modules between the last block and it, each with the name HEAD."""
     unembedding = next(path for path, module in view.model.named_modules() if module is view.unembedding)
     last, _ = stacks[0]
     paths = (unembedding, view.family.head_dense, view.family.head_norm, last.final_norm)
@@ -170,7 +179,7 @@ def _head(view: ModelView, stacks: list[tuple[Family, str]]) -> dict[str, str]:
 
 
 def _blocks(view: ModelView, family: Family, prefix: str) -> Iterator[tuple[str, str]]:
-    """(path, name) of the blocks of a stack, the last first; the norm behind an encoder goes with its last block."""
+    """Yield (path, depth name) of a stack's blocks, the last first; an encoder's final norm joins its last block."""
     count = len(view.model.get_submodule(family.blocks))  # type: ignore[arg-type]
     if isinstance(view, EncoderDecoderView) and family is view.family and family.final_norm:
         yield family.final_norm, f"{prefix} {count - 1}"
@@ -179,6 +188,7 @@ def _blocks(view: ModelView, family: Family, prefix: str) -> Iterator[tuple[str,
 
 
 def _embeddings(family: Family) -> Iterator[str]:
+    """Yield the paths of the modules before the first block of a stack."""
     if isinstance(family, ImageFamily):
         yield family.embeddings
     paths = (family.token_embedding, family.position_embedding, family.segment_embedding)
@@ -188,7 +198,7 @@ def _embeddings(family: Family) -> Iterator[str]:
 
 
 def _weights_at(view: ModelView, path: str) -> Weights:
-    """(path, weight) of everything in a module; none where the model has no such module."""
+    """(path, weight) of all weights in the module at `path`; empty if the model has no such module."""
     if path not in dict(view.model.named_modules()):
         return []
     module = view.model.get_submodule(path)

@@ -1,6 +1,7 @@
-"""A model whose weights are written in another way, so that it computes the same function.
+"""A model with other weights that compute the same function.
 
-An explanation of the function stays as it is; one of the way it is written moves (arXiv 2510.18810).
+Relevance that explains the function stays the same; relevance that depends on how it is parametrised changes (arXiv
+2510.18810).
 """
 
 from __future__ import annotations
@@ -21,42 +22,40 @@ from lrp_core.parts.norms import NormView
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
-_SCALES = torch.tensor([0.25, 0.5, 2.0, 4.0])  # powers of two: nothing is rounded
+_SCALES = torch.tensor([0.25, 0.5, 2.0, 4.0])  # powers of two, so that scaling does not round
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Rows of a linear layer, which are outputs, or its columns: views of the weight [out, in] and bias [out]."""
+    """The weight [out, in] and bias [out] of a linear layer, as views that write into the module."""
 
     weight: Tensor
     bias: Tensor | None
 
     @classmethod
     def of(cls, module: Any, transposed: bool) -> Linear:
-        """A whole layer, to be written in place."""
+        """The weight and bias of `module`; `transposed` says that it stores its weight as [in, out]."""
         weight, bias = module.weight.detach(), module.bias
         return cls(weight.T if transposed else weight, None if bias is None else bias.detach())
 
     def change(self, rows: Tensor | slice, new: Callable[[Tensor], Tensor]) -> None:
-        """Outputs [rows, ...] of weight and bias become `new` of them."""
+        """Replace the given `rows` (outputs) of weight and bias by `new(these rows)`."""
         for tensor in (self.weight, self.bias):
             if tensor is not None:
                 tensor[rows] = new(tensor[rows])
 
     def change_inputs(self, new: Callable[[Tensor], Tensor]) -> None:
-        """Columns become `new` of them; `new` sees the weight as [in, out]."""
+        """Replace the columns (inputs) of the weight: `new` maps the weight [in, out] to another."""
         self.weight.copy_(new(self.weight.T).T)
 
 
 @contextmanager
 def rewritten(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, ModelView]]]:
-    """Inside, (name of a rewriting, the model so written), for each of REWRITINGS that the model allows.
+    """Inside, yields an iterator of (name, view of the rewritten model) for each of REWRITINGS that the model allows.
 
-    A view is valid until the next one is asked for. Permutations, scales and rotations are drawn from `seed`.
-    Afterwards the model is bit-equal to what it was, and no other thread can use it before. A model that no family
-    describes allows none.
-
-    Raises UnsupportedModel for a model with offloaded weights or an adapter beside them.
+    A view is valid until the next one is taken. Permutations, scales and rotations are drawn from `seed`. No other
+    thread can use the model meanwhile; afterwards it is restored bit by bit. A model that no family describes allows
+    no rewriting. Raises UnsupportedModel for a model with offloaded weights or an adapter that is not merged.
     """
     check_weights(view)
     with undisturbed(view), torch.inference_mode(False), restored(view) as kept:
@@ -64,6 +63,7 @@ def rewritten(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, ModelV
 
 
 def _each(view: ModelView, seed: int, kept: dict[int, Tensor]) -> Iterator[tuple[str, ModelView]]:
+    """Yield (name, view) for each rewriting; afterwards the weights are those in `kept` (by id) again."""
     blocks = [] if isinstance(view.family, GenericFamily) else _distinct(view.blocks)
     for name, (allows, rewrite) in REWRITINGS.items():
         chosen = [block for block in blocks if allows(block)]
@@ -78,22 +78,23 @@ def _each(view: ModelView, seed: int, kept: dict[int, Tensor]) -> Iterator[tuple
 
 
 def _distinct(blocks: Iterable[BlockView]) -> list[BlockView]:
-    """Blocks without those whose weights are another's."""
+    """The blocks, without later ones that share an earlier one's weights."""
     return list({id(block.output): block for block in blocks}.values())
 
 
 def _tells_heads_apart(block: BlockView) -> bool:
-    """True where attention has weights by head beside its projections, such as biases of positions or sinks."""
+    """True if attention has weights for each head besides its projections, such as position biases or sinks."""
     known = {id(weight) for module in (*block.projections(), *_modules(block.norms)) for weight in module.parameters()}
     return any(id(weight) not in known for weight in block.attention.parameters())
 
 
 def _modules(norms: Iterable[NormView]) -> list[nn.Module]:
+    """The modules of norms."""
     return [norm.module for norm in norms]
 
 
 def _permute_heads(block: BlockView, generator: torch.Generator) -> None:
-    """Key-value heads change places, and query heads within each."""
+    """Permute key-value heads, and the query heads within the group of each."""
     size, shared = block.head_dim, block.n_heads // block.n_kv_heads
     groups = torch.randperm(block.n_kv_heads, generator=generator)
     members = torch.stack([torch.randperm(shared, generator=generator) for _ in groups])
@@ -113,29 +114,33 @@ def _permute_heads(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _with_width(heads: Tensor, size: int) -> Tensor:
-    """The columns of heads of this size, in their order."""
+    """The columns of `heads` (numbers, in any order), each of `size` columns."""
     return (heads[:, None] * size + torch.arange(size)).flatten()
 
 
 def _ordered(order: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function that permutes the first axis of a tensor by `order`."""
     return lambda tensor: tensor[order.to(tensor.device)]
 
 
 def _scaled(by: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function that multiplies a tensor by the numbers `by` along its first axis."""
     return lambda tensor: tensor * by.to(tensor).reshape(-1, *[1] * (tensor.dim() - 1))
 
 
 def _outputs(block: BlockView) -> Iterator[tuple[nn.Module, tuple[str, tuple[Tensor | slice, tuple[int, ...]]]]]:
+    """Yield (module, (field, (columns, shape))) of attention's projections; see `BlockView.projections`."""
     for module, parts in block.projections().items():
         yield from product([module], parts.items())
 
 
 def _linear(block: BlockView, module: nn.Module) -> Linear:
+    """The weight and bias of a linear layer of the block."""
     return Linear.of(module, block.family.transposed)
 
 
 def _rotate_values(block: BlockView, generator: torch.Generator) -> None:
-    """Values of a key-value head are rotated, and the output projection turns them back."""
+    """Rotate the values of each key-value head at random; the output projection rotates them back."""
     groups, size = block.n_kv_heads, block.head_dim
     normal = torch.randn(groups, size, size, generator=generator, dtype=torch.float64)
     rotations = torch.linalg.qr(normal).Q
@@ -154,19 +159,21 @@ def _rotate_values(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _has_neurons(block: BlockView) -> bool:
+    """True for a block with an MLP and without experts."""
     return block.down is not None and block.experts is None
 
 
 def _inputs(block: BlockView) -> dict[str, tuple[Linear, slice]]:
-    """The layers that neurons read, `gate` and `up`, each with its outputs."""
+    """The input projections of the MLP, `gate` and `up`, each with the rows that belong to it in the module."""
     size = block.n_neurons
     if block.gate is None:
         return {"up": (_linear(block, block.up), slice(0, size))}
-    up = slice(size, 2 * size) if block.gate is block.up else slice(0, size)  # the gate's come first
+    up = slice(size, 2 * size) if block.gate is block.up else slice(0, size)  # in one module the gate's rows come first
     return {"gate": (_linear(block, block.gate), slice(0, size)), "up": (_linear(block, block.up), up)}
 
 
 def _permute_neurons(block: BlockView, generator: torch.Generator) -> None:
+    """Permute the neurons of the MLP."""
     order = torch.randperm(block.n_neurons, generator=generator)
     for layer, rows in _inputs(block).values():
         layer.change(rows, _ordered(order))
@@ -174,14 +181,12 @@ def _permute_neurons(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _is_homogeneous(block: BlockView) -> bool:
-    """True if scaling a neuron's input weights scales its activation: gated neurons (by the factor of the gate) and
-    ReLU.
-    """
+    """True if scaling a neuron's row of `up` scales its activation: in gated MLPs, and in MLPs with ReLU."""
     return _has_neurons(block) and (block.gate is not None or isinstance(block.activation, nn.ReLU))
 
 
 def _rescale_neurons(block: BlockView, generator: torch.Generator) -> None:
-    """Neurons become larger or smaller, and the down projection makes up for it."""
+    """Scale the activations of neurons by random factors; the down projection divides by them."""
     scales = _SCALES[torch.randint(len(_SCALES), (block.n_neurons,), generator=generator)]
     layer, rows = _inputs(block)["up"]
     layer.change(rows, _scaled(scales))
@@ -189,7 +194,7 @@ def _rescale_neurons(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _norms(block: BlockView) -> list[tuple[NormView, list[nn.Module]]]:
-    """The norms that linear layers alone read, with those layers."""
+    """The norms of a pre-norm block whose outputs go to linear layers only, with these layers."""
     if block.family.norm_order != "pre" or not _has_neurons(block):
         return []
     readers: dict[nn.Module, tuple[NormView, list[nn.Module]]] = {}
@@ -201,7 +206,7 @@ def _norms(block: BlockView) -> list[tuple[NormView, list[nn.Module]]]:
 
 
 def _fold_norms(block: BlockView, generator: torch.Generator) -> None:
-    """The weight of a norm becomes that of the layers behind it, and its bias is divided by it."""
+    """Multiply the weight of each norm into the layers that read it; the norm's bias is divided by the weight."""
     for norm, layers in _norms(block):
         weight, bias = norm.parameters()
         for module in layers:
@@ -214,7 +219,7 @@ def _fold_norms(block: BlockView, generator: torch.Generator) -> None:
 
 HEADS = "heads permuted"
 _Rewriting = tuple[Callable[[BlockView], Any], Callable[[BlockView, torch.Generator], None]]
-#: By name: the blocks that allow it, and what is done to them.
+#: By name: a function that is true for the blocks that allow the rewriting, and the function that applies it.
 REWRITINGS: dict[str, _Rewriting] = {
     HEADS: (lambda block: True, _permute_heads),
     "neurons permuted": (_has_neurons, _permute_neurons),

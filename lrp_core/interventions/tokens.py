@@ -1,7 +1,7 @@
-"""Tokens taken away from the input: their embeddings zeroed, replaced by the mask token or by others, or deleted.
+"""Removal of tokens from the input: by zeroed embeddings, the mask token, other tokens, or deletion.
 
-AttnLRP B.2 flips a token by zeroing its input embedding, NormXLogit by the mask token or, in causal models, by
-deletion. Positions and segments stay where the token's embedding is all that goes; after a deletion positions close up.
+AttnLRP B.2 zeroes a token's input embedding; NormXLogit uses the mask token or, in causal models, deletion. Positions
+and segments stay, except after a deletion, where later tokens move up.
 """
 
 from __future__ import annotations
@@ -22,37 +22,36 @@ from lrp_core.views.view import ModelView
 
 
 def check_way(view: ModelView, way: str, instead: int | Tensor | None = None) -> None:
-    """Raises UserError for a way of removing tokens that the model does not know, or a mask token that is missing."""
+    """Raise UserError for a way to remove tokens that the model does not support, or if its mask token is missing."""
     known = view.kind.perturbations
     if way not in known:
         raise UserError(f"{view.kind.title}s have no perturbation {way!r}; choose {' or '.join(known)}")
     if way == MASK and instead is None:
-        raise UserError(f"the perturbation {MASK!r} needs a mask token and the tokenizer has none; choose {ZERO!r}")
+        raise UserError(f"the perturbation {MASK!r} needs a mask token, and the tokenizer has none; choose {ZERO!r}")
 
 
 @contextmanager
 def tokens_removed(
     view: ModelView, batch: Batch, removed: Tensor, way: str, instead: int | Tensor | None = None
 ) -> Iterator[Batch]:
-    """Gives the batch to run inside the scope, on the model's device: that of `batch` without the tokens `removed`.
+    """Inside, yields a batch, on the model's device, that runs without the tokens where `removed` is True.
 
-    Both are looked at on the CPU: where they come from there, the model's device is not waited for.
-    `removed` [B, T] is bool; what it says of padding does not matter. Of an encoder-decoder T are the encoder's tokens;
-    where it is [B, T + U], the decoder's follow, which can only be zeroed. `way` is `zero`, `mask` (by the token
-    `instead`), `resample` (by the tokens `instead` [B, T]) or `delete`, after which rows are padded on the right and a
-    prediction is read at the last token that remains up to its position. Raises UserError for a way that the model does
-    not know, a prediction slot of a masked model among the removed tokens, and a deletion that leaves nothing to read
+    `removed` is [B, T], or for an encoder-decoder [B, T + U], where the decoder's tokens can only be zeroed. Padding
+    does not count. `way` is ZERO, MASK (the token `instead` takes the place), RESAMPLE (the tokens `instead` [B, T] do)
+    or DELETE. After a deletion rows are padded on the right, and the readout position is the last remaining token up to
+    the old one. Batch and mask should be on the CPU, so that no check waits for the device. Raises UserError for a way
+    that the model does not support, if the slot of a masked model is removed, and if a deletion leaves no token to read
     the prediction from.
     """
     check_way(view, way, instead)
     if view.kind.slot and removed.to("cpu").gather(1, batch.position.to("cpu")[:, None]).any():
-        raise UserError("the slot where a masked model predicts cannot be removed")
+        raise UserError("the slot where a masked model predicts cannot be removed: leave the readout position in")
     if way == DELETE:
         yield _without(batch.to("cpu"), removed.to("cpu")).to(view.device)
         return
     batch, removed = batch.to(view.device), to_device(removed, view.device)
     if way == RESAMPLE and instead is None:
-        raise UserError(f"the perturbation {RESAMPLE!r} needs replacements for the removed tokens")
+        raise UserError(f"the perturbation {RESAMPLE!r} needs replacements for the removed tokens: give instead [B, T]")
     if instead is not None and way in (MASK, RESAMPLE):
         length = batch.input_ids.shape[1]
         gone = removed[:, :length] & (batch.attention_mask > 0)
@@ -69,10 +68,12 @@ def tokens_removed(
 
 
 def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed: Tensor) -> Tensor:
+    """Forward hook of a token embedding: zeroes the embeddings of removed tokens."""
     return embedded.masked_fill(removed.to(embedded.device)[..., None], 0)  # [B, T, D]
 
 
 def _without(batch: Batch, removed: Tensor) -> Batch:
+    """The batch, on the CPU, after the removed tokens were deleted; rows are padded on the right."""
     kept = (batch.attention_mask > 0) & ~removed[:, : batch.input_ids.shape[1]]  # [B, T]
     in_text, remaining = batch.decoder_input_ids is None, kept.cumsum(-1)
 
@@ -80,7 +81,7 @@ def _without(batch: Batch, removed: Tensor) -> Batch:
         return remaining.gather(1, positions) - 1 if in_text else positions
 
     if ((moved(batch.read_positions) < 0).any(-1) | (kept.sum(-1) == 0)).any():
-        raise UserError("a deletion must leave a token to read the prediction from")
+        raise UserError("a deletion must leave a token to read the prediction from: remove fewer tokens")
     count = kept.sum(-1, keepdim=True)
     width = int(count.max())
     first = torch.argsort(~kept, dim=-1, stable=True)[:, :width]  # kept tokens in their order

@@ -1,7 +1,7 @@
 """Gradient-, attention- and perturbation-based methods and baselines: the table of their records.
 
-A new method is a module here, with its function, and a record in the table. A record names its function, which is
-imported when it is first called. No torch here.
+To add a method, write a module with its function here and a record in the table. A record names its function, which is
+imported when it is first called. Imports no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPSILON = 1e-9  # stabilises the denominators of explicit propagation
 REDUCE = Option(
     "reduce",
     "sum",
-    "over the embedding dimension; norms lose the sign and the promise of a sum",
+    "how the embedding dimension is summed up; norms lose the sign, and do not sum to the explained number",
     choices=("sum", "l1", "l2"),
     per_request=True,
 )
@@ -37,14 +37,14 @@ REDUCE_GRADIENT = replace(
     REDUCE,
     default="auto",
     choices=("auto", *REDUCE.choices),
-    help="over the embedding dimension; auto: sum, or l2 where norms that subtract the mean make the sum 0",
+    help="how the embedding dimension is summed up; auto: sum, or l2 where norms that subtract the mean make the sum 0",
     needs={"sum": UNCENTRED},
 )
 COMPOSITE = Option(
     "composite",
     composites.EPSILON,
-    f"rules of groups of layers: {composites.EPSILON} everywhere, {composites.VIT} as is best for vision transformers, "
-    "one of the config's `composites`, or {group: rule}",
+    f"rules of groups of layers: {composites.EPSILON} (the same everywhere), {composites.VIT} (best for vision "
+    "transformers), a name from the config's `composites`, or {group: rule}",
     per_request=True,
     reads=composites.OF_ATTNLRP.read,
     shows=composites.OF_ATTNLRP.show,
@@ -56,21 +56,25 @@ DISCARD_THRESHOLD = Option(
     "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
 )
 LOWEST = Option(
-    "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
+    "lowest",
+    0.0,
+    "share of the entries of a layer's map that are set to 0, the lowest first; 0 keeps all",
+    low=0,
+    high=1,
 )
 IDENTITY, ATTENDED, LEFT_OUT = "identity", "attended", "zero"
 ITSELF = Option(
     "itself",
     IDENTITY,
-    "what the token has at which the prediction is read: the identity that is added to maps too, what attention brings "
-    "it alone, or 0, as the authors' code",
+    "relevance of the token where the prediction is read: its value in the product (identity is added to each map), "
+    "only what attention gives it, or 0, as in the authors' code",
     choices=(IDENTITY, ATTENDED, LEFT_OUT),
     added_later=True,
 )
 
 
 def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
-    """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
+    """The record of a method of the gradient pass, under the composite `rules` ("plain": the model's own gradients)."""
     inside = [finer.name for finer in FINER.values() if finer.reader and (conserves or not finer.of_sums)]
     of_all: dict[str, Any] = {
         "explain": "lrp_core.methods.gradients:explain_many",
@@ -84,7 +88,10 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
 
 
 def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
-    """AttnLRP with another rule of the softmax, in a pass of its own: others keep their kernels."""
+    """The record of AttnLRP with another rule of the softmax.
+
+    It has a pass of its own: its rule needs eager attention, which would slow the other methods down.
+    """
     return _of_gradients(
         name,
         label,
@@ -134,7 +141,8 @@ METHODS: Registry[Method] = Registry(
         inverted=True,
         about="the gradient times the embedding",
         source="Close Look 3.3",
-        weak="That is no fault: it sees a small step alone; where a norm follows the embeddings, none (noise).",
+        weak="Expected: the gradient describes very small changes only. If a norm follows the embeddings, scaling them "
+        "changes nothing, so gradient x input is zero up to rounding.",
     ),
     _of_gradients(
         "lrp",
@@ -143,7 +151,7 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE, COMPOSITE_OF_LRP),
         order=40,
         colour="#d55e00",
-        about="norms and attention weights constant, activations by the identity rule, gates constant",
+        about="norms, attention weights and gates held constant; activations pass relevance on as it is",
         source="Close Look 3.3 and C.4",
     ),
     _of_gradients(
@@ -153,7 +161,7 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE, COMPOSITE),
         order=30,
         colour="#0072b2",
-        about="as lrp, but products share relevance equally and the softmax is gradient x input",
+        about="as lrp, but each factor of a product gets half, and the softmax has gradient x input",
         source="Close Look 3.3 and C.1; AttnLRP 3.3",
     ),
     _rival(
@@ -196,8 +204,10 @@ METHODS: Registry[Method] = Registry(
         explain="lrp_core.methods.path_gradients:integrated_gradients",
         spans="together",
         options=(
-            Option("steps", 50, "gradients along the path", low=1),
-            Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
+            Option("steps", 50, "number of gradients along the path", low=1),
+            Option(
+                "rule", "right", "at which points of the path they are computed", choices=("right", "gauss_legendre")
+            ),
             Option("baseline", "zero", "the embedding where the path starts", choices=("zero", "pad")),
             REDUCE,
         ),
@@ -217,12 +227,12 @@ METHODS: Registry[Method] = Registry(
         explain="lrp_core.methods.path_gradients:smoothgrad",
         spans="together",
         options=(
-            Option("samples", 20, "points drawn around the input", low=1),
+            Option("samples", 20, "number of points drawn around the input", low=1),
             Option("sigma", 0.1, "standard deviation of the noise", low=0),
             Option(
                 "scale",
                 "relative",
-                "sigma times the range of the embeddings, or as it is",
+                "relative: sigma is multiplied by the range of the embeddings; absolute: it is used as it is",
                 choices=("relative", "absolute"),
             ),
             REDUCE_GRADIENT,
@@ -288,7 +298,7 @@ METHODS: Registry[Method] = Registry(
         forwards=2.2,
         again=1.0,
         order=62,
-        about="the product over layers of attention maps times their gradients, where positive",
+        about="the product over layers of attention maps times their gradients, negative entries set to 0",
         source="Chefer et al. 2021; AttnLRP A.1.4",
     ),
     Method(
@@ -330,10 +340,10 @@ METHODS: Registry[Method] = Registry(
 
 
 def attribute(method: str, view: ModelView, batch: Batch, **options: Any) -> Relevance:
-    """The relevance of a batch by a method, with the options of `Method`'s call.
+    """The relevance of a batch by the method of that name; `options` as in a call of :class:`Method`.
 
-    Raises UnsupportedMethod for unknown names.
+    Raises UnsupportedMethod for an unknown name.
     """
     if method not in METHODS:
-        raise UnsupportedMethod(f"no method {method!r} here{nearest(method, METHODS)}")
+        raise UnsupportedMethod(f"no method {method!r}{nearest(method, METHODS)}")
     return METHODS[method](view, batch, **options)

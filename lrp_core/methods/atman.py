@@ -1,8 +1,8 @@
 """AtMan (Deb et al. 2023): the drop of the prediction when attention to a token is suppressed in all layers.
 
-Every suppressed token of every sample is a row of a forward. In causal models what stands before the suppressed token
-does not change, so rows begin at the first token that is suppressed in their forward and look back at the keys and
-values of the unsuppressed run.
+For every suppressed token of every sample, one row of a forward pass is run. In causal models the tokens before the
+suppressed one do not change. So the rows of a forward start at the earliest token that is suppressed in it, and attend
+to the keys and values that the unsuppressed run left for the tokens before. Shapes: R rows, S tokens from there on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lrp_core.records.types import Batch, Request, Results
 from lrp_core.records.variants import TOKEN_BUDGET, rows_of
 from lrp_core.views.view import ModelView
 
-IN_VAIN = 1 / 8  # the most of its forward that a row may compute before its own token
+IN_VAIN = 1 / 8  # the largest part of a row that may lie before its own suppressed token, and is computed needlessly
 
 
 @dataclass
@@ -38,15 +38,15 @@ class _Layer:
 
 @dataclass
 class _Suppression:
-    """Rows that differ in the token to which attention is suppressed, and begin at `start`."""
+    """The rows of a forward pass, in each of which attention to one token is suppressed."""
 
-    rows: Tensor  # [R], samples
+    rows: Tensor  # [R], the sample of each row
     keys: Tensor  # [R], the suppressed token's position in the whole sample
-    alike: Tensor | None  # [R, T], the share of the suppression that each token has; None: that token all, no other any
-    start: int
-    factor: float
-    as_printed: bool
-    layers: dict[nn.Module, _Layer] = field(default_factory=dict)  # empty where rows are whole
+    alike: Tensor | None  # [R, T], how much of the suppression each token gets; None: only the token in `keys` gets any
+    start: int  # rows start at this token of their sample
+    factor: float  # a suppressed score is multiplied by it
+    as_printed: bool  # scores shrink towards 0, not towards the least score of their query
+    layers: dict[nn.Module, _Layer] = field(default_factory=dict)  # of the unsuppressed run; empty if rows are whole
 
     def attend(
         self,
@@ -58,7 +58,11 @@ class _Suppression:
         position_bias: Tensor | None = None,
         **__: Any,
     ) -> Attended:
-        """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
+        """Eager attention with suppressed scores; stands in for an attention module's kernel.
+
+        From queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on, and a mask, to context
+        [R, S, H, K] and weights [R, H, S, T].
+        """
         query, key, value, mask = tensors
         if module in self.layers:
             rows = self.rows.to(query.device)
@@ -71,7 +75,7 @@ class _Suppression:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
-        if softcap is not None:  # what is suppressed is what enters the softmax
+        if softcap is not None:  # the capped score is suppressed, since it is what enters the softmax
             scores = softcap * torch.tanh(scores / softcap)
         if position_bias is not None:
             scores = scores + position_bias
@@ -82,7 +86,10 @@ class _Suppression:
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
     def _suppressed(self, scores: Tensor, least: Tensor | float) -> Tensor:
-        """Scores [R, H, S, T], of which `least` [R, H, S, 1] are each query's smallest."""
+        """The scores [R, H, S, T], those of suppressed tokens changed in place to f * score + (1 - f) * `least`.
+
+        f is the factor, `least` [R, H, S, 1] the least score of each query.
+        """
         if self.alike is not None:
             factors = 1 - (1 - self.factor) * self.alike.to(scores)[:, None, None]  # [R, 1, 1, T]
             return torch.where(factors < 1, factors * scores + (1 - factors) * least, scores)
@@ -91,7 +98,7 @@ class _Suppression:
 
 
 def _least(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The least score of what each query may see, [R, H, S, 1]; 0 for queries that see nothing."""
+    """The least unmasked score of each query, [R, H, S, 1]; 0 if all its scores are masked."""
     if mask is None:
         return scores.amin(-1, keepdim=True)
     least = scores.masked_fill(mask != 0, torch.inf).amin(-1, keepdim=True)
@@ -110,18 +117,19 @@ def explain_many(
     score: str,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """The explained number minus its value with attention to the token suppressed, for each token.
+    """Relevance of a token is the explained number minus its value with attention to the token suppressed.
 
-    A score of the suppressed token becomes `1 - suppression` times itself, counted from the least score that its query
-    sees (Deb et al., their code) or from 0 (`as_printed` in AttnLRP A.1.5, where suppression raises negative scores).
-    Scaling by the head width before or after is the same. With a `similarity` below 1, tokens whose embeddings, without
-    positions, are that alike are suppressed too: by `suppression` times the cosine (their code, of concepts). Of
-    encoder-decoders, tokens of the encoder are suppressed, in its own attention and where the decoder reads it.
+    Suppression scales the distance of a score from the least score of its query by `1 - suppression` (Deb et al., their
+    code), or the score itself (`as_printed` in AttnLRP A.1.5, where that raises negative scores). Scaling by the head
+    width before or after is the same. With a `similarity` below 1, tokens whose embeddings, without positions, have at
+    least this cosine are suppressed too, by `suppression` times the cosine (their code, of concepts). In an
+    encoder-decoder the encoder's tokens are suppressed, in its own attention and in cross-attention.
+    `score` "log_prob" explains the target's log-probability in place of its logit.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     read = {request: request.explanation for request in requests}
     if score == LOG_PROB.name and not view.predicts_score:  # a regressor's score has no probability
-        # a contrast of log-probabilities is one of logits
+        # contrastive requests stay: the difference of two log-probabilities is that of the logits
         read = {request: LOG_PROB.name if name == TARGET.name else name for request, name in read.items()}
     explanations = tuple(dict.fromkeys(read.values()))
     layers: dict[nn.Module, _Layer] = {}
@@ -137,7 +145,8 @@ def explain_many(
     token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
     attentions = [layer.attention for layer in view.attentions_over_text]
-    whole_rows = similarity < 1 or batch.span_ids is not None  # a span may be read before the suppressed token, too
+    # earlier tokens change too if similar ones are suppressed, and a span may be read before the suppressed token
+    whole_rows = similarity < 1 or batch.span_ids is not None
     for samples, keys, start in _parts(view, on_host, token_budget, whole=whole_rows):
         samples, keys = to_device(samples, token.device), to_device(keys, token.device)
         of_rows = None if alike is None else alike[samples, keys]
@@ -158,7 +167,10 @@ def explain_many(
 
 
 def _alike(token: Tensor, similarity: float) -> Tensor:
-    """The share that every token has in each one's suppression [B, T, T], by embeddings [B, T, D]: the cosine or 0."""
+    """How much of the suppression of token i token j gets, [B, T, T] over (i, j), from embeddings [B, T, D].
+
+    It is their cosine if that is at least `similarity`, else 0; and 1 for the token itself.
+    """
     unit = nn.functional.normalize(wide(token), dim=-1)
     cosine = (unit @ unit.mT).clamp(max=1)
     itself = torch.eye(token.shape[1], device=token.device, dtype=torch.bool)
@@ -166,17 +178,17 @@ def _alike(token: Tensor, similarity: float) -> Tensor:
 
 
 def _from(start: int, rows: Batch) -> Batch:
-    """The rows without their first `start` tokens."""
+    """The batch without the first `start` tokens of its rows."""
     return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], lambda positions: positions - start)
 
 
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Samples [R], suppressed tokens [R] and the first token of the rows of each forward, of a batch on the CPU.
+    """Yield the rows of each forward: samples [R], suppressed tokens [R], and the token at which the rows start.
 
-    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens. Rows
-    that share a forward all begin at its first token, unless they must be `whole`, since others are suppressed too: a
-    row computes in vain up to its own. A forward ends where that would exceed an eighth of a row, but not before it
-    fills a quarter of the budget.
+    The batch is on the CPU. In causal models rows are sorted by suppressed token, tokens after the readout position
+    have none, and the rows of a forward start at its earliest suppressed token, unless they must be `whole`. What a row
+    computes before its own token is needless: a forward ends where this would exceed IN_VAIN of a row, but not before
+    it fills a quarter of the budget.
     """
     length = batch.input_ids.shape[1]
     suppressed = view.visible(batch)[:, :length]

@@ -27,17 +27,17 @@ Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T,
 def grad_attention_rollout(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float, itself: str
 ) -> Results:
-    """The row of the predicted position in the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
+    """The readout position's row of the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
 
-    Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
-    formed. Encoder-decoders have `CrossRollout`. The token at the predicted position has the identity's 1, or
-    (`itself`) what attention brings it alone, or 0 (Chefer et al., their code). Of a span the gradient is that of the
-    whole sum, and the row the mean of those of its positions; so of Grad-CAM.
+    A is an attention map, dA its gradient, E_h the mean over heads. Rows are not normalised. The row is multiplied by
+    one layer's map after the other, from the top layer down, as the gradient arrives; no product of maps is formed.
+    Encoder-decoders use `CrossRollout`. `itself` says what the readout position has (see `of_itself`). For a span the
+    gradient is that of the weighted sum, and the row the weighted mean over its positions.
     """
     batch = batch.to(view.device)
     if isinstance(view, EncoderDecoderView):
         return _over_both(view, batch, requests, discard_threshold, lowest, itself)
-    rows: list[Tensor] = []  # of the product, and of that without the identity
+    rows: list[Tensor] = []  # two [B, T]: the row of the product so far, and that row minus the identity's
     reading = batch.reading(wide_dtype(view.dtype))
 
     def begin() -> None:
@@ -57,7 +57,10 @@ def grad_attention_rollout(
 
 
 def _step(weights: Tensor, gradient: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
-    """A layer's map E_h[(A * dA)+], [B, queries, keys]."""
+    """A layer's map E_h[(A * dA)+] [B, queries, keys], with outliers set to 0 as in :func:`discard`.
+
+    `weights` A and `gradient` dA are [B, H, queries, keys], `shown` is the mask of entries that may be discarded.
+    """
     step = (wide(weights) * wide(gradient)).clamp_min_(0).mean(1)
     if threshold < 1 or lowest > 0:
         step = discard(step, shown, threshold, lowest)
@@ -65,18 +68,18 @@ def _step(weights: Tensor, gradient: Tensor, shown: Tensor, threshold: float, lo
 
 
 def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
-    """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
+    """The readout position's row of (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
-    The mean of a head's gradient is over its whole map, of causal models up to the predicted position; of images, over
-    what the class token reads of patches, and it gets nothing itself. Min-max normalisation, which ranks nothing, is
-    left out. Of encoder-decoders it is the last layer that reads the encoder, and nothing is said of what the decoder
-    has seen.
+    The mean of a head's gradient dA is over its whole map, in causal models up to the readout position. For images it
+    is over the class token's attention to patches, and the class token gets 0. The paper's min-max normalisation does
+    not change ranks and is left out. In an encoder-decoder the layer is the last cross-attention, and decoder tokens
+    get no relevance. For a span the row is the weighted mean over its positions.
     """
     batch = batch.to(view.device)
     weighted: list[Tensor] = []
     last = view.n_layers - 1
     keys = view.visible(batch)[:, : batch.input_ids.shape[1]].sum(-1)
-    sizes = keys * view.asking(batch, last).sum(-1)  # [B], of the maps
+    sizes = keys * view.asking(batch, last).sum(-1)  # [B], entries of a head's map that are not masked
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         reading = batch.reading(wide_dtype(weights.dtype)).to(weights.device)
@@ -101,11 +104,15 @@ def _explain(
     read: Reader,
     result: Callable[[], Tensor],
 ) -> Results:
-    """One forward, and a backward for each explanation during which `read` sees these layers from the top down."""
+    """Run one forward, and a backward for each explanation, in which attention maps and their gradients are read.
+
+    In each backward `begin()` is called first, then `read(weights, gradient, shown)` for each of `layers` from the top
+    down, then `result()` for the relevance [B, T].
+    """
     maps: list[Tensor] = []
 
     def attend(kernel: Kernel, module: nn.Module, query: Tensor, *tensors: Any, layer: int, **options: Any) -> Attended:
-        if not maps:  # the lowest layer that is read: nothing below it needs a gradient
+        if not maps:  # the lowest layer that is read: no gradient is needed below it
             query = query.detach().requires_grad_()
         context, weights = kernel(module, query, *tensors, **options)
         assert weights is not None  # the eager kernel returns them
@@ -131,7 +138,7 @@ def _explain(
 def _over_both(
     view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float, itself: str
 ) -> Results:
-    """`grad_attention_rollout` of an encoder-decoder, whose maps are all kept: they are chained from the bottom."""
+    """`grad_attention_rollout` for an encoder-decoder. All maps are kept, since they are multiplied from the bottom."""
     maps: dict[int, Tensor] = {}
     shown: dict[int, Tensor] = {}
 

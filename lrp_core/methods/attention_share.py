@@ -1,4 +1,4 @@
-"""Attention from the prediction to the text, unchanged: the simplest baseline for which source was used."""
+"""Mean attention from the readout position to each token: the simplest baseline for which source was used."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lrp_core.views.view import ModelView
 
 @torch.no_grad()
 def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
-    """Mean attention over layers and heads, from where the prediction is read to each token, whatever is explained.
+    """Attention from the readout position to each token, the mean over layers and heads; the same for all requests.
 
-    Of a span of an answer, the mean over its tokens by their weights. Of an encoder-decoder, tokens of the encoder have
-    the attention of layers that read it, those of the decoder that of its own. Runs the model's eager attention.
+    For a span it is the weighted mean over its positions. In an encoder-decoder, encoder tokens have the mean of
+    cross-attention and decoder tokens that of the decoder's self-attention. Runs the model's eager attention.
     """
     batch = batch.to(view.device)
-    over_text, over_said = _layers(view)
+    over_text, over_said = _layers(view)  # layers that attend to the text, and to the decoder's own tokens
     width = batch.input_ids.shape[1]
     shares = torch.zeros(batch.every_id.shape, dtype=torch.float64, device=view.device)
 
@@ -43,7 +43,7 @@ def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> 
 
 
 def _layers(view: ModelView) -> tuple[range, range]:
-    """The attention layers in which the row of a prediction attends to the text, and to the decoder's own tokens."""
+    """Indices of the attention layers in which a prediction attends to the text, and to the decoder's own tokens."""
     every = len(view.attentions)
     if not view.kind.decoder:
         return range(every), range(0)

@@ -1,11 +1,12 @@
 """AttnLRP by explicit layer-wise propagation: relevance, not gradients, goes backward (AttnLRP section 3).
 
-The slow baseline of Close Look's table 8 and the oracle of the modified gradients. Inside `relevance_flow` every
-autograd edge carries relevance: products and sums are replaced where the model calls them, norms and activations by
-forward hooks, attention around its kernel. Reshaping, slicing and the like move relevance as they move gradients.
+This is the slow baseline of Close Look's table 8, and tests compare the modified gradients with it. Inside
+`relevance_flow` autograd propagates relevance: sums and products are replaced where the model's code calls them, norms
+and activations by forward hooks, attention by a function around its kernel. Reshaping and slicing move relevance as
+they move gradients.
 
-Half-precision models lend their weights and are worked out in float32. Shares of relevance are far larger than their
-sum: rounded to bfloat16 at every step they are up to 15 % off. In float16 epsilon would be zero.
+The weights of half-precision models are converted to float32 for the computation. Relevances of single tokens are far
+larger than their sum: rounded to bfloat16 at every step they would be up to 15 % off. In float16 epsilon would be zero.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lrp_core.device.precision import unrounded
 from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
 from lrp_core.readers.attention import Kernel, around_attention
-from lrp_core.records.explained import explained_by
+from lrp_core.records.explained import explained_by, relevance_of
 from lrp_core.records.types import Batch, Relevance, Request
 from lrp_core.rules.activation import soft_cap
 from lrp_core.rules.heads import HeadRelevance
@@ -52,8 +53,8 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """Explicit AttnLRP: a forward pass, and a propagation for each explanation; `epsilon` stabilises every denominator.
 
-    Weights stay in the graph and attention is T x T per head: a baseline, not a tool. Raises UserError for a
-    contrastive request without foils.
+    It needs much memory, since the graph keeps weights and T x T attention maps of every head. With `heads` results
+    also have relevance of heads. Raises UserError for a contrastive request without foils.
     """
     batch = batch.to(view.device)
     collected = HeadRelevance(view, batch, ()) if heads else None
@@ -71,22 +72,21 @@ def explain_many(
             if collected is not None:
                 collected.begin({"relevance": lambda relevance, _: relevance})
             (relevance,) = torch.autograd.grad(state, leaf, final.detach() * gradient, retain_graph=True)  # [B, T, D]
+            pooled = None if collected is None else collected.pooled("relevance")
             parts = {"full": relevance, "partial": relevance * token.detach() / stabilised(full, epsilon)}
             for request in requests:
                 if request.explanation == explanation:
-                    results[request] = Relevance(
-                        tokens=parts[request.embedding].sum(-1).masked_fill(batch.attention_mask == 0, 0),
-                        explained=explained.detach(),
-                        logit_target=logits[:, 0].detach(),
-                        logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-                        heads=None if collected is None else collected.pooled("relevance"),
-                    )
+                    tokens = parts[request.embedding].sum(-1).masked_fill(batch.attention_mask == 0, 0)
+                    results[request] = relevance_of(tokens, logits, explained, heads=pooled)
     return {request: results[request] for request in requests}
 
 
 @contextmanager
 def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None = None) -> Iterator[None]:
-    """Inside, the model builds a graph whose backward pass takes relevance of its output to relevance of its input."""
+    """Inside, the model builds a graph whose backward pass turns relevance of its output into relevance of its input.
+
+    `heads` reads the relevance of heads as it passes.
+    """
     activations = [block.activation for block in view.blocks if block.activation is not None]
     if view.head_activation is not None:
         activations.append(view.head_activation)
@@ -97,14 +97,13 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
         for module in activations:
             hook = module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach()))
             undo.callback(hook.remove)
-        for experts in (block.experts for block in view.blocks if block.experts is not None):
-            hook = experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
-            undo.callback(hook.remove)
-            undo.callback(experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
-        around = {
-            block.attention: partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
-            for layer, block in enumerate(view.blocks)
-        }
+        around = {}
+        for layer, block in enumerate(view.blocks):
+            around[block.attention] = partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
+            if block.experts is not None:
+                hook = block.experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
+                undo.callback(hook.remove)
+                undo.callback(block.experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
         undo.enter_context(around_attention(view, around, stock="eager"))
         undo.enter_context(_Propagating(epsilon))
         yield
@@ -112,7 +111,7 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
 
 @contextmanager
 def _cap_as_factor(view: ModelView) -> Iterator[None]:
-    """Inside, the gradient of a cap on logits is what it multiplies each logit by: its relevance passes as it is."""
+    """Inside, the gradient of the soft cap on logits is cap(z) / z: with it, relevance passes the cap unchanged."""
     cap = view.logit_cap
     if cap is None:
         yield
@@ -126,18 +125,22 @@ def _cap_as_factor(view: ModelView) -> Iterator[None]:
 
 
 class _Propagating(TorchFunctionMode):
-    """Replaces the sums and products that modelling code writes inline; half-precision weights become float32."""
+    """Replaces functions that modelling code calls inline by their propagation rules, if an argument needs a gradient.
+
+    Functions without a rule run as they are, with half-precision arguments converted to float32.
+    """
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
         self.rules: dict[Callable[..., Any], Callable[..., Tensor]] = {
             nn.functional.linear: partial(linear_rule, epsilon=epsilon),
             torch.addmm: lambda bias, x, weight: linear_rule(x, weight.T, bias, epsilon=epsilon),
-            **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__radd__), partial(add_rule, epsilon=epsilon)),
-            **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__rmul__), product_rule),
-            **dict.fromkeys((torch.sigmoid, torch.Tensor.sigmoid), sigmoid_rule),
-            **dict.fromkeys((torch.neg, torch.Tensor.neg), lambda x: identity_rule(x, -x.detach())),
         }
+        sum_rule = partial(add_rule, epsilon=epsilon)
+        self.rules |= dict.fromkeys((torch.add, Tensor.add, Tensor.__radd__), sum_rule)
+        self.rules |= dict.fromkeys((torch.mul, Tensor.mul, Tensor.__rmul__), product_rule)
+        self.rules |= dict.fromkeys((torch.sigmoid, Tensor.sigmoid), sigmoid_rule)
+        self.rules |= dict.fromkeys((torch.neg, Tensor.neg), _negation_rule)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -148,11 +151,17 @@ class _Propagating(TorchFunctionMode):
         return func(*map(_wide_number, args), **{name: _wide_number(value) for name, value in kwargs.items()})
 
 
+def _negation_rule(x: Tensor) -> Tensor:
+    return identity_rule(x, -x.detach())
+
+
 def _wide_number(x: Any) -> Any:
+    """A floating point tensor in float32 at least; anything else unchanged."""
     return wide(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
+    """A forward hook that gives a norm's output the propagation rule of norms."""
     weight, _ = norm.parameters()
 
     def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
@@ -167,11 +176,14 @@ def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
 
 
 def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, epsilon: float) -> tuple[Tensor, ...]:
-    """Logits [N, E], weights [N, k] and experts [N, k] of states [N, D]."""
+    """Forward hook of a router: gives the weights of experts the propagation rule of routing.
+
+    The router puts out logits [N, E], weights [N, k] and experts [N, k] of states [N, D].
+    """
     parameters = {name: wide(parameter) for name, parameter in module.named_parameters()}
 
     def weights(states: Tensor) -> Tensor:
-        with unrounded(states.dtype):  # in the backward pass, too
+        with unrounded(states.dtype):  # again, since the rule calls this in the backward pass
             return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
 
     logits, chances, chosen = y
@@ -179,10 +191,10 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
 
 
 def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
-    """The output [N, D] of a token's experts, the one with the lowest number first: sums and products that have rules.
+    """Forward hook of experts: computes their output [N, D] again, by sums and products that have propagation rules.
 
-    Sums are over the experts that the token is sent to: epsilon would take its share of further ones, and which experts
-    are busy depends on the tokens beside it.
+    For each token the outputs of its own experts are added, in the order of their numbers. Adding zeros for other
+    experts would change relevance, since each sum's epsilon takes a share, and make it depend on other tokens.
     """
     states, chosen, weights = args
     rows = ExpertRows.of(chosen, len(module.down_proj))
@@ -190,7 +202,7 @@ def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsil
     gate, up = inputs.chunk(2, dim=-1)
     outputs = linear_of_experts_rule(module.act_fn(gate) * up, module.down_proj, rows, epsilon=epsilon)
     weighted = outputs * weights[rows.tokens, rows.ranks, None]  # [S, D]
-    by_expert = rows.row_of.sort(1).values  # [N, k], of each token the expert with the lowest number first
+    by_expert = rows.row_of.sort(1).values  # [N, k], the rows of each token, sorted by the expert's number
     return reduce(operator.add, weighted[by_expert].unbind(1))
 
 
@@ -209,7 +221,10 @@ def _attend(
     heads: HeadRelevance | None,
     **__: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K], by propositions 3.1 and 3.3."""
+    """Eager attention with the propagation rules of propositions 3.1 and 3.3; stands in for the kernel.
+
+    From queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K] and weights [B, H, T, T].
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = matmul_rule(query, key.transpose(-1, -2), epsilon)  # [B, H, T, T]

@@ -32,7 +32,7 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """The rules of the backward pass, and how gradient and value become relevance, elementwise."""
+    """How a method reads a backward pass: under which rules, and what it makes of gradient and value, elementwise."""
 
     composite: Composite
     measure: Measure
@@ -41,17 +41,23 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass with an explanation: the number to differentiate, and the readers of gradients inside a model."""
+    """A forward pass and one explanation of it: the numbers to differentiate, and readers of gradients in the model.
 
-    traced: Traced
-    rows: Sequence[Batch]  # each time the texts come
-    logits: Tensor  # of target and foil [B, 2], of all `rows` together
-    numbers: Tensor  # explained [B]
+    The forward ran N texts; the batch explains one or more predictions of each, N rows at a time.
+    """
+
+    traced: Traced  # embeddings of the N texts
+    rows: Sequence[Batch]  # the batch in parts of N rows, each with the same texts
+    logits: Tensor  # [B, 2] of target and foil, for the rows of all parts
+    numbers: Tensor  # [B] the explained numbers
     readers: Sequence[Reader]
-    lap: Callable[..., None]
+    lap: Callable[..., None]  # called with a stage and methods when the stage ends
 
     def backward(self, asked: Mapping[Request, Reading], keep: bool) -> Results:
-        """Relevance of the requests `asked`, by a backward each time the texts come; `keep` the graph for more."""
+        """The relevance of the requests `asked`, by a backward pass for each part of `rows`.
+
+        `keep` says that the graph is needed afterwards.
+        """
         parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
         sources = [self.traced.token]
         if self.traced.pixels is not None:
@@ -77,7 +83,7 @@ class Pass:
     def _of_tokens(
         self, request: Request, reading: Reading, gradients: Sequence[Tensor], batch: Batch
     ) -> dict[str, Any]:
-        """Fields of `Relevance` at the embeddings and the pixels."""
+        """Fields of a Relevance for tokens and, of images, pixels, from the gradients at embeddings and pixels."""
         how, traced = request.option("reduce", "sum"), self.traced
         value = traced.full if request.embedding == FULL else traced.token.detach()
         fields: dict[str, Any] = batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how))
@@ -89,7 +95,10 @@ class Pass:
 
 
 def _sums(request: Request) -> bool:
-    """True if the relevance of this request has the sum that its method promises."""
+    """True if the relevance of this request sums to the explained number, given a method that promises it.
+
+    It does not if dimensions are reduced by a norm, or if the explained number is not linear in the logits.
+    """
     return request.option("reduce", "sum") == "sum" and EXPLAINED[request.explanation].linear
 
 
@@ -113,16 +122,19 @@ def explain_many(
 ) -> Results:
     """The relevance for all `requests`, from a forward pass and a backward pass for each composite and explanation.
 
-    Embeddings share a pass, since their sum has the gradient of each of its terms; of images, the pixels do, too.
-    `finer` names relevance that is asked for beside that of tokens (`lrp_core.records.finer`); `checkpoint` trades a
-    second forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's
-    backward and aggregation.
-    `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
-    With `texts` the rows are so many texts again and again, which differ in nothing but what is predicted and where, as
-    the tokens of an answer do that its decoder is given, or the labels of a classifier: they share a forward of these
-    texts, and each time they come has a backward. A causal model's prediction owes nothing to what stands behind it.
-    Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils, and with
-    `texts` for rows of other texts.
+    Full and partial embeddings share a backward pass, since a sum has the same gradient as each of its terms; so do the
+    pixels of images. `finer` asks for relevance besides that of tokens, by name (`lrp_core.records.finer`).
+    `checkpoint` saves memory by a second forward pass. `clock` measures the seconds of the forward pass, under
+    "gradients", and of each method's backward pass and aggregation. `composite` sets the rules for methods of other
+    packages, whose function binds it: they are gradient x input under these rules.
+
+    With `texts` = N the batch has the same N texts again and again, and its rows differ only in what is predicted and
+    where: the tokens of an answer, say, or the labels of a classifier. Then the N texts run through the forward pass
+    once, and every N rows have a backward pass. In causal models later tokens do not influence a prediction, so rows
+    may hold the whole answer.
+
+    Raises UnsupportedMethod for a method of another pass, and UserError for a contrastive request without foils and,
+    with `texts`, for a batch in which texts do not repeat.
     """
     readings = {request: _reading(request, composite) for request in requests}
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
@@ -147,7 +159,8 @@ def explain_many(
     return {request: results[request] for request in requests}
 
 
-#: The same, for methods whose softmax has a rule: in a call of their own they leave the kernels of others alone.
+#: `explain_many` for methods with a rule for the softmax, which need eager attention. As another function they have a
+#: pass of their own, so that the methods of the usual pass keep faster kernels.
 explain_openly = partial(explain_many)
 
 
@@ -160,24 +173,28 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def reduced(relevance: Tensor, how: str) -> Tensor:
-    """Relevance of tokens [...] from that of their dimensions [..., D], by one of REDUCTIONS."""
+    """Relevance of tokens [...] from that of their dimensions [..., D]; `how` is the name of one of REDUCTIONS."""
     return REDUCTIONS[how](relevance)
 
 
 def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Measure, how: str = "sum") -> Tensor:
     """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0.
 
-    So of pixels: [B, H, W] from [B, H, W, C], with a mask [B, 1, 1].
+    For images, relevance of pixels [B, H, W] from gradient and value [B, H, W, C], with a mask [B, 1, 1].
     """
     relevance = measure(wide(gradient), wide(value))
     return reduced(relevance, how).masked_fill(mask == 0, 0)
 
 
 def _no_lap(stage: str, *methods: str) -> None:
-    pass
+    """Stands in for `StageClock.lap` where nothing is measured."""
 
 
 def _reading(request: Request, composite: Composite | None) -> Reading:
+    """How the method of a request reads a backward pass: its record's, or gradient x input under `composite`.
+
+    Raises UnsupportedMethod for a method that is not computed in this pass.
+    """
     if composite is not None:
         return Reading(composite, MEASURES["product"], conserves=True)
     if request.method not in READINGS:

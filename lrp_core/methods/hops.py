@@ -1,7 +1,8 @@
-"""Relevance of a prompt for an answer whose reasoning stands between the two, followed through the reasoning in hops.
+"""Relevance of a prompt for an answer that follows written reasoning, carried through it in hops (FlashTrace).
 
-FlashTrace's scheme: what the answer owes the reasoning is explained in turn, by the reasoning's own tokens. Every hop's
-relevance is clamped at 0 and brought to a sum of 1, so no sum is conserved; what clamping discards is told.
+The relevance that reasoning tokens get for the answer is explained in turn: as relevance of the prompt and of earlier
+reasoning. Every hop's relevance is clamped at 0 and normalised to a sum of 1, so no sum is conserved; `Hops.discarded`
+says how much clamping removes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Hops:
-    """Relevance of a prompt's tokens by hops, and what hops leave out."""
+    """Relevance of a prompt's tokens by hops, and the shares that are lost or left."""
 
-    prompt: Tensor  # [P] float64, not negative; with `left` its sum is 1
-    discarded: tuple[float, ...]  # of each explanation, the share of its magnitude that clamping took away
-    left: float  # the share that is still on the reasoning after the last hop
+    prompt: Tensor  # [P] float64, at least 0; its sum and `left` add up to 1
+    discarded: tuple[float, ...]  # the share of absolute relevance that clamping removes, for the answer and each hop
+    left: float  # the share that is still on reasoning tokens after the last hop
 
 
 def hopped(
@@ -30,12 +31,13 @@ def hopped(
     read_as: Tensor,
     hops: int,
 ) -> Hops:
-    """The prompt's relevance: R_0 + sum over hops h of rho_h R_h, each R clamped and normalised.
+    """The prompt's relevance: R_0 + sum over hops h of rho_h R_h, each R clamped at 0 and normalised to a sum of 1.
 
-    `explain(weights)` gives relevance [T] of all that is read for answer tokens with `weights` [n]; it is first asked
-    for those of the explained `answer`, then for the tokens `reasoning` [m] of the answer, weighted by what the hop
-    before gave them. `prompt` [P] and `read_as` [m] are where the prompt and the reasoning are in T; all else (later
-    tokens of the answer) is left out. rho_0 is 1, and rho_{h+1} is rho_h times the reasoning's share of R_h.
+    The model writes n tokens, of which the m with indices `reasoning` [m] are reasoning. `explain(weights)` gives the
+    relevance [T] of the model's input for the written tokens, weighted by `weights` [n]. It is called with the weights
+    `answer` [n] first, and in each hop with the relevance that the reasoning tokens got before. `prompt` [P] and
+    `read_as` [m] are the positions of prompt and reasoning in the input; the rest (later written tokens) is left out.
+    rho_0 is 1, and rho_{h+1} is rho_h times the reasoning's share of R_h.
     """
     weights, rho = answer.double(), 1.0
     total = torch.zeros(len(prompt), dtype=torch.float64)

@@ -1,7 +1,8 @@
 """Kernel SHAP (Lundberg & Lee 2017): the Shapley value of the presence of each token.
 
-A set of tokens is run with its complement (Covert & Lee 2021). The weighted least squares of both is that of their
-difference, fitted to signs: 1 for tokens of the set, -1 for those of the complement.
+The worth of a set of tokens is the explained number when only they are present. Every set is run together with its
+complement (Covert & Lee 2021). The difference of their worths is then fitted by weighted least squares to signs: 1 for
+tokens of the set, -1 for those of the complement. Shapes: M pairs of a set and its complement, E explanations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lrp_core.records.types import Batch, Relevance, Request, Results, UserError
 from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.views.view import ModelView
 
-_DRAWS = 4  # for each pair that is run: short texts have few, some of which are drawn again and again
+_DRAWS = 4  # draws for each pair that is run, since short texts have few pairs and many draws repeat one
 
 
 @torch.no_grad()
@@ -38,14 +39,13 @@ def explain_many(
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """Shapley values of tokens; those of `units` are made of ablations (`of_units`).
+    """Shapley values of tokens. An absent token has a zero embedding; its position and segment stay.
 
-    An absent token has a zero embedding; its position and segment stay.
-
-    The players are the tokens that the prediction can see; all others have exactly 0. All their sets are run where that
-    takes no more than `samples` beside none and all: values are then exact. Otherwise pairs are drawn from `seed` and
-    the players, so that batching, padding and what stands behind the prediction change nothing. The sum over tokens is
-    the explained number minus its value without any token.
+    The players are the tokens that the prediction can see; all others have exactly 0. If there are at most `samples`
+    sets besides the empty and the full one, all are run and values are exact. Otherwise pairs of sets are drawn, from
+    `seed` and the players' ids: batching, padding and later tokens change nothing. Values sum to the explained number
+    minus its value without any token (`baseline`). `units` is not used here: relevance of units of a prompt comes from
+    :func:`of_units`.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
@@ -78,9 +78,9 @@ def explain_many(
 
 
 def of_units(ablated: Ablated, **_: Any) -> UnitRelevance:
-    """Shapley values of the units of a prompt for the summed logits and for the log-probability of the answer.
+    """Shapley values of the units of a prompt, for the summed logits and for the log-probability of the answer.
 
-    Exact where the ablations have all sets of units. Raises UserError where no sets for Shapley values were run.
+    They are exact if the ablations have all sets of units. Raises UserError if no sets for Shapley values were run.
     """
     if not len(ablated.shapley):
         raise UserError("kernel_shap of units: the ablations have no sets for Shapley values; set `ablations.shapley`")
@@ -92,10 +92,11 @@ def of_units(ablated: Ablated, **_: Any) -> UnitRelevance:
 
 
 def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-    """The tokens that the prediction can see [B, T], of an encoder-decoder [B, T + U].
+    """True for tokens that the prediction can see through attention, laid out like `Batch.every_id`.
 
-    `masks` [B | 1, 1, T, T] are those of attention from the first layer to the last, bool or added to scores; None, or
-    a mask of another shape, hides nothing but what is behind and padding.
+    `masks` [B | 1, 1, T, T] are the attention masks from the first layer to the last, bool or additive. They are
+    followed back from the readout position only if all layers have one of four dimensions; otherwise only padding and
+    later tokens are hidden.
     """
     seen = view.visible(batch)
     places = torch.arange(seen.shape[1], device=seen.device)
@@ -111,11 +112,15 @@ def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> T
 
 
 def pairs_of(players: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """One set of each pair to run [M, players], bool, and the pairs' weights [M]; the other set has the last player."""
+    """The pairs to run: of each the set without the last player [M, players], bool, and the pairs' weights [M].
+
+    All pairs are run if they make up at most `samples` sets; otherwise pairs are drawn.
+    """
     return _all_pairs(players) if 2**players - 2 <= samples else _drawn_pairs(players, samples // 2, seed)
 
 
 def _all_pairs(players: int) -> tuple[Tensor, Tensor]:
+    """Every set without the last player [M, players], and its weight in the Shapley kernel [M]."""
     codes = torch.arange(1, max(1, 2 ** (players - 1)))
     pairs = (codes[:, None] >> torch.arange(players) & 1).bool()
     weights = [1 / (comb(players, size) * size * (players - size)) for size in pairs.sum(1).tolist()]
@@ -123,19 +128,27 @@ def _all_pairs(players: int) -> tuple[Tensor, Tensor]:
 
 
 def _drawn_pairs(players: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
-    """At most so many different pairs, by the kernel's share of their sizes; weights say how often each was drawn."""
+    """At most `most` different random pairs, as the set without the last player, and how often each was drawn.
+
+    The size of a set is drawn by its total weight in the Shapley kernel, its players evenly. If more than `most` pairs
+    are drawn, the first ones are kept.
+    """
     generator, sizes = np.random.default_rng(seed), np.arange(1, players)
     share = 1 / (sizes * (players - sizes))
     size = generator.choice(sizes, (_DRAWS * most, 1), p=share / share.sum())
+    # the second argsort gives the ranks of players in a random order; a set has the players of the lowest ranks
     drawn = generator.random((len(size), players)).argsort(1).argsort(1) < size
-    drawn ^= drawn[:, -1:]
+    drawn ^= drawn[:, -1:]  # a set with the last player becomes its complement
     pairs, first, times = np.unique(drawn, axis=0, return_index=True, return_counts=True)
     kept = first.argsort()[:most]
     return torch.from_numpy(pairs[kept]), torch.from_numpy(times[kept]).double()
 
 
 def _sets(players: Tensor, pairs: Tensor) -> Tensor:
-    """The tokens that are present [1 + 2 M, T]: none, then those of every pair, then their complements."""
+    """Masks of present tokens [1 + 2 M, T]: no token, then the set of every pair, then their complements.
+
+    `players` [T] are the tokens that may be present, `pairs` [M, players] the sets of players.
+    """
     sets = torch.zeros(1 + 2 * len(pairs), len(players), dtype=torch.bool)
     sets[1:, players] = torch.cat([pairs, ~pairs])
     return sets
@@ -160,13 +173,15 @@ def _worths(
 
 
 def shapley_values(pairs: Tensor, weights: Tensor, worths: Tensor, whole: Tensor) -> Tensor:
-    """Values of the players [players, E], which sum to what is gained from none to all: `whole` [E] minus the first of
-    `worths` [1 + 2 M, E]. Of many fits the one of least norm around equal shares.
+    """Shapley values [players, E] fitted to the worths of sets; they sum to `whole` minus the worth of no player.
+
+    `pairs` [M, players] and `weights` [M] are as in `pairs_of`, `worths` [1 + 2 M, E] in the order of `_sets`, `whole`
+    [E] is the worth of all players. If several fits are equally good, the one closest to equal shares is taken.
     """
     gain = whole - worths[0]
     sets, complements = worths[1 : 1 + len(pairs)], worths[1 + len(pairs) :]
     signs, root = 2.0 * pairs.double() - 1, weights.sqrt()[:, None]
     mean = signs.mean(1, keepdim=True)
-    # What is not finite stays in its own column; LAPACK's least squares would stop there.
+    # a pseudoinverse keeps worths that are not finite in their own column; LAPACK's least squares would fail for all
     inverse = torch.linalg.pinv(root * (signs - mean), rtol=1e-10)
     return gain / max(1, pairs.shape[1]) + inverse @ (root * (sets - complements - mean * gain))

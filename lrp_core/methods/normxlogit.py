@@ -17,7 +17,8 @@ from lrp_core.records.types import Batch, Request, Results, UserError
 from lrp_core.views.view import ModelView
 from lrp_core.views.words import token_of
 
-#: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and what the head reads behind each layer.
+#: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and the explained number that the head gives for
+#: each state [B, L, T].
 _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding_norm": lambda norm, read: norm.expand_as(read),
     "logat": lambda _, read: read,
@@ -29,22 +30,21 @@ _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False, texts: int | None = None
 ) -> Results:
-    """All `requests` from one forward: the head, with its transform, reads the last state of every token.
+    """Apply the model's head to the last state of every token and take the explained number there; one forward in all.
 
-    Of a score, which has no zero of its own, it is the distance to what the head reads at the prediction, as the
-    formula has it; `reverse` ranks as the paper's text says. With `layers` the states behind the blocks below are read
-    too, through the final norm where the model has one (the paper's own, RoBERTa, has none); what `embedding_norm` says
-    of a layer is the norm of the state behind it, read so. Tokens behind the
-    prediction of a causal model get nothing: they have no say. With `word` the logit of another word stands in for the
-    target's, and what is explained is that number. With `texts` the rows are so many texts again and again, as
-    `gradients.explain_many` has it, and these alone run. Raises UserError for a contrastive request without foils, and
-    for a word where there is none.
+    For a score, which has no natural zero, relevance is the distance from the score at the readout position, as in the
+    paper's formula; the option `reverse` negates it, as in the paper's text. With the option `word` the logit of
+    another word takes the place of the target's. With `layers` the head is also applied to the states after lower
+    blocks, through the final norm where the model has one (the paper's model, RoBERTa, has none); `embedding_norm`
+    gives the norms of these states. In causal models tokens after the readout position get 0. With `texts` only that
+    many rows run, which repeat in the batch (see `gradients.explain_many`). Raises UserError for a contrastive request
+    without foils, and for a `word` that the model or batch does not have.
     """
     read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
     batch = batch.to(view.device)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
         last = view.hidden(read)
-    below = [_final(view, states[layer].to(last.device)) for layer in range(1, len(states))]
+    below = [_normed(view, states[layer].to(last.device)) for layer in range(1, len(states))]
     behind = [*below, last]
     logits = _each(view.logits, last, batch)
     headed = [view.head(state) for state in behind]
@@ -81,26 +81,26 @@ def explain_many(
 
 
 def _each(read: Callable[[Tensor, Batch], Tensor], states: Tensor, batch: Batch) -> Tensor:
-    """Apply `read` to the states of texts, for all rows of a batch that has these texts again and again."""
+    """Apply `read` to the `states` of N texts, once for every N rows of a batch in which these texts repeat."""
     return torch.cat([read(states, part) for part in batch.parts(len(states))])
 
 
 def _asked(view: ModelView, batch: Batch, word: str) -> Batch:
-    """`batch` with another word as its target. Raises UserError where there is none."""
+    """The batch with `word` as its target; FOIL swaps target and foil. Raises UserError if there is no such word."""
     if word == TARGET:
         return batch
     if view.predicts_score:
-        raise UserError(f"a score has no {word!r}: leave out the option 'word'")
+        raise UserError(f"the model predicts a score and no word {word!r}: leave out the option 'word'")
     if word != FOIL:
         return replace(batch, target_ids=torch.full_like(batch.target_ids, token_of(view, word)))
     if batch.foil_ids is None:
-        raise UserError("logat of the foil needs foil_ids")
+        raise UserError(f"logat with word {FOIL!r} needs foil_ids: give foils, or leave out the option 'word'")
     return replace(batch, target_ids=batch.foil_ids, foil_ids=batch.target_ids)
 
 
 @contextmanager
 def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[Tensor]]:
-    """Gives a list that a forward inside fills with what enters the blocks `layers`, [B, T, D] each."""
+    """Yield a list to which a forward inside the context appends the inputs of the blocks `layers`, [B, T, D] each."""
     states: list[Tensor] = []
     with ExitStack() as undo:
         for layer in layers:
@@ -110,11 +110,12 @@ def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[T
 
 
 def _shown(scores: Tensor, seen: Tensor, batch: Batch) -> Tensor:
-    """`scores` [B, L, T] of the tokens that are `seen` [B, T], 0 elsewhere, where the batch came from."""
+    """`scores` [B, L, T] with 0 for tokens that are not `seen` [B, T], on the device of the batch."""
     return scores.masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
 
 
-def _final(view: ModelView, state: Tensor) -> Tensor:
+def _normed(view: ModelView, state: Tensor) -> Tensor:
+    """A state as the head reads it: through the model's final norm, if any; in float64 throughout if the view is."""
     if view.final_norm is None:
         return state
     with unrounded(view.dtype):

@@ -22,11 +22,12 @@ from lrp_core.views.view import ModelView
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, how: str, token_budget: int = TOKEN_BUDGET
 ) -> Results:
-    """The explained number minus its value without the token, for each token.
+    """Relevance of a token is the explained number minus its value without the token.
 
-    Its embedding is zeroed (position and segment stay), it is replaced by the mask token, or it is deleted: positions
-    close up, and the prediction is read at the last token that remains. 0 for the mask token that is predicted, which
-    is never taken away, and for a token that is alone.
+    `how` removes the token: ZERO zeroes its embedding (position and segment stay), MASK puts the mask token in its
+    place, DELETE deletes it, so that later tokens move up and the readout position is the last token that remains. The
+    mask token of a masked model is never removed and has 0; with DELETE so have a sample's only token and what a
+    decoder has read.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
@@ -51,7 +52,7 @@ def explain_many(
 
 
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
-    """(sample, token) of every variant, [R, 2], of a batch on the CPU. What a decoder saw is zeroed, never deleted."""
+    """Indices (sample, token) [R, 2] of the tokens to remove, one at a time; the batch is on the CPU."""
     removable = view.visible(batch)
     positions = torch.arange(removable.shape[1])
     if view.kind.slot:
@@ -63,11 +64,14 @@ def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
 
 
 def _mask_id(view: ModelView, batch: Batch) -> int | None:
-    """The mask token, read at the readout position of a masked model. Raises UserError if samples differ in it."""
+    """The id at the readout position of a masked model, which is its mask token; None for other models.
+
+    Raises UserError if samples have different tokens there.
+    """
     if not view.kind.slot or not len(batch):
         return None
     predicted = batch.input_ids.gather(1, batch.position[:, None])
     if (predicted != predicted[0]).any():
         differ = "the samples hold different tokens where the model predicts"
-        raise UserError(f"occlusion: {differ}: put its mask token there")
+        raise UserError(f"occlusion: {differ}: put the model's mask token there")
     return int(predicted[0])

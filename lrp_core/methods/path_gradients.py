@@ -1,6 +1,7 @@
 """Gradients at many points near an input: integrated gradients and SmoothGrad.
 
-Points are rows of forwards whose size a token budget bounds. The gradient is the model's own, without rules.
+The points of a sample are rows of forward passes, whose size a token budget bounds. The source is the input that is
+moved: token embeddings, or the pixels of an image. Gradients are the model's own, without rules.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def integrated_gradients(
     baseline: str,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """(x - x') times the mean gradient between x' and x, token embeddings or pixels (AttnLRP equation 21).
+    """Integrated gradients: (x - x') times the mean gradient on the line from x' to x (AttnLRP equation 21).
 
-    The path moves token embeddings; positions and segments stay. Of models of images it moves pixels, and a patch has
-    what its pixels have. The sum over tokens is the explained number minus its
-    value at the baseline x', up to the error of the rule. Raises UserError for a pad baseline without a pad token.
+    x is the token embeddings (positions and segments stay) or the pixels of an image, where a patch gets the sum of
+    its pixels. Relevance sums to the explained number minus its value at the baseline x', up to the error of the
+    quadrature `rule` with `steps` points. Raises UserError for baseline "pad" if the model has no pad token.
     """
     batch = batch.to(view.device)
     explanations = explanations_of(requests)
@@ -80,11 +81,12 @@ def smoothgrad(
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """The mean gradient at `samples` points drawn around the token embeddings, or the pixels (AttnLRP equation 22).
+    """SmoothGrad: the mean gradient at `samples` noisy copies of the embeddings or pixels (AttnLRP equation 22).
 
-    It is not multiplied by the input. Norms that subtract the mean make the gradient's sum over dimensions 0: their
-    models take its l2 norm by default. Noise is drawn from `seed` and the tokens that the prediction can see, and their
-    embeddings alone have a range: batching, padding and what stands behind the prediction change nothing.
+    It is not multiplied by the input. In models whose norms subtract the mean, the gradient sums to 0 over dimensions,
+    so its l2 norm is the default there. Noise has standard deviation `sigma`, with `scale` "relative" times the range
+    of the sample's embeddings. Noise and range depend on `seed` and on the tokens that the prediction can see only:
+    batching, padding and later tokens change nothing.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
@@ -110,10 +112,10 @@ def smoothgrad(
 
 
 class Noise:
-    """Standard normal numbers for tokens of a batch [B, T, D], 0 for the others; or for its pixels [B, C, H, W]."""
+    """Standard normal noise for the tokens of a batch [B, T, D], or for its pixels [B, C, H, W]."""
 
     def __init__(self, batch: Batch, drawn: Tensor, width: int, seed: int) -> None:
-        """`drawn` [B, T] says which tokens have noise, and `width` is D; both tensors are on the CPU."""
+        """`drawn` [B, T] is True for tokens that get noise; others get 0. `width` is D. All tensors are on the CPU."""
         self._seeds = seeds_of(batch, seed, drawn)
         if batch.pixel_values is None:
             self._shape: tuple[int, ...] = (batch.every_id.shape[1], width)
@@ -132,8 +134,9 @@ class Noise:
 
 
 def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> dict[str, Tensor]:
-    """Relevance of tokens, and of pixels [B, H, W] of images, from that of all numbers of the source: fields of a
-    Relevance.
+    """Fields of a Relevance from the relevance of every number of the source, [B, T, D] or [B, C, H, W].
+
+    They are `tokens` (and `decoder_tokens`), and `pixels` of images; `how` is one of REDUCTIONS.
     """
     if batch.pixel_values is None:
         return batch.parted(reduced(relevance, how).masked_fill(batch.every_mask == 0, 0))
@@ -149,8 +152,9 @@ def _weighted_gradients(
     explanations: Sequence[str],
     token_budget: int,
 ) -> dict[str, Tensor]:
-    """Sum over k of `weights[k]` times the gradient at the source, by explanation; `points(part)` [K * B, ...] are the
-    sources of a range of k.
+    """The sum over k of `weights[k]` times the gradient at the k-th point, [B, ...], by explanation.
+
+    `points(part)` gives the K points of a range of k for all samples, [K * B, ...].
     """
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
     factors = to_device(torch.tensor(weights, dtype=torch.float64), view.device)
@@ -168,6 +172,10 @@ def _weighted_gradients(
 
 
 def _baseline(view: ModelView, batch: Batch, source: Tensor, baseline: str) -> Tensor:
+    """The source at which the path starts, like `source`: zeros, or pad tokens in place of all tokens.
+
+    Raises UserError for "pad" if the model has no pad token.
+    """
     if baseline == "zero":
         return torch.zeros_like(source)
     if view.kind.images or view.config.pad_token_id is None:
@@ -188,11 +196,14 @@ def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
 
 
 def _spread(source: Tensor, batch: Batch, visible: Tensor) -> Tensor:
-    """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017), of `visible` tokens."""
+    """The range (greatest minus least entry) of each sample's source, [B, 1, ...] (Smilkov et al. 2017).
+
+    Only `visible` tokens [B, T] count.
+    """
     axes = tuple(range(1, source.dim()))
     most = least = source
     if batch.pixel_values is None:
         hidden = ~visible[..., None].to(source.device)
         most, least = source.masked_fill(hidden, -torch.inf), source.masked_fill(hidden, torch.inf)
     most, least = most.amax(axes, keepdim=True), least.amin(axes, keepdim=True)
-    return (most - least).clamp_min(0)  # a row of padding has none
+    return (most - least).clamp_min(0)  # -inf - inf for a row of padding

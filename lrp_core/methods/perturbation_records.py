@@ -1,4 +1,4 @@
-"""Records of the methods that run a model again with something taken away: attention or tokens. No torch here."""
+"""Records of methods that run the model again with tokens, or attention to tokens, removed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ PERTURBATION = (
         spans="together",
         family="perturbation",
         options=(
-            Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
-            Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
+            Option("suppression", 0.9, "share of an attention score that is taken away; AttnLRP's p", low=0, high=1),
+            Option(
+                "as_printed",
+                False,
+                "take the share of the score itself; by default, of its distance to the lowest score of its row",
+            ),
             Option(
                 "similarity",
                 1.0,
-                "a token whose embedding has this cosine with it goes too, in proportion; 1: it goes alone",
+                "tokens whose embeddings have at least this cosine with the suppressed one are suppressed too, in "
+                "proportion to it; 1: only the token itself is",
                 low=0,
                 high=1,
             ),
             Option(
                 "score",
                 "log_prob",
-                "of one token or label, whose drop is measured; a regressor has its score alone",
+                "the number of the explained token or label whose drop is measured; for a regressor always its score",
                 choices=("log_prob", "logit"),
             ),
         ),
@@ -52,7 +57,7 @@ PERTURBATION = (
             Option(
                 "how",
                 ZERO,
-                "the token's embedding is zeroed, or the token masked or deleted",
+                "how a token is removed: its embedding is set to zero, it is masked, or it is deleted",
                 choices=(ZERO, MASK, DELETE),
                 needs={MASK: MASKING, DELETE: DELETION},
             ),
@@ -75,12 +80,15 @@ PERTURBATION = (
         family="perturbation",
         options=(
             Option(
-                "samples", 200, "sets of tokens that are run, beside none and all; fewer where that is exact", low=2
+                "samples",
+                200,
+                "sets of tokens that are run, in addition to none and all; fewer if fewer give exact values",
+                low=2,
             ),
             Option(
                 "units",
                 False,
-                "of the units of a prompt: made of the sets that the run's `ablations` have for Shapley values",
+                "true: relevance of a prompt's units, from the sets that the run's `ablations` compute for it",
                 added_later=True,
                 withholds=lambda of_units: ("tokens",) if of_units else ("units",),
             ),

@@ -1,7 +1,7 @@
-"""Records of methods that are planted to fail, because their relevance ignores the model. Imports no torch.
+"""Records of planted methods, which ignore the model and so must fail the controls. Imports no torch.
 
-The controls show them beside the run's methods, since a control that passes one of them is broken. No config can ask
-for them, and no other table has them.
+The controls show them beside the run's methods: a control that a planted method passes is broken. Configs cannot name
+them, and no other table shows them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lrp_core.records.registry import Registry
 
 
 def _planted(name: str, label: str, **record: Any) -> Method:
+    """The record of the function `name` in `planted.py`."""
     return Method(
         name,
         version=1,

@@ -20,9 +20,10 @@ from lrp_core.views.view import ModelView
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0, layers: bool = False
 ) -> Results:
-    """Uniform in [-1, 1), drawn from `seed` and the sample's own tokens, so that batching and padding change nothing.
+    """Relevance drawn uniformly from [-1, 1), the same for all requests.
 
-    With `layers` every layer has a draw of its own, after that of the tokens. The model runs for its logits.
+    Draws depend on `seed` and the sample's tokens, not on batching and padding. With `layers` each layer has further
+    draws. The model runs for its logits only.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     with around_attention(view, {}):
@@ -39,13 +40,14 @@ def explain_many(
 
 
 def _seed_of(drawn_for: bytes) -> int:
+    """A seed of 64 bits from a hash of the bytes."""
     return int.from_bytes(sha256(drawn_for).digest()[:8])
 
 
 def seeds_of(batch: Batch, seed: int, tokens: Tensor | None = None) -> list[int]:
-    """The seeds of what is drawn for each sample of a batch: by its pixels, else by its tokens.
+    """A seed for the random numbers of each sample, from `seed` and the sample's pixels or, without pixels, token ids.
 
-    `tokens`, a mask laid out like `every_id`, says which tokens count (default: those that are no padding).
+    `tokens` is a mask, laid out like `Batch.every_id`, of the tokens that count (default: all but padding).
     """
     if batch.pixel_values is not None:
         pictures = batch.pixel_values.float().cpu().numpy()

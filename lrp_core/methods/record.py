@@ -1,7 +1,7 @@
 """A method as a record: its function, its options, what it needs of a model, and how tables and figures show it.
 
-Whoever adds a method writes one `Method`; the config, the plan, cell keys, cost estimates, tables and figures follow
-from it. No torch here.
+To add a method, write one `Method`: the config, the plan, cell keys, cost estimates, tables and figures follow from it.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from lrp_core.views.view import ModelView
 
 MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline", "planted"]
-#: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
-#: the record says so.
+#: Settings of a run, passed to the functions of methods that have a parameter of that name. They change no numbers,
+#: except the seed, and that only for methods whose record says `seeded`.
 SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed", "texts")
 _RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", *FINER, *SETTINGS)
-LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
+LAST = 1000  # the `order` of methods that give none: they come after all others, sorted by name
 
 
 @dataclass(frozen=True)
 class Method:
     """A method, callable as `method(view, batch)`; `configured` binds options, optionally under another name.
 
-    `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. It
-    gets every option by name, `heads=True` or another of FINER where it is wanted and given, and the SETTINGS that it
-    names. The requests that it gets are `bound`.
+    `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. Its
+    keyword arguments are every option, the kinds of FINER that are asked for (such as `heads=True`), and those SETTINGS
+    that it has parameters for. Its requests come from `bound`.
 
     >>> method = Method("nearest", version=1, label="Nearest", explain="my_package.nearest:explain", conserves=False)
     >>> method.configured("nearest_again").name
@@ -51,38 +51,40 @@ class Method:
     explain: str | Callable[..., Results] = ""  # or "module:function", imported when it is first called
     family: MethodFamily = "gradient"
     options: tuple[Option, ...] = ()
-    seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
-    needs: tuple[Capability, ...] = ()
-    gives: tuple[str, ...] = ("tokens",)  # tokens, and any of FINER; or units, of what is made of a run's ablations
-    #: The relevance of units of a prompt from an `Ablated` and the options, where it gives units.
+    seeded: bool = False  # numbers depend on the run's seed, which is then passed to `explain` and enters the cell key
+    needs: tuple[Capability, ...] = ()  # capabilities that the model must have
+    gives: tuple[str, ...] = ("tokens",)  # "tokens" and names of FINER; or "units", computed from a run's ablations
+    #: For methods that give units: the function (or "module:function") from an `Ablated` and the options to relevance.
     from_ablations: str | Callable[..., UnitRelevance] = ""
     explanations: tuple[str, ...] = LINEAR
     embeddings: tuple[str, ...] = ("full", "partial")
-    conserves: bool = True  # False where no sum is promised, so that no residual is reported
-    passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name
-    #: Cost of the pass in forwards, beside a backward for each set of rules and explained number; a function of the
-    #: option values and of a sample's tokens where it depends on them. Numbers were measured on a CPU at the geometries
-    #: of bert-base and gpt2 (benchmarks/results/job-cpu.json) and rounded up.
+    conserves: bool = True  # promises that relevance sums to the explained number; False: no residual is reported
+    passes: str = ""  # the name of its pass, which methods with the same function may share; default: its own name
+    #: Cost of the pass in forward passes, without the backward passes of `rules`: a number, or a function of the option
+    #: values and a sample's number of tokens. Measured on a CPU with the shapes of bert-base and gpt2
+    #: (benchmarks/results/job-cpu.json) and rounded up.
     forwards: float | Callable[[Mapping[str, Any], float], float] = 1.0
-    again: float | Callable[[Mapping[str, Any], float], float] = 0.0  # of these, for each further explained number
-    rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
-    measure: str = "product"  # of those: what becomes of gradient and value, elementwise: product | absolute | square
-    instead: str | None = None  # the method to use where this one is not defined
-    #: The method that gives the same numbers by other means, and the options with which this one does.
+    again: float | Callable[[Mapping[str, Any], float], float] = 0.0  # added to it by each further explained number
+    #: Rules of the gradient pass: methods with equal rules share a backward pass for each explanation. None for methods
+    #: that are not computed in the gradient pass.
+    rules: str | None = None
+    measure: str = "product"  # with `rules`, relevance from gradient and value elementwise: product | absolute | square
+    instead: str | None = None  # the method that errors propose for models to which this one does not apply
+    #: The method that gives the same numbers in another way, and the options with which this method does so.
     same_as: tuple[str, Mapping[str, Any]] | None = field(default=None, hash=False)
     order: int = LAST  # position in tables
-    column: str = ""  # methods of one column stand in for each other; default: a column of its own
-    colour: str | None = None  # in figures; None takes one that is left
-    unstable: bool = False  # divides by numbers near 0: the report says how large its relevance gets, beside others
-    #: Several tokens of an answer: explained together, as one number ("together"), or one by one, and the weighted sum
-    #: of what is said of each ("summed"); "" where the method refuses them.
+    column: str = ""  # methods that apply to different models may share a column of tables; default: one of its own
+    colour: str | None = None  # in figures; None: one that no other method has
+    unstable: bool = False  # divides by numbers near 0: the report compares the size of its relevance with others
+    #: How a span (several tokens of an answer) is explained: "together", as one number; "summed", token by token, the
+    #: weighted relevances added up; "": not at all, and UnsupportedMethod is raised.
     spans: Literal["", "together", "summed"] = ""
-    inverted: bool = False  # whether tables of faithfulness show its relevance with the sign reversed, too
-    about: str = ""  # what it is, in half a sentence
+    inverted: bool = False  # tables of faithfulness also show its relevance with the sign reversed
+    about: str = ""  # a description in half a sentence
     source: str = ""  # paper and equation
-    weak: str = ""  # why it may do no better than chance without a fault, in a sentence that the report adds
-    base: str = ""  # the record that this one was configured from; default: itself
-    values: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every option
+    weak: str = ""  # a sentence for the report: why chance level need not mean that something is wrong
+    base: str = ""  # the name of the record that this one was configured from; default: its own
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)  # the value of every option
 
     def __repr__(self) -> str:
         return f"<Method {self.name}: {self.about or self.label}>"
@@ -106,10 +108,12 @@ class Method:
         embedding: str | None = None,
         **options: Any,
     ) -> Relevance:
-        """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice).
+        """The relevance of the tokens of a batch.
 
-        `options` are any of FINER, the method's own and the SETTINGS that its function knows. Raises UserError for
-        others, UnsupportedMethod for a model that lacks what the method needs, or for heads, say, where it gives none.
+        By default the explanation is contrastive if the batch has foils, and full embeddings are explained, where the
+        method and the model have these choices. `options` are options of the method, kinds of FINER (`heads=True`) and
+        SETTINGS. Raises UserError for other names, and UnsupportedMethod for a model that lacks what the method needs
+        and for kinds of relevance that the method does not give.
         """
         explanation = explanation or self.usual_explanation(batch.foil_ids is not None)
         request = Request(self.name, explanation, embedding or self.embeddings_of(view.family.capabilities)[0])
@@ -118,7 +122,7 @@ class Method:
         for name in finer:
             record = FINER[name]
             if name not in self.gives:
-                raise UnsupportedMethod(f"{self.name} gives no {record.title}")
+                raise UnsupportedMethod(f"{self.name} gives no {record.title}: choose a method that does")
             missing = [need for need in record.needs if need not in view.family.capabilities]
             _require(record.title, missing[:1], view.family)
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
@@ -127,17 +131,18 @@ class Method:
         return method.compute(view, batch, [request], **finer, **settings)[request]
 
     def usual_explanation(self, has_foil: bool) -> str:
-        """The explanation that is computed by default."""
+        """The name of the default explanation: contrastive with foils, else the target, where the method has these."""
         usual = whichever(has_foil).name
         return usual if usual in self.explanations else self.explanations[0]
 
     def compute(self, view: ModelView, batch: Batch, requests: Sequence[Request], **settings: Any) -> Results:
-        """Call `explain` with the bound options, the requested relevance of FINER, and the `settings` that it takes.
+        """Compute `requests` in one pass of this method's function, with its option values; see :class:`Method`.
 
-        `requests` carry the base names of this method and of others with the same function and option values. The
-        function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see
-        `lrp_core.views.guard`). Requests that name labels are explained for these, whatever the batch's targets (see
-        `lrp_core.views.labels`).
+        `requests` are those of this method and of others of the same :attr:`group`. `settings` are kinds of FINER
+        (`heads=True`) and SETTINGS; those that the function has no parameter for are dropped. Requests with a `label`
+        explain this label in place of the batch's targets (`lrp_core.views.labels`). Other threads wait until the
+        model is free (`lrp_core.views.guard`). Raises UnusableRows for rows that cannot be explained, and
+        UnsupportedMethod for what the method or the model does not support.
         """
         from lrp_core.views.guard import guarded
         from lrp_core.views.labels import explained_by_label
@@ -149,14 +154,17 @@ class Method:
                 f"{self.name} gives no relevance of tokens: it is computed from the `ablations` of a run"
             )
         if batch.span_ids is not None and not self.spans:
-            raise UnsupportedMethod(f"{self.name} explains one token of an answer at a time, no span")
+            raise UnsupportedMethod(
+                f"{self.name} explains one token of an answer at a time, no span: leave out the span, or choose a "
+                "method that explains spans"
+            )
         if POSITIONS not in view.family.capabilities and any(request.embedding == FULL for request in requests):
             lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
             raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")
         known = {name: value for name, value in settings.items() if name in self._parameters and name not in FINER}
         known |= {name: True for name in FINER if settings.get(name, False)}
         if not self.seeded:
-            known.pop("seed", None)  # it is not in the cell key
+            known.pop("seed", None)  # the cell key lacks it, so numbers must not depend on it
 
         def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> Results:
             return guarded(self.function, view, batch, requests, **self._of_pass, **known | more)
@@ -164,7 +172,8 @@ class Method:
         if batch.span_ids is not None and self.spans == "summed":
             if any(name != "layers" and settings.get(name) for name in FINER):
                 raise UnsupportedMethod(
-                    f"{self.name} explains a span token by token: it gives relevance of tokens alone"
+                    f"{self.name} explains a span token by token, and then gives relevance of tokens only, "
+                    "not of heads or neurons"
                 )
             return summed(explain, batch, requests, shared=self.shares_forwards)
         if all(request.label is None for request in requests):
@@ -172,12 +181,15 @@ class Method:
         return explained_by_label(explain, view, batch, requests, shared=self.shares_forwards)
 
     def bound(self, request: Request) -> Request:
-        """A request of this method as `explain` gets it: by its base name, with the options that go by request."""
+        """A request of this method as `explain` gets it: under the base name, with the per-request option values."""
         options = tuple((option.name, self.values[option.name]) for option in self.options if option.per_request)
         return replace(request, method=self.base, options=options)
 
     def configured(self, name: str | None = None, **values: Any) -> Method:
-        """This method with option `values` bound, under `name`. Raises UserError for unknown options and bad values."""
+        """A copy of this method with other option `values`, under `name` (default: its own).
+
+        Raises UserError for unknown options and for values that are not allowed.
+        """
         values = {**self.values, **self._checked(values)}
         if name is None or name == self.name:
             return replace(self, values=values)
@@ -186,43 +198,44 @@ class Method:
         return replace(self, name=name, label=label, values=values, column=name, colour=None)
 
     def key(self) -> list[Any]:
-        """The method in a cell key: the record, its version, and the value of every option that was not added later, or
-        that differs from its default.
+        """The method as part of a cell key: base name, version, and the sorted [option, value] pairs.
+
+        Options that were added after keys were stored (`added_later`) are left out at their default.
         """
         keyed = [o.name for o in self.options if not o.added_later or self.values[o.name] != o.default]
         return [self.base, self.version, sorted([name, self.values[name]] for name in keyed)]
 
     @property
     def shares_forwards(self) -> bool:
-        """True if predictions of the same text share a forward pass: the function takes the setting `texts`."""
+        """True if predictions of the same text can share a forward pass: the function has a parameter `texts`."""
         return "texts" in self._parameters
 
     @property
     def checkpoints(self) -> bool:
-        """True if blocks can be recomputed in the backward pass to save memory: the function takes `checkpoint`."""
+        """True if the function can recompute blocks in the backward pass to save memory (parameter `checkpoint`)."""
         return "checkpoint" in self._parameters
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """Equal for methods that one call of `explain` computes together."""
+        """A value that is equal for methods that one call of `explain` computes together."""
         return self.function, tuple(self._of_pass.items())
 
     @property
     def pass_name(self) -> str:
-        """The name of this call of `explain` in measurements; other values of options are another pass."""
+        """The name of its pass in measurements, with the option values that are not the default."""
         changed = self._changed(self.values, [option for option in self.options if not option.per_request])
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
 
     @staticmethod
     def _changed(values: Mapping[str, Any], options: Sequence[Option]) -> list[str]:
-        """Those of the `values` that are not an option's default, as labels show them."""
+        """The `values` that differ from their option's default, as "name=value"."""
         changed = [option for option in options if values[option.name] != option.default]
         return [f"{option.name}={option.shown(values[option.name])}" for option in changed]
 
     def cost(self, tokens: float, numbers: int = 1) -> float:
-        """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`.
+        """The cost, in forward passes, of a pass over a sample of that many tokens, without the backwards of `rules`.
 
-        `numbers` are explained at once: target and foil, say, and the target alone.
+        `numbers` is how many explained numbers the pass explains: 2 for the contrast and the target, say.
         """
         once = self.forwards(self.values, tokens) if callable(self.forwards) else self.forwards
         again = self.again(self.values, tokens) if callable(self.again) else self.again
@@ -230,7 +243,7 @@ class Method:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Tokens, and those of FINER that the method gives under the values of its options."""
+        """The kinds of relevance in `gives` that the method gives with its option values."""
         withheld: set[str] = set()
         for option in self.options:
             if option.withholds:
@@ -238,7 +251,7 @@ class Method:
         return tuple(name for name in self.gives if name not in withheld)
 
     def missing(self, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
-        """The capabilities that the method needs and a model with these `capabilities` lacks."""
+        """The capabilities that the method, with its option values, needs beyond the model's `capabilities`."""
         needs = list(self.needs)
         for option in self.options:
             value = self.values[option.name]
@@ -247,62 +260,68 @@ class Method:
         return tuple(need for need in needs if need not in capabilities)
 
     def applies(self, capabilities: Collection[Capability]) -> bool:
-        """True if the method explains tokens, not sources as a whole, and needs no more than these `capabilities`."""
+        """True if the method gives relevance of tokens and a model with these `capabilities` has what it needs."""
         return "tokens" in self.gives and not self.missing(capabilities)
 
     def embeddings_of(self, capabilities: Collection[Capability]) -> tuple[str, ...]:
-        """The choices of an embedding that a model with these capabilities has."""
+        """The method's choices of embeddings that a model with these `capabilities` supports."""
         return tuple(choice for choice in self.embeddings if choice != FULL or POSITIONS in capabilities)
 
     def require(self, family: Family) -> None:
-        """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""
+        """Raise UnsupportedMethod, naming the method to use instead, if the family lacks what this method needs."""
         missing = self.missing(family.capabilities)
         instead = f": use {self.instead}" if self.instead and all(need.stands_in for need in missing) else ""
         _require(self.name, missing, family, instead)
 
     def check(self, request: Request) -> None:
-        """Raises UnsupportedMethod if this method has no such explanation or embedding."""
+        """Raise UnsupportedMethod if this method lacks the request's explanation or embedding."""
         self._choose("explanation", request.explanation, self.explanations)
         self._choose("embedding", request.embedding, self.embeddings)
 
     def _choose(self, title: str, asked: str, offered: Sequence[str]) -> None:
+        """Raise UnsupportedMethod, which calls the choice `title`, unless `asked` is among the `offered` values."""
         if asked not in offered:
             raise UnsupportedMethod(f"{self.name} has no {title} {asked!r}; choose {' or '.join(offered)}")
 
     @property
     def _of_pass(self) -> dict[str, Any]:
-        """Values of the options that all requests of a call of `explain` have in common."""
+        """The values of the options that hold for a whole call of `explain`, by name."""
         return {option.name: self.values[option.name] for option in self.options if not option.per_request}
 
     @cached_property
     def function(self) -> Callable[..., Results]:
-        """`explain` itself. Raises UserError where it names what cannot be imported."""
+        """The function `explain`, imported if it is given as "module:function". Raises UserError if that fails."""
         function: Callable[..., Results] = self._imported(self.explain)
         return function
 
     def of_units(self, ablated: Ablated) -> UnitRelevance:
-        """The relevance of units, with the bound options. Raises UserError for ablations that lack what it needs."""
+        """The relevance of units of a prompt from a run's ablations, with the method's option values.
+
+        Raises UserError for ablations that lack what the method needs.
+        """
         function: Callable[..., UnitRelevance] = self._imported(self.from_ablations)
         return function(ablated, **self.values)
 
     def _imported(self, function: Any) -> Any:
-        """A function, or what "module:function" names. Raises UserError where it cannot be imported."""
+        """`function` itself, or the function that "module:function" names. Raises UserError if the import fails."""
         if not isinstance(function, str):
             return function
         try:
             return named(function)
         except (ImportError, AttributeError, ValueError) as error:
-            raise UserError(f"method {self.name}: there is no function {function!r} ({error})") from error
+            raise UserError(f"method {self.name}: cannot import its function {function!r} ({error})") from error
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
+        """The names of the parameters of `explain`; none for a method that has only `from_ablations`."""
         if not self.explain:
-            return frozenset()  # it is made of ablations
+            return frozenset()
         by_name = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         parameters = signature(self.function).parameters
         return frozenset(name for name, parameter in parameters.items() if parameter.kind in by_name)
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The option `values` converted to their types. Raises UserError for unknown options and values not allowed."""
         options = {option.name: option for option in self.options}
         for name in values:
             if name not in options:
@@ -312,7 +331,7 @@ class Method:
 
 
 def _require(title: str, missing: Sequence[Capability], family: Family, instead: str = "") -> None:
-    """Raises UnsupportedMethod for what needs capabilities that are `missing`."""
+    """Raise UnsupportedMethod if any capability that `title` needs is `missing` in models of the family."""
     if missing:
         says = " and ".join(need.says for need in missing)
         raise UnsupportedMethod(f"{title} needs {says}, which {family.title} do not have{instead}")

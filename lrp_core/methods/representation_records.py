@@ -1,4 +1,4 @@
-"""Records of the methods that read hidden states: norms, the head on every token, how states move. No torch."""
+"""Records of methods that read hidden states: their norms, the head applied to them, how they move. No torch here."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from lrp_core.records.option import Option
 from lrp_core.records.types import UserError
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
-TARGET, FOIL = "target", "foil"  # of a sample
+TARGET, FOIL = "target", "foil"  # values of the option `word`
 _NORM = Option(
     "norm",
     EMBEDDING_OUTPUT,
-    "the l2 norm of what enters the first block, as the authors' code has it, or of the word vector alone",
+    "the l2 norm of the input of the first block, as in the authors' code, or of the word embedding alone",
     choices=(EMBEDDING_OUTPUT, WORD),
     per_request=True,
 )
 _REVERSE = Option(
     "reverse",
     False,
-    "of a score: tokens whose states read most like the prediction come first, as the text has it, not the formula",
+    "for a score: tokens whose states give a number close to the prediction rank first, as the paper's text says; its "
+    "formula ranks them last",
     per_request=True,
 )
 
 
 def _word(value: Any) -> str:
-    """Raises UserError for what is no word."""
+    """The word without surrounding blanks. Raises UserError for a value that is no text or blank."""
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"a word, {TARGET!r} or {FOIL!r}, not {value!r}")
+        raise UserError(f"it must be a word, {TARGET!r} or {FOIL!r}, not {value!r}")
     return value.strip()
 
 
 _WORD = Option(
     "word",
     TARGET,
-    "whose logit the head reads in place of the target's: the foil's, which changes places with it, or that of a word "
-    "of one's own, such as plural (of several tokens the first)",
+    "the word whose logit is read: target, foil (target and foil then change places), or any other word, such as "
+    "plural (if it is several tokens, the first)",
     reads=_word,
     per_request=True,
 )
 
 
 def _of_states(name: str, label: str, **record: Any) -> Method:
-    """A method that reads the hidden states of a plain forward pass, which all such methods share."""
+    """The record of a method that reads hidden states in the plain forward pass that all such methods share."""
     return Method(
         name,
         version=1,
@@ -96,7 +97,7 @@ REPRESENTATION = (
         options=(_REVERSE, _WORD),
         gives=("tokens", "layers"),
         order=87,
-        about="the explained number as the head reads it from every token's last state",
+        about="the explained number that the head gives when it reads a token's last state",
         source="NormXLogit equations 2 and 3",
     ),
     _of_states(
@@ -105,7 +106,7 @@ REPRESENTATION = (
         options=(_NORM, _REVERSE),
         gives=("tokens", "layers"),
         order=88,
-        about="logat times the norm of the input; its ranking is that of signed values, hence not free of scale",
+        about="logat times the norm of the input; signs stay, so a negative logit with a large norm ranks last",
         source="NormXLogit equation 4",
     ),
 )

@@ -20,11 +20,11 @@ from lrp_core.views.view import ModelView
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float = 1.0, lowest: float = 0.0
 ) -> Results:
-    """The row of the predicted position, whatever is explained.
+    """Attention rollout: the readout position's row of the product of all layers' attention maps.
 
-    Runs the model's eager attention, for its weights. Where the lowest entries are set to 0, rows are brought back to a
-    sum of 1, as Gildenblat's code does; otherwise they are as they come (AttnLRP equation 23). Encoder-decoders have
-    `CrossRollout`, of maps without the identity.
+    It is the same for all requests. Maps are means over heads, and eager attention computes them. With `lowest` above 0
+    rows are normalised to a sum of 1, as Gildenblat's code does; otherwise they are not (AttnLRP equation 23).
+    Encoder-decoders use `CrossRollout`.
     """
     batch = batch.to(view.device)
     rollout = CrossRollout(view, batch) if isinstance(view, EncoderDecoderView) else Rollout(batch)
@@ -43,48 +43,56 @@ def explain_many(
 
 
 class Rollout:
-    """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
+    """The product of (A + I) / 2 over the layers so far, [B, T, T]; A is a layer's mean attention map over heads."""
 
     def __init__(self, batch: Batch) -> None:
         self.total = torch.eye(batch.input_ids.shape[1])
         self._batch = batch
 
     def mix(self, _: int, step: Tensor, rows_to_one: bool) -> None:
-        """Multiply by the map `step` [B, T, T] of the next layer, which is changed in place."""
+        """Multiply the product by (A + I) / 2 of the next layer, whose map A is `step` [B, T, T], changed in place.
+
+        With `rows_to_one` each row of A + I is divided by its sum instead of by 2. The layer's number is not needed.
+        """
         step.diagonal(dim1=-2, dim2=-1).add_(1)
         step = step.div_(step.sum(-1, keepdim=True)) if rows_to_one else step.mul_(0.5)
         self.total = step @ self.total.to(step)
 
     def parts(self) -> dict[str, Tensor]:
-        """The rows of the predicted positions, the mean of a span's, as fields of a Relevance."""
+        """How much of each token is mixed into the readout position [B, T], 0 on padding, as field `tokens`.
+
+        For a span it is the mean over its positions, weighted as its tokens are.
+        """
         reading = self._batch.reading(self.total.dtype).to(self.total.device)
         row = torch.einsum("bq,bqk->bk", reading, self.total)
         return {"tokens": row.masked_fill(self._batch.attention_mask.to(row.device) == 0, 0)}
 
 
 class CrossRollout:
-    """The mixture of encoder and decoder tokens in each decoder token (Chefer et al. 2021, section 3, and their code).
+    """Rollout of an encoder-decoder: how much of each token is mixed into each decoder token (Chefer et al. 2021, 3).
 
-    Layers come in the order of the forward; maps are means over heads, whatever they were weighted with. In a
-    stack's own attention R += A R; where the decoder reads the encoder R_qi += norm(R_qq)^T A norm(R_ii), with
-    norm(R) = I + the rest of R, its rows brought to a sum of 1 (0 where they have none). Decoder tokens behind the
-    prediction, which it cannot see, have no part: the transpose would let them in.
+    `mix` takes the layers in the order of the forward, as maps A that are means over heads. Self-attention adds A R to
+    the stack's R. Cross-attention adds norm(R_qq)^T A norm(R_ii) to R_qi (q: decoder, i: encoder), where norm(R) is
+    I + (R - I) with the rows of R - I divided by their sum (0 for rows that sum to 0), as in their code. Decoder tokens
+    after the readout position are masked, since the transpose would let them in.
     """
 
     def __init__(self, view: EncoderDecoderView, batch: Batch) -> None:
         rows, width = batch.input_ids.shape
         mixed = torch.zeros(rows, batch.every_id.shape[1] - width, width, dtype=wide_dtype(view.dtype))
         self.mixed = mixed.to(batch.input_ids.device)  # [B, U, T]
-        self.of_encoder, self.of_decoder = (
-            torch.eye(size).to(self.mixed).repeat(rows, 1, 1) for size in (width, mixed.shape[1])
-        )
-        self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
+        self.of_encoder = torch.eye(width).to(self.mixed).repeat(rows, 1, 1)
+        self.of_decoder = torch.eye(mixed.shape[1]).to(self.mixed).repeat(rows, 1, 1)
+        self.attended = torch.zeros_like(self.of_decoder)  # of_decoder - I, without the rounding of that subtraction
         self._batch, self._encoder = batch, view.n_encoder_layers
         self._asking = view.asking(batch, view.n_encoder_layers)[..., None]  # [B, U, 1]
         self._cross = len(view.attentions) - len(view.cross_attentions)
 
     def mix(self, layer: int, step: Tensor, rows_to_one: bool = False) -> None:
-        """`step` [B, queries, keys] is the map of attention `layer`, on the axis of `view.attentions`."""
+        """Add the next attention layer: its map `step` [B, queries, keys], and its index in `view.attentions`.
+
+        With `rows_to_one` the rows of the map are divided by their sum first.
+        """
         if rows_to_one:
             step = step / step.sum(-1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny)
         step = step.to(self.mixed)
@@ -101,7 +109,7 @@ class CrossRollout:
             self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
 
     def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
-        """As `Rollout.parts`; `itself` as for `of_itself`."""
+        """As `Rollout.parts`, for the fields `tokens` and `decoder_tokens`; `itself` as in :func:`of_itself`."""
         batch = self._batch
         reading = batch.reading(self.mixed.dtype)  # [B, U]
         maps = (self.mixed, self.of_decoder, self.attended)
@@ -111,9 +119,10 @@ class CrossRollout:
 
 
 def of_itself(whole: Tensor, attended: Tensor, reading: Tensor, itself: str) -> Tensor:
-    """Rows [B, T] of a rollout, with the treatment `itself` of readout positions (`reading` [B, T] > 0).
+    """Choose what the readout positions (`reading` [B, T] > 0) themselves have in the rows [B, T] of a rollout.
 
-    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in these.
+    LEFT_OUT gives them 0, ATTENDED only what attention adds (the rows `attended`), IDENTITY the identity that is added
+    to maps as well (the rows `whole`). Other positions have the same in all three.
     """
     if itself == LEFT_OUT:
         return whole.masked_fill(reading.to(whole.device) > 0, 0)
@@ -121,7 +130,7 @@ def of_itself(whole: Tensor, attended: Tensor, reading: Tensor, itself: str) -> 
 
 
 def _rows_to_one(maps: Tensor) -> Tensor:
-    """I + what else is in each row of [B, N, N], divided by its sum."""
+    """Maps R [B, N, N] as I + (R - I), with each row of R - I divided by its sum (0 for rows that sum to 0)."""
     identity = torch.eye(maps.shape[1], dtype=maps.dtype, device=maps.device)
     rest = maps - identity
     total = rest.sum(-1, keepdim=True)
@@ -129,8 +138,10 @@ def _rows_to_one(maps: Tensor) -> Tensor:
 
 
 def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
-    """Entries of attention maps [B, queries, keys] that a query, by the mask `asks` [B, queries], may look at, by the
-    additive `mask` of an eager kernel.
+    """True at the entries of attention maps [B, queries, keys] that are unmasked and belong to a query in `asks`.
+
+    `mask` [B, 1, queries, keys] is the additive mask of the eager kernel (None: nothing is masked), `asks`
+    [B, queries] the queries that count, `weights` [B, H, queries, keys] give the shape and device.
     """
     queries = asks.bool().to(weights.device)[:, :, None]
     if mask is None:
@@ -139,11 +150,10 @@ def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
 
 
 def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
-    """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the share `lowest` from below.
+    """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the lowest share `lowest`.
 
-    Quantiles and shares are those of a sample's `shown` entries, in causal models those of queries up to the
-    prediction. AttnLRP A.1.4 prints the former; Gildenblat's code, which it cites, does the latter, and ties are then
-    broken by position.
+    Both are taken over a sample's `shown` entries; other entries stay. AttnLRP A.1.4 prints the first; Gildenblat's
+    code, which it cites, does the second. Of equal entries the earlier in the map counts as lower.
     """
     values = maps.masked_fill(~shown, torch.inf).flatten(1)  # [B, T * T]
     order = values.argsort(dim=1, stable=True)
@@ -157,8 +167,9 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
 
 
 def _quantile(ordered: Tensor, count: Tensor, share: float) -> Tensor:
-    """Of the first `count` [B, 1] of each row [B, N], [B, 1], between neighbours by linear interpolation; torch's own
-    takes no more than 2^24 values and no half precision.
+    """The quantile `share` of the first `count` [B, 1] values of each sorted row [B, N], interpolated linearly: [B, 1].
+
+    `torch.quantile` takes at most 2^24 values and no half precision.
     """
     last = (count - 1).clamp_min(0)
     position = share * last.double()

@@ -29,10 +29,12 @@ def explain_many(
     layers: bool = False,
     token_budget: int = TOKEN_BUDGET,
 ) -> Results:
-    """The predicted position's row of the product of all layers' maps, whatever is explained; no identity is added.
+    """The readout position's row of the product of all layers' maps; the same for all requests.
 
-    A layer's map says how far, in cosine distance, each output moves without each token; its rows sum to 1 (a row that
-    nothing moves is 0). With `layers`, the row of each layer's own map. Samples are run one by one, without padding.
+    A layer's map has, for each destination and source, the cosine distance by which the layer's output at the
+    destination moves when the source's values are zeroed. Rows are divided by their sum (rows of zeros stay). No
+    identity is added. With `layers` results also have the row of each layer's own map. Samples run one by one, without
+    padding.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     with around_attention(view, {}):
@@ -58,9 +60,9 @@ def explain_many(
 
 
 def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
-    """The sources that each destination of a layer looks at with any head, [T, T] bool on the CPU, by sample and layer.
+    """True where any head of a layer gives a source attention, [destination, source] on the CPU, by sample and layer.
 
-    A forward of its own, so that the device is waited for once and not for every layer of every sample.
+    It takes a forward pass of its own, so that the device is waited for once, not in every layer of every sample.
     """
     looks: list[Tensor] = []
     with weights_read(view, lambda layer, weights, mask: looks.append(weights[0].any(0))):
@@ -73,7 +75,7 @@ def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
 def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget: int) -> list[Tensor]:
     """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0.
 
-    Of the last layer only the row where the sample, which is on the CPU, is read is worked out.
+    Of the last layer only the row of the readout position is computed. The sample is on the CPU.
     """
     rows = [None] * (view.n_layers - 1) + [int(sample.position)]
     layers = [_Zeroing(*of_layer, token_budget) for of_layer in zip(view.blocks, rows, looks, strict=True)]
@@ -91,33 +93,37 @@ def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget:
 
 
 class _Zeroing:
-    """A layer in the forward pass of a sample, and its recomputation without the values of a token.
+    """Hooks of a block that compute its map in the forward pass of a sample.
 
-    Attention weights do not depend on values, so without a token's values a context is what it was minus what it had
-    from the token. From the output projection on a block knows no tokens, only rows: one for each pair of a token and
-    a source that it looks at.
+    Attention weights do not depend on values. So without a source's values, a context is the old context minus weight
+    times value. Behind attention a block treats rows independently: it runs again with one row for each pair of a
+    destination and a source to which it gives attention, [1, N, D].
     """
 
-    map: Tensor  # [T, T], there after the forward
+    map: Tensor  # [T, T], set by the forward pass
 
     def __init__(self, block: BlockView, row: int | None, looks: Tensor, token_budget: int) -> None:
         self.block = block
-        self._row = row  # the only destination that is asked for; None: all are
-        self._looks = looks  # [T, T] bool on the CPU; elsewhere nothing moves
+        self._row = row  # the only destination to compute; None: all
+        self._looks = looks  # [T, T] bool on the CPU; pairs without attention move nothing
         self._token_budget = token_budget
-        self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
+        self._changed: Tensor | None = None  # changed contexts [1, N, H * K] while the block runs again, else None
 
     def enter(self, _: nn.Module, args: Any, options: Any) -> Any:
-        """Make attention read the sample's own states for any rows of the block, unless the block adds its input."""
+        """Pre-hook of attention: while the block runs again, give it the inputs of the first run.
+
+        Its result is not used then. Families in which attention adds its input keep the rows of pairs instead.
+        """
         if self._changed is None:
             self._read = args, options
             return None
         return None if self.block.family.attention_adds else self._read
 
     def attend(self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        """Stands in for the kernel: keeps weights and values; while the block runs again, returns zeros."""
         query, _, value, _ = tensors
         if self._changed is not None:
-            return torch.zeros_like(query).transpose(1, 2), None  # the output projection reads the changed contexts
+            return torch.zeros_like(query).transpose(1, 2), None  # `project` replaces these contexts
         context, weights = kernel(module, *tensors, **options)
         assert weights is not None  # the eager kernel returns them
         self._weights = weights[0]  # [H, T, T]
@@ -125,12 +131,14 @@ class _Zeroing:
         return context, weights
 
     def project(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        """Pre-hook of the output projection: keeps the contexts, or gives it the changed ones when running again."""
         if self._changed is not None:
             return (self._changed,)
         self._context = args[0][0].unflatten(-1, (len(self._values), -1))  # [T, H, K]
         return None
 
     def run_again(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        """Forward hook of the block: runs it again without the values of each source, and sets `map`."""
         hidden, *rest = args
         before = _directions(output)[0]  # [T, D]
         moved = before.new_zeros(len(before), len(before))
@@ -151,13 +159,13 @@ class _Zeroing:
 
 
 def _directions(output: Any) -> Tensor:
-    """The directions of the states that a block puts out, [..., T, D], in float32 at least."""
+    """The output states of a block, normalised to length 1, [..., T, D], in float32 at least."""
     states = output if isinstance(output, Tensor) else output[0]
     return nn.functional.normalize(wide(states), dim=-1)
 
 
 def _seen(view: ModelView, sample: Batch) -> Batch:
-    """The sample without the tokens after the prediction of a causal model, which have no influence."""
+    """The sample without the tokens after the readout position of a causal model, which do not influence it."""
     if not view.kind.causal:
         return sample
     length = int(sample.position) + 1

@@ -1,1 +1,1 @@
-"""Neurons of feed-forward layers: their activity, their logit lens, the contexts where they are most active."""
+"""Neurons of feed-forward layers: their activations, their logit lens, and their max-activating examples (contexts)."""

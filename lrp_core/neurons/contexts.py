@@ -1,6 +1,6 @@
-"""The contexts of a corpus in which a neuron is most active, explained from its own activation.
+"""The max-activating examples (contexts) of a neuron in a corpus, and relevance of their tokens for its activation.
 
-A text's score is the largest activation over its positions (AttnLRP 4.3).
+Texts are ranked by the neuron's largest activation over their positions (AttnLRP 4.3).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and i
 
 @dataclass(frozen=True, order=True)
 class Context:
-    """A text in which a neuron is active: how much, and where. Of equal activations the earlier text is the better."""
+    """A text and a neuron's largest activation in it. Contexts compare by activation, then by number, lower first."""
 
-    value: float
-    rank: int  # minus the number of the text
-    position: int = field(compare=False)
-    ids: tuple[int, ...] = field(compare=False)
+    value: float  # the largest activation
+    rank: int  # minus the number of the text, so that the earlier of two texts is the greater
+    position: int = field(compare=False)  # of the largest activation
+    ids: tuple[int, ...] = field(compare=False)  # the text's tokens
 
     @property
     def number(self) -> int:
@@ -56,12 +56,12 @@ def best_contexts(
     rows: int = 16,
     apart: Collection[int] = (),
 ) -> list[Context]:
-    """The `count` texts, token ids each, in which the neuron's largest activation is largest, in descending order.
+    """The `count` texts (lists of token ids) in which the neuron is most active, in descending order.
 
-    Texts are streamed, `rows` in a forward; no more than the best and SPARE others are held. These are computed again,
-    each alone, and ranked so: what shares a batch decides nothing. What is still equal but for rounding stands in the
-    order of the texts, since processors round otherwise. At tokens whose ids are `apart`, as those that a
-    tokenizer's template adds, activations do not count. Raises UserError as `check_neuron`.
+    Texts are streamed, `rows` in a forward; only the best and SPARE more are kept. These are computed again one by one
+    and ranked by the result, so that other texts of a batch do not influence the order. Activations that are equal up
+    to rounding are in the order of the texts, since other processors round differently. Activations at tokens with ids
+    in `apart` do not count, such as those that a tokenizer's template adds. Raises UserError as `check_neuron`.
     """
     check_neuron(view, layer, neuron)
     look = partial(_contexts, view, layer=layer, neuron=neuron, apart=torch.tensor(sorted(apart), dtype=torch.int64))
@@ -87,7 +87,10 @@ def _contexts(
     neuron: int,
     apart: torch.Tensor,
 ) -> list[Context]:
-    """The context of each numbered text, in a forward for each batch; the device is waited for once."""
+    """The context of each numbered text, without texts that have no finite activation; a forward for each batch.
+
+    The device is waited for once.
+    """
     of_batches: list[torch.Tensor] = []  # the values of a batch, then their positions
     for texts in batches:
         batch = batch_of([ids for _, ids in texts]).to(view.device)
@@ -104,7 +107,7 @@ def _contexts(
 
 
 def explain_context(view: ModelView, context: Context, layer: int, neuron: int, method: str = "attnlrp") -> list[float]:
-    """Relevance of the context's tokens for the neuron's activation at its position, by a gradient-family method.
+    """Relevance of a context's tokens for the neuron's activation at the context's position, by a gradient method.
 
     Raises as `explain_contexts`.
     """
@@ -115,10 +118,10 @@ def explain_context(view: ModelView, context: Context, layer: int, neuron: int, 
 def explain_contexts(
     view: ModelView, asked: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
 ) -> list[list[float]]:
-    """The relevance of tokens for the activations of neurons, each in its context, from one forward and one backward
-    pass.
+    """Relevance of tokens for neurons' activations, given as (context, layer, neuron): a list for each.
 
-    Raises UnsupportedMethod for methods of another family, UserError as `check_neuron`.
+    It takes one forward and one backward pass. Raises UnsupportedMethod for a method that is no gradient method, and
+    UserError as `check_neuron`.
     """
     for _, layer, neuron in asked:
         check_neuron(view, layer, neuron)
@@ -130,7 +133,7 @@ def explain_contexts(
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
         for layer in {layer for _, layer, _ in asked}:
-            undo.enter_context(at_neurons(view.blocks[layer], partial(_keep, inputs=inputs, layer=layer)))
+            undo.enter_context(at_neurons(view.blocks[layer], partial(_note_input, inputs=inputs, layer=layer)))
         with rules_on(view, (reading.composite,)):
             view.hidden(batch, token)
             explained = []
@@ -138,19 +141,20 @@ def explain_contexts(
                 part = view.blocks[layer].part_of(neuron)
                 x, passing = inputs[layer, part]
                 share = share_above(part, view.family, reading.composite.bilinear)
-                # gate and signal have half each of a product's relevance: here the product is what is explained
+                # the rule gives gate and signal a share of their product's gradient; here the product is explained
                 activation = passing.spread(x, batch.input_ids.shape)[row, one.position, neuron - part.first]
                 explained.append(activation.to(view.device) * share)
-            (gradient,) = torch.autograd.grad(torch.stack(explained).sum(), token)  # rows know nothing of each other
+            (gradient,) = torch.autograd.grad(torch.stack(explained).sum(), token)  # rows are independent
     relevance = attribution(gradient, full, batch.attention_mask, reading.measure).cpu()
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
 
 
-def _keep(
+def _note_input(
     x: torch.Tensor,
     passing: Passing,
     *,
     inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]],
     layer: int,
 ) -> None:
+    """Visitor of `at_neurons`: notes in `inputs` the input of a down projection, under its layer and part."""
     inputs[layer, passing.part] = x, passing

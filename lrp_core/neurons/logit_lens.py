@@ -1,7 +1,7 @@
-"""Neurons of feed-forward layers: the most relevant ones, the words they promote, the tokens nearest to their keys.
+"""The most relevant neurons, their logit lens (the words that they promote), and the tokens nearest to their keys.
 
-A neuron's value vector is its column of the down projection, its key its row of the input matrix, the gate's in gated
-layers (Geva et al. 2022; AttnLRP 4.3).
+The value vector of a neuron is its column of the down projection. Its key is its row of the input projection, in gated
+layers of the gate (Geva et al. 2022; AttnLRP 4.3).
 """
 
 from __future__ import annotations
@@ -22,80 +22,81 @@ from lrp_core.views.view import ModelView
 
 @dataclass(frozen=True)
 class TopNeuron:
-    """A neuron that matters in one sample."""
+    """A neuron with its relevance in one sample."""
 
     layer: int
-    neuron: int  # its number; `view.neuron_names` says what it is called
+    neuron: int  # its number in the layer; `view.neuron_names` has its name
     relevance: float  # the sum over positions
     position: int  # where its absolute relevance is largest
     value: float  # its activation there
 
 
 def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> list[list[TopNeuron]]:
-    """The `count` most relevant neurons of each sample, in descending order, signed or by magnitude.
+    """The `count` most relevant neurons of each sample, by relevance or by its magnitude, in descending order.
 
-    Of equal relevance the lower layer, then the lower number comes first. There are fewer where most neurons are those
-    of experts to which no token of the sample was sent: these are left out. Raises UserError for relevance that was not
-    asked for with `neurons=True`.
+    Neurons of equal relevance are ordered by layer, then by number. Neurons of experts that no token of the sample was
+    sent to are left out, so a list may be shorter. Raises UserError for a result without relevance of neurons.
     """
     total, positions, values = relevance.neurons, relevance.neuron_positions, relevance.neuron_values
     if total is None or positions is None or values is None:
-        raise UserError("relevance of neurons was not asked for: give neurons=True")
+        raise UserError("the result has no relevance of neurons: call the method with neurons=True")
     width = total.shape[-1]
     chosen = []
     for of_sample, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
         ranked = of_sample.abs() if absolute else of_sample
         order = ranked.sort(descending=True, stable=True).indices
-        order = order[at[order] >= 0][:count]
+        order = order[at[order] >= 0][:count]  # -1: no token reached the expert, or the layer has no such neuron
         layers, numbers = (order // width).tolist(), (order % width).tolist()
         columns = layers, numbers, of_sample[order].tolist(), at[order].tolist(), value[order].tolist()
         chosen.append([TopNeuron(*neuron) for neuron in zip(*columns, strict=True)])
     return chosen
 
 
-Tokens = tuple[tuple[int, float], ...]  # (token, its number)
+Tokens = tuple[tuple[int, float], ...]  # (token id, its logit or cosine)
 
 
 @dataclass(frozen=True)
 class Writing:
-    """The addition of a neuron to the logits of the vocabulary for each unit of activation."""
+    """The logit lens of a neuron: what one unit of its activation adds to the logits of the vocabulary."""
 
-    promoted: Tokens  # their logits, the largest first
-    suppressed: Tokens  # the smallest first
-    entropy: float  # of the softmax over the vocabulary, in nats: low where few words stand out
+    promoted: Tokens  # the tokens with the largest logits, the largest first
+    suppressed: Tokens  # the tokens with the smallest logits, the smallest first
+    entropy: float  # of the softmax of these logits, in nats: low if few words stand out
 
 
-_AT_ONCE = 1 << 24  # logits that are formed together
+_AT_ONCE = 1 << 24  # logits that are computed at once
 
 
 def writes_words(view: ModelView) -> bool:
-    """True if value vectors can be multiplied with the unembedding: both are as wide."""
+    """True if value vectors can be multiplied with the unembedding, which must have the same width D."""
     return _vocabulary(view, unembedding=True).shape[1] == view.d_model
 
 
 def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool = False) -> Writing:
-    """`writings_of` one neuron."""
+    """The logit lens of one neuron; see :func:`writings_of`."""
     return writings_of(view, layer, [neuron], count, normed)[0]
 
 
 def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int, normed: bool = False) -> list[Writing]:
-    """The neurons' value vectors times the unembedding (Geva et al. 2022), biases left out.
+    """The logit lens of neurons: their value vectors times the unembedding, without its bias (Geva et al. 2022).
 
-    `normed` multiplies them by the weight of the final norm first. Models that predict labels are read through their
-    token embeddings. Raises UserError as `check_neuron`, for `normed` without a final norm, and where tokens are read
-    in another width than that of layers.
+    Each has the `count` largest and smallest logits. `normed` multiplies the vectors by the weight of the final norm
+    first. For models that predict labels the token embeddings take the place of the unembedding. Raises UserError as
+    `check_neuron`, for `normed` without a final norm, and if the unembedding has another width than the layers.
     """
     for neuron in neurons:
         check_neuron(view, layer, neuron)
     vectors = view.blocks[layer].neuron_vectors(neurons, written=True)  # [N, D]
     if normed:
         if view.final_norm is None:
-            raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
+            raise UserError(f"{view.family.title} have no final norm whose weight could be folded in: leave out normed")
         vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
     vocabulary = _vocabulary(view, unembedding=True)
     writings: list[Writing] = []
     if vocabulary.shape[1] != vectors.shape[1]:
-        raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
+        raise UserError(
+            f"{view.family.title} have no logit lens of neurons: their unembedding has another width than their layers"
+        )
     for some in wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
         logits = some @ vocabulary.T  # [n, V]
         share = logits.log_softmax(1)
@@ -107,18 +108,23 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
 
 
 def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> Tokens:
-    """`keys_of` one neuron. Raises UserError where tokens are embedded in another width than that of layers."""
+    """The tokens nearest to the key of one neuron; see :func:`keys_of`.
+
+    Raises UserError if token embeddings have another width than the layers.
+    """
     (tokens,) = keys_of(view, layer, [neuron], count)
     if not tokens:
-        raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
+        raise UserError(
+            f"{view.family.title} have no tokens near a key: token embeddings have another width than the layers"
+        )
     return tokens
 
 
 def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[Tokens]:
-    """The tokens whose embeddings are nearest to the neurons' keys, by cosine: (token, cosine), the largest first.
+    """The `count` tokens whose embeddings are nearest to each neuron's key: (token, cosine), the largest first.
 
-    The weight of the norm before the feed-forward layer, if there is one, is folded into the keys. None where tokens
-    are embedded in another width than that of layers.
+    The weight of the norm before the feed-forward layer, if there is one, is multiplied into the keys. The lists are
+    empty if token embeddings have another width than the layers. Raises UserError as `check_neuron`.
     """
     for neuron in neurons:
         check_neuron(view, layer, neuron)
@@ -139,10 +145,10 @@ def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> 
 
 
 def _first(vectors: Tensor, words: Tensor, values: Tensor, count: int, *, largest: bool) -> list[Tokens]:
-    """The `count` largest or smallest (token, value) of each row of `values` [N, V], of equal ones the first or last.
+    """The `count` largest (or smallest) (token, value) of each row of `values` [N, V]; of equal ones the first (last).
 
-    They are products of `vectors` [N, D] and `words` [V, D]. Finalists are formed again in float64, a vector at a time:
-    what other vectors are asked decides no order.
+    `values` are the products of `vectors` [N, D] and `words` [V, D]. The best SPARE + `count` are computed again in
+    float64, one vector at a time, so that the order does not depend on which other vectors are asked for.
     """
     finalists = values.sort(dim=1, descending=largest, stable=True).indices[:, : count + SPARE]
     rows = []

@@ -1,21 +1,21 @@
-"""Near ties: entries of a ranking whose order rounding may have decided. No torch here.
+"""Near ties: entries of a ranking whose order rounding may have decided. Imports no torch.
 
-Sums depend on what shares a batch, so that equal inputs may differ in their last digits.
+The rounding of a forward pass depends on the batch, so that the same text may give values with other last digits.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-ROUNDING = 1e-5  # relative: what is kept may lie so far below what is left out
-SPARE = 8  # entries that are held beyond those that are kept, until near ties are computed again, each alone
+ROUNDING = 1e-5  # values that differ by less than this share of the larger one may be equal up to rounding
+SPARE = 8  # entries kept beyond those that are asked for, until near ties are computed again one by one
 
 
 def near_ties(values: np.ndarray, count: int) -> np.ndarray:
-    """[N, K] bool: of rows [N, K] in descending order, where another rounding might change which are the first `count`.
+    """True for entries whose rank rounding may decide, [N, K], in rows [N, K] in descending order.
 
-    Those are runs of entries, each within ROUNDING of the next, that begin before `count`. Zeros, as of a ReLU, are the
-    same in every batch, and no run.
+    They are the entries of runs (see :func:`runs`) of two or more that begin before index `count`. Equal zeros, as of a
+    ReLU, are exact in every batch and make no run.
     """
     linked, start = _linked(values), runs(values)
     begins = start == np.arange(values.shape[1])
@@ -24,7 +24,9 @@ def near_ties(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def runs(values: np.ndarray) -> np.ndarray:
-    """Of rows [N, K] in descending order, where the run of each entry begins [N, K]: equal but for rounding.
+    """The index at which the run of each entry begins, [N, K], in rows [N, K] in descending order.
+
+    A run is a sequence of entries in which each is equal to the next up to rounding.
 
     >>> runs(np.array([[2.0, 1.0, 1.0 - 1e-7, 0.5]])).tolist()
     [[0, 1, 1, 3]]
@@ -34,6 +36,7 @@ def runs(values: np.ndarray) -> np.ndarray:
 
 
 def _linked(values: np.ndarray) -> np.ndarray:
+    """True where an entry and the next one are equal up to rounding and not 0, [N, K - 1]."""
     above, below = values[:, :-1], values[:, 1:]
     with np.errstate(invalid="ignore"):  # minus infinity stands where there is no entry
         return np.asarray((above - below <= ROUNDING * np.abs(above)) & (above != 0))

@@ -1,1 +1,1 @@
-"""Opening a model: its files, its adapter, and the view of its kind."""
+"""Opens models: reads their files and adapters, and makes views of them."""

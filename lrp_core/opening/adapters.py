@@ -1,4 +1,4 @@
-"""LoRA adapters, read by peft: merged into the weights of their base, or kept beside them. Safetensors only."""
+"""LoRA adapters, applied by peft: merged into the weights of the base model, or kept beside them. Safetensors only."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ from lrp_core.parts.weights import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel, UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # of every name in an adapter's file, before the name in its base
-_PLAIN_STARTS = (True, False, "gaussian")  # of training; others leave a base with other weights
-#: Settings by which an adapter does more than add B A to weights or replace whole modules.
+_PREFIX = "base_model.model."  # in an adapter's file, precedes every name of a weight of the base model
+_PLAIN_STARTS = (True, False, "gaussian")  # values of init_lora_weights with which training keeps the base's weights
+#: Settings by which an adapter does more than add the product B A to weights or replace whole modules.
 _MORE_THAN_SUMS = (
     *("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "monteclora_config"),
     *("trainable_token_indices", "use_bdlora", "use_qalora"),
 )
+_UNMERGED = ("alora_invocation_tokens", "arrow_config", "use_qalora")  # settings of adapters that peft does not merge
+_MERGED = "with peft's merge_and_unload, save the model, and give it without an adapter"
 
 
 def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
-    """The folder of an adapter that is one, or the hub's cache of its id.
+    """The folder with an adapter's files: `adapter` itself, or the cache of the hub for the id `adapter`.
 
-    Raises UserError for what is neither or lacks safetensors weights, and what the hub raises when it does not answer.
+    Raises UserError if it is neither a folder nor an id, or lacks safetensors weights, and whatever the hub raises if
+    it does not answer.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError, RepositoryNotFoundError
@@ -46,58 +49,70 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
     if directory.is_dir():
         lacking = [name for name in (SETTINGS, WEIGHTS) if not (directory / name).is_file()]
     elif directory.is_absolute() or str(adapter).startswith((".", "~")):
-        raise UserError(f"there is no adapter directory {directory}")
+        raise UserError(f"there is no adapter directory {directory}: give an existing folder or an id of the hub")
     else:
         lacking = []
         try:
             paths = [hf_hub_download(str(adapter), n, local_files_only=local_files_only) for n in (SETTINGS, WEIGHTS)]
             directory = Path(paths[0]).parent
         except (RepositoryNotFoundError, HFValidationError):
-            raise UserError(f"{adapter} is neither a directory nor an adapter on the hub") from None
+            raise UserError(
+                f"{adapter} is neither a directory nor an adapter on the hub: give an existing folder or an id"
+            ) from None
         except EntryNotFoundError as error:
             if local_files_only:
                 raise
             lacking = [name for name in (SETTINGS, WEIGHTS) if name in str(error)] or [WEIGHTS]
     if lacking:
-        raise UserError(f"the adapter {adapter} has no {' and no '.join(lacking)} (other formats are not loaded)")
+        raise UserError(
+            f"the adapter {adapter} has no {' and no '.join(lacking)}: save it with peft's save_pretrained, which "
+            "writes both (other formats are not loaded)"
+        )
     return directory
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of an adapter. Raises UserError for kinds of adapters that are not supported."""
+    """The settings of an adapter, from its file. Raises UserError for adapters that are not supported."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         kind, start = settings["peft_type"], settings.get("init_lora_weights", True)
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / SETTINGS} says nothing of an adapter ({type(error).__name__}: {error})") from None
+        raise UserError(
+            f"{folder / SETTINGS} does not describe an adapter ({type(error).__name__}: {error}): give a folder that "
+            "peft's save_pretrained wrote"
+        ) from None
     if kind != "LORA":
-        raise UserError(f"the adapter {folder} is of the kind {kind}: LORA alone is supported")
+        raise UserError(f"the adapter {folder} is of the kind {kind}, and only LORA is supported: merge it, {_MERGED}")
     if start not in _PLAIN_STARTS:
-        raise UserError(f"the adapter {folder} began as {start!r}, which changes its base: merge it with peft and save")
+        raise UserError(
+            f"the adapter {folder} was initialised as {start!r}, which changes the base model: merge it, {_MERGED}"
+        )
     for name in _MORE_THAN_SUMS:
         if settings.get(name):
-            raise UserError(f"the adapter {folder} has {name}, which is not supported: merge it with peft and save")
+            way_out = "use another adapter, since peft cannot merge it" if name in _UNMERGED else f"merge it, {_MERGED}"
+            raise UserError(f"the adapter {folder} has {name}, which is not supported: {way_out}")
     if find_spec("peft") is None:
         raise UserError("an adapter needs peft: pip install 'closelook[lora]'")
     return settings
 
 
 def check_base(folder: Path, base: str) -> None:
-    """Raises UserError where both the adapter and the model `base` come from the hub and the adapter names another."""
+    """Raise UserError if the adapter names another base model than `base`, and both names are ids of the hub."""
     named = read_settings(folder).get("base_model_name_or_path")
     if isinstance(named, str) and all(_on_hub(name) for name in (named, base)) and named.lower() != base.lower():
-        copies = f"where they are copies, set base_model_name_or_path in its {SETTINGS}"
+        copies = f"if one is a copy of the other, set base_model_name_or_path in its {SETTINGS}"
         raise UserError(f"the adapter {folder} is for another base: {named}, not {base}; {copies}")
 
 
 def _on_hub(name: str) -> bool:
+    """True if a model's name looks like an id of the hub and is no existing folder."""
     return name.count("/") == 1 and name[0] not in "./~" and not Path(name).exists()
 
 
 def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = None) -> PretrainedConfig:
-    """`config`, with labels where the adapter brings the head of a classifier that its base does not have.
+    """The base model's config, changed to a classifier's if the adapter contains a classifier's head for it.
 
-    Raises UserError for an adapter of a classifier without its head.
+    Raises UserError for a classifier's adapter without the head, if the base model has none either.
     """
     described = family_of(config, name=family)
     if read_settings(folder).get("task_type") != "SEQ_CLS" or described.kind.labels:
@@ -113,13 +128,15 @@ def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = No
 
 
 def brought(folder: Path) -> set[str]:
-    """Names, in the base, of weights that the adapter has whole."""
+    """The names, in the base model, of weights that the adapter replaces as a whole, such as a classifier's head."""
     return {name for name in _shapes(folder) if ".lora_" not in name}
 
 
 def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None, merge: bool = True) -> None:
-    """Raises UserError, in one line, for an adapter of another base than a model of `config`, whose weights are not
-    needed, and for one that cannot be merged into them."""
+    """Raise UserError if the adapter does not fit a model of `config` or, with `merge`, cannot be merged into it.
+
+    Shapes are compared with those of a model on the meta device, so no weights are needed.
+    """
     with torch.device("meta"):
         auto = getattr(transformers, family_of(config, name=family).kind.auto)
         model = auto.from_config(config)
@@ -151,7 +168,7 @@ def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None,
 
 
 def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str], folder: Path) -> None:
-    """Raises UserError where weights that the adapter adds to are those of another module, too: both would change."""
+    """Raise UserError if a weight that the adapter changes is shared by another module, which would change as well."""
     owners: dict[nn.Parameter, list[str]] = {}
     for path, module in modules.items():
         weight = dict(module.named_parameters(recurse=False)).get("weight")
@@ -161,15 +178,15 @@ def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str],
         changed = [path for path in sharing if path in adapted]
         if changed and len(sharing) > 1:
             others = " and ".join(path for path in sharing if path != changed[0])
-            says = f"adds to the weights of {changed[0]}, which are those of {others}, too"
-            raise UserError(f"the adapter {folder} {says}: it can stand beside its base only (merge: false)")
+            shared = f"changes the weights of {changed[0]}, which {others} shares, and merging would change both"
+            raise UserError(f"the adapter {folder} {shared}: keep it beside its base with `merge: false`")
 
 
 def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
-    """`model` with the adapter, whose fit was checked: in its weights, or beside them (`merge` False).
+    """The model with an adapter that passed :func:`check_fit`: merged into its weights, or kept beside them.
 
-    Beside them, its layers are peft's, and who reads their weights gets the sum. Raises UserError for an adapter that
-    only can be merged, and for one that peft cannot put on.
+    With `merge` False its layers are peft's, and :func:`lrp_core.parts.weights.weights_of` returns the sums. Raises
+    UserError for an adapter that can only be merged, and for one that peft cannot apply to this model.
     """
     settings = read_settings(folder)
     if not merge and any(settings.get(name) for name in ("use_dora", "target_parameters", "lora_bias")):
@@ -177,11 +194,11 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     weights = load_file(folder / WEIGHTS)
-    with warnings.catch_warnings():  # of what peft asks of transformers, which calls it by another name now
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", UserWarning)  # of weights that are tied, see `check_fit`
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers has deprecated
+        warnings.simplefilter("ignore", UserWarning)  # about tied weights, which `check_fit` has checked
         known = PeftConfig.from_pretrained(str(folder))
-        known.inference_mode, known.base_model_name_or_path = True, None  # whose name was compared, and may be a copy's
+        known.inference_mode, known.base_model_name_or_path = True, None  # `check_base` has compared the name
         try:
             wrapped: Any = get_peft_model(model, known, autocast_adapter_dtype=False)
         except ValueError as error:
@@ -198,9 +215,10 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
 
 
 def beside_base(model: nn.Module) -> Any:
-    """A model in memory whose adapters of peft stand beside its weights: who reads its layers' weights gets the sum.
+    """The model inside a peft model in memory, prepared so that readers of its weights get the sums with adapters.
 
-    Any other model is given back as it is. Raises UnsupportedModel for adapters that do more than add to weights.
+    A model without peft's layers is returned unchanged. Raises UnsupportedModel for adapters that do more than add to
+    weights.
     """
     if "peft" not in sys.modules:
         return model
@@ -211,7 +229,10 @@ def beside_base(model: nn.Module) -> Any:
     kind = type(model).__name__
     if isinstance(model, PeftModel):
         if model.active_peft_config.is_prompt_learning:
-            raise UnsupportedModel(f"{kind} learned tokens in front of every text, which no method covers")
+            raise UnsupportedModel(
+                f"{kind} puts learned tokens before every text (prompt learning), which no method supports: use the "
+                "base model or another adapter"
+            )
         model = model.get_base_model()
     adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     for layer in adapted:
@@ -223,7 +244,7 @@ def beside_base(model: nn.Module) -> Any:
 
 
 def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with peft's layers inserted, and with the whole modules that the adapter replaces."""
+    """The model with peft's layers registered in ADDED_WEIGHTS, and with the modules that the adapter replaces."""
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
@@ -237,7 +258,7 @@ def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _added(module: Any) -> Tensor:
-    """The weight that adapters add to a layer of peft's, laid out like the layer's; those merged into it are in it."""
+    """The sum of the active adapters' weights of a peft layer, in its weight's layout; 0 if they are merged into it."""
     base = module.get_base_layer().weight
     if module.merged or module.disable_adapters:
         return torch.zeros_like(base)
@@ -246,14 +267,16 @@ def _added(module: Any) -> Tensor:
 
 
 def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the adapter's tensors, by their names in the base."""
+    """The shapes of the adapter's tensors, by their names in the base model. Raises UserError for a damaged file."""
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # safetensors has an error of its own, without a public name
-        raise UserError(f"{folder / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder / WEIGHTS} cannot be read ({reason}): save or download it again") from None
     return {name.removeprefix(_PREFIX).replace(".base_layer.", "."): shape for name, shape in shapes.items()}
 
 
 def _numberless(path: str) -> str:
+    """The path of a module with `*` in place of numbers, so that it is the same in all blocks."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", path)

@@ -1,4 +1,4 @@
-"""The files of a checkpoint before its weights are loaded: required files and the config. Imports no torch."""
+"""Checks the files of a checkpoint and reads its config, before any weights are loaded. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # formats that may run code whe
 def read_config(
     name: str, revision: str | None = None, local_files_only: bool = False, family: str | None = None
 ) -> PretrainedConfig:
-    """The config of a hub id or a local directory.
+    """The config of a model, given by its id on the hub or a local folder.
 
-    Raises UserError for a file of a directory that is no config, UnsupportedModel for a model that is quantised or that
-    no family describes, and what transformers raises for one that it cannot reach.
+    Raises UserError for a file that is no config, UnsupportedModel for a quantised model and, unless `family` is given,
+    for a type that no family describes, and whatever transformers raises for a model that it cannot reach.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PretrainedConfig
@@ -40,30 +40,30 @@ def read_config(
         raise UserError(f"{name} has no {CONFIG}: give the id of a model of transformers")
     check_config(described, name)
     if "model_type" not in described:
-        raise UserError(f"the {CONFIG} of {name} names no model_type, as those of transformers do: get it again")
+        raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
     if family is None:
         describing(described["model_type"])
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)
     except (StrictDataclassError, TypeError) as error:  # fields of another type, or too few
         reason = str(error).strip().splitlines()[-1].strip().removeprefix("TypeError: ")
-        raise UserError(f"the {CONFIG} of {name} is no config that transformers knows ({reason}): mend it") from error
+        raise UserError(f"transformers cannot read the {CONFIG} of {name} ({reason}): correct the file") from error
 
 
 def config_in(folder: Path) -> dict[str, Any]:
-    """The fields of the config in a folder. Raises UserError for a file that is no object of JSON."""
+    """The fields of the config in a folder. Raises UserError for a file that holds no JSON object."""
     file = folder / CONFIG
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not JSON ({error}): download it again, or repair it") from None
     if not isinstance(fields, dict):
-        raise UserError(f"{file} holds no object of JSON: get it again")
+        raise UserError(f"{file} holds no JSON object: download it again, or repair it")
     return fields
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError for a folder without a config or without weights in safetensors; others can be converted."""
+    """Raise UserError for a folder without a config or safetensors weights, with a command that converts others."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}: give the folder that a model was saved to")
     if any(folder.glob("*.safetensors")):
@@ -79,7 +79,7 @@ def check_folder(folder: Path) -> None:
 
 
 def conversion(name: str, architectures: Sequence[str] | None, to: str) -> str:
-    """The command that saves the weights of a model, whatever their format is, as safetensors in the folder `to`."""
+    """A shell command that saves a model's weights, whatever their format, as safetensors in the folder `to`."""
     (architecture, *_) = architectures or ("AutoModelForCausalLM",)
     made = f"Model.from_pretrained('{name}').save_pretrained('{to}')"
     return f'python -c "from transformers import {architecture} as Model; {made}"'

@@ -1,4 +1,4 @@
-"""Models from the hub, a directory, or a configuration with random weights. Safetensors only, no remote code."""
+"""Loads models from the hub or a folder, or makes them with random weights. Safetensors only, no remote code."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ def load_model(
     max_memory: dict[int | str, Any] | None = None,
     offload_dir: str | Path | None = None,
 ) -> ModelView:
-    """Load a model from a hub id or a local folder, with its weights.
+    """Load a model from a hub id or a local folder, and return its view.
 
     `attn` is "sdpa" or "eager"; models with an attention of their own use it unless `attn` is "eager". `family`
     "generic" runs the model as a whole, for methods that need no description of it. `adapter` is the folder or hub id
     of a LoRA adapter, which is merged into the weights unless `merge` is False. `max_memory` (accelerate's mapping of
-    devices to bytes or "2GiB") spreads the model over devices, main memory and `offload_dir`, and `device` is ignored.
-    Gradients work also if the caller is in inference mode.
+    devices to bytes or "2GiB") spreads the model over devices, main memory and `offload_dir`; `device` is then ignored.
+    Methods can take gradients even if the caller is in inference mode.
 
-    Raises UserError for a model that cannot be found or read, or whose files lack weights, for an adapter of another
-    base, and for an unknown precision or device; UnsupportedModel for a quantised model, and for one that no family
-    describes.
+    Raises UserError for a model that cannot be found or read or lacks weights, an adapter of another base model, and an
+    unknown dtype or device; UnsupportedModel for a quantised model and one that no family describes.
 
     >>> view = load_model("evaluation/benchmark/demo/models/gpt2")
     >>> view.family.name, view.n_layers, view.n_heads
@@ -59,7 +58,10 @@ def load_model(
     """
     check_place(dtype, device if max_memory is None else "cpu")
     if adapter is not None and max_memory is not None:
-        raise UserError("an adapter goes on a model in memory: merge it with peft and save, or leave out max_memory")
+        raise UserError(
+            "an adapter cannot be combined with max_memory: leave out max_memory, or merge the adapter with peft's "
+            "merge_and_unload and save the model"
+        )
     directory = Path(id_or_dir)
     name = str(id_or_dir)
     if directory.is_dir():
@@ -85,7 +87,7 @@ def load_model(
                 attn_implementation=_attention(config, attn, family),
                 use_safetensors=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # to tell them by name below
+                ignore_mismatched_sizes=True,  # `_check_weights` reports them by name
                 output_loading_info=True,
                 **placement,
             )
@@ -99,20 +101,21 @@ def load_model(
             ) from None
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     except SafetensorError as error:
-        raise UserError(f"the weights of {name} are cut off or damaged ({error}): get them again") from error
+        raise UserError(f"the weights of {name} are cut off or damaged ({error}): download them again") from error
     _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
     view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
     return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
 
 
 def _tokenizer(name: str, revision: str | None) -> Any:
-    """Raises UserError where there is none."""
+    """The tokenizer of a model. Raises UserError if there is none that can be read."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{name} has no tokenizer that can be read: {str(error).strip().splitlines()[0]}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{name} has no tokenizer that can be read ({reason}): save one beside the model") from error
 
 
 @torch.inference_mode(False)
@@ -124,9 +127,9 @@ def random_model(
     device: str = "cpu",
     family: str | None = None,
 ) -> ModelView:
-    """A model of `config` with weights drawn from `seed`, in float32 and on `device`; then rounded to `dtype`.
+    """A view of a model with random weights, drawn from `seed` in float32 on `device`, then rounded to `dtype`.
 
-    The global random state is left as it was.
+    The global random state does not change.
     """
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
@@ -135,12 +138,12 @@ def random_model(
 
 
 def _auto(config: PretrainedConfig, family: str | None) -> Any:
-    """The class that makes models of `config`. Raises UnsupportedModel."""
+    """The class of transformers that makes models of `config`. Raises UnsupportedModel as `family_of`."""
     return getattr(transformers, family_of(config, name=family).kind.auto)
 
 
 def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
-    """The attention implementation to request from transformers; None if it chooses among the model's own."""
+    """The attention implementation to request from transformers; None lets it choose, if attention is not described."""
     known = family_of(config, name=family)
     if known.eager_only:
         return "eager"
@@ -148,13 +151,14 @@ def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str |
 
 
 def _dtype(name: str) -> torch.dtype:
+    """The dtype of that name. Raises UserError for an unknown name."""
     if name not in DTYPES:
         raise UserError(f"unknown dtype {name!r}{nearest(str(name), DTYPES)}")
     return DTYPES[name]
 
 
 def check_place(dtype: str, device: str) -> None:
-    """Raise UserError for an unknown precision, and for a device that torch does not know or see."""
+    """Raise UserError for an unknown dtype, and for a device that torch does not know or does not see."""
     _dtype(dtype)
     try:
         parsed = torch.device(device)
@@ -169,9 +173,9 @@ def check_place(dtype: str, device: str) -> None:
 def _check_weights(
     name: str, architecture: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
 ) -> None:
-    """Raises UserError where the files leave weights of the model to chance; tied weights count as one.
+    """Raise UserError if weights are missing in the model's files or have other shapes, and would so be random.
 
-    Those in `brought` come with an adapter.
+    `report` is transformers' loading report; weights in `brought` come with an adapter and may be missing.
     """
     missing = sorted(set(report["missing_keys"]).difference(brought))
     mismatched = [
@@ -191,13 +195,14 @@ def _check_weights(
 
 
 def _some(keys: Sequence[str], shown: int = 4) -> str:
+    """The first few of `keys` in words, and how many more there are."""
     more = f" and {len(keys) - shown} more" if len(keys) > shown else ""
     return ", ".join(keys[:shown]) + more
 
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """A context in which transformers logs no report on weights, which `_check_weights` states in one line."""
+    """Inside, transformers does not log its report on weights; `_check_weights` reports problems in one line."""
 
     def is_news(record: logging.LogRecord) -> bool:
         return not any(known in record.getMessage() for known in ("LOAD REPORT", "checkpoint seem corrupted"))
@@ -211,6 +216,7 @@ def _without_report() -> Iterator[None]:
 
 
 def _nearest(directory: Path) -> str:
+    """The end of a message about a missing folder: a folder beside it with a similar name, or nothing."""
     siblings = [path.name for path in directory.parent.iterdir() if path.is_dir()] if directory.parent.is_dir() else []
     match = difflib.get_close_matches(directory.name, siblings, n=1)
     return f"; did you mean {directory.parent / match[0]}?" if match else ""

@@ -1,4 +1,4 @@
-"""A model in memory as the view of its kind."""
+"""Makes the view of a model in memory."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from lrp_core.views.view import ModelView
 
 
 def view_of(model: nn.Module, family: str | None = None) -> ModelView:
-    """Wraps a model of transformers, or of peft around one, puts it in evaluation mode and freezes its parameters.
+    """The view of a model of transformers, or of peft around one; puts it in evaluation mode and freezes parameters.
 
-    For a while only: inside :func:`lrp_core.views.borrowed.left_as_it_was`.
-    `family` is "generic" for a model that is run as a whole, described or not.
-    Raises UnsupportedModel for a quantised model, an unknown family, a model whose head predicts neither tokens nor
-    labels, norms without weights, and activations without a rule; UserError for weights made in inference mode.
+    To undo these changes afterwards, call it inside :func:`lrp_core.views.borrowed.left_as_it_was`. `family` "generic"
+    runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
+    unknown type, a head that predicts neither tokens nor labels, norms without weights, and activations without a rule;
+    raises UserError for weights that were made in inference mode.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
-        raise UnsupportedModel(f"{type(model).__name__} is no model of transformers")
+        raise UnsupportedModel(f"{type(model).__name__} is no model of transformers: give a PreTrainedModel")
     check_model(model)
     if any(parameter.is_inference() for parameter in model.parameters()):
-        reason = "was made inside torch.inference_mode, where gradients pass by no weights"
-        raise UserError(f"{type(model).__name__} {reason}: make it outside")
+        reason = "was made inside torch.inference_mode, so that no gradients can be taken"
+        raise UserError(f"{type(model).__name__} {reason}: make or load it outside")
     described = family_of(model.config, type(model).__name__, family)
     if isinstance(described, GenericFamily):
         return GenericView(model.eval().requires_grad_(False), described).check()
@@ -64,6 +64,9 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
 
 def _calls_parts(model: Any) -> bool:
-    """True if experts call their activation, where rules can stand, and in this precision: float64 is eager's alone."""
+    """True if the kernel of a model's experts calls their activation module, where rules apply, in the model's dtype.
+
+    Only the eager kernel supports float64.
+    """
     known = ("eager",) if model.dtype == torch.float64 else ("eager", "batched_mm", "grouped_mm")
     return model.config._experts_implementation in known

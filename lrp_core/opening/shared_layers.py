@@ -1,6 +1,4 @@
-"""Layers that share the weights of a block, as ALBERT's do: each gets modules of its own, so that readers can tell them
-apart.
-"""
+"""Gives layers that share a block, as in ALBERT, modules of their own, so that hooks can tell the layers apart."""
 
 from __future__ import annotations
 
@@ -17,21 +15,22 @@ from lrp_core.records.types import UnsupportedModel
 
 
 class _Layers(nn.ModuleList):
-    """A block for each layer. What is saved are the blocks that the layers share."""
+    """A list with a block for each layer; saving it saves only the blocks that layers share."""
 
     def __init__(self, shared: Sequence[nn.Module], count: int) -> None:
-        every = [shared[int(i / (count / len(shared)))] for i in range(count)]  # as the modelling code rounds
+        every = [shared[int(i / (count / len(shared)))] for i in range(count)]  # rounds as transformers' code does
         super().__init__(map(_with_own_modules, every))
-        self._shared = [nn.ModuleList(shared)]  # in a list, so that they are no modules of the model
+        self._shared = [nn.ModuleList(shared)]  # in a list, so that torch does not register them as submodules
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
+        """The state of the shared blocks, as in the original model."""
         return self._shared[0].state_dict(*args, **options)
 
 
 def unrolled(model: PreTrainedModel, family: Family) -> PreTrainedModel:
-    """The model, its layers with modules of their own where several share a block; weights stay shared.
+    """The model, with modules of their own for layers that share a block; the weights stay shared.
 
-    Raises UnsupportedModel for such a model on several devices.
+    Other models are returned unchanged. Raises UnsupportedModel for such a model on several devices.
     """
     if family.group_field is None:
         return model
@@ -50,7 +49,7 @@ def unrolled(model: PreTrainedModel, family: Family) -> PreTrainedModel:
 
 
 def _with_own_modules(block: nn.Module) -> nn.Module:
-    """A copy of the block with the same weights, and with what adapters add to them."""
+    """A copy of a block with new modules and the same weight tensors, adapters included."""
     kept = (*block.parameters(), *block.buffers(), *(vars(part).get("config") for part in block.modules()))
     copied = copy.deepcopy(block, {id(tensor): tensor for tensor in kept})
     for copied_part, shared in zip(copied.modules(), block.modules(), strict=True):

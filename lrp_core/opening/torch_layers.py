@@ -1,7 +1,7 @@
-"""Layers of torch's `nn.TransformerEncoder`, rebuilt from modules to which rules and readers can attach.
+"""Rebuilds layers of torch's `nn.TransformerEncoder` from modules on which rules and readers can put hooks.
 
-`nn.MultiheadAttention` keeps its projections in one parameter and applies them by a function. The layers apply their
-activation by one. Both have fused forms that run none of their modules.
+`nn.MultiheadAttention` keeps its projections in one parameter and applies them by a function; the layers also apply
+their activation by a function. Both have fast paths that run none of their modules.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from transformers import PretrainedConfig, PreTrainedModel
 from lrp_core.families import Family
 from lrp_core.records.types import UnsupportedModel
 
-#: By transformers' name: the function that torch's layers call, and a module that does the same.
+#: Activations by transformers' name: the function that torch's layers call, and a module that computes the same.
 _ACTIVATIONS = {"relu": (nn.functional.relu, nn.ReLU), "gelu": (nn.functional.gelu, nn.GELU)}
 
 
 class SeparateAttention(nn.Module):
-    """Self-attention by the weights of a `packed` one, whose projections are modules. It saves the packed weights."""
+    """Self-attention with the weights of an `nn.MultiheadAttention`, whose projections are modules.
 
-    batch_first = True  # read by the layers that hold it
-    in_proj_bias = None  # without it they run no fused form
+    Saving it saves the original's weights.
+    """
+
+    batch_first = True  # an attribute that nn.TransformerEncoderLayer reads
+    in_proj_bias = None  # without it nn.TransformerEncoderLayer does not take its fast path
 
     def __init__(self, packed: nn.MultiheadAttention, config: PretrainedConfig) -> None:
         super().__init__()
-        self.config = config  # tells whether the mask is added, as eager kernels have it, or selects
-        self._packed = [packed]  # in a list, so that it is no module of the model
+        self.config = config  # has the attention implementation: the eager kernel takes additive masks, others bool
+        self._packed = [packed]  # in a list, so that torch does not register it as a submodule
         self.num_heads = packed.num_heads
         biases = (None,) * 3 if packed.in_proj_bias is None else packed.in_proj_bias.chunk(3)
         self.query, self.key, self.value = map(_linear, packed.in_proj_weight.chunk(3), biases)
@@ -45,9 +48,15 @@ class SeparateAttention(nn.Module):
         need_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """`hidden` [B, T, D], which is `key` and `value` too; `key_padding_mask` [B, T] is True or -inf on padding."""
+        """Attention from `hidden` [B, T, D] to itself: output [B, T, D] and weights [B, H, T, T] (or None).
+
+        `key` and `value` must be `hidden`; `key_padding_mask` [B, T] is True or -inf on padding. Raises
+        UnsupportedModel for another use.
+        """
         if attn_mask is not None or is_causal or key is not hidden or value is not hidden:
-            raise UnsupportedModel("layers of torch's TransformerEncoder are supported with a padding mask only")
+            raise UnsupportedModel(
+                "layers of torch's TransformerEncoder are supported with self-attention and a padding mask only"
+            )
         projected = (projection(hidden) for projection in (self.query, self.key, self.value))
         query, keys, values = (states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in projected)
         mask = None
@@ -61,9 +70,9 @@ class SeparateAttention(nn.Module):
         return self.output(context.flatten(2)), weights if need_weights else None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Context [B, T, H, K] and weights [B, H, T, T] of queries, keys and values [B, H, T, K].
+        """The attention kernel: context [B, T, H, K] and weights [B, H, T, T] from queries, keys, values [B, H, T, K].
 
-        `mask` [B, 1, T, T] is True where a query sees a key, or is added to scores.
+        `mask` [B, 1, T, T] is True where a query may attend to a key, or it is additive.
         """
         scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         if mask is not None and mask.dtype == torch.bool:
@@ -74,11 +83,12 @@ class SeparateAttention(nn.Module):
         return (weights @ value).transpose(1, 2), weights
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
+        """The state of the original attention module."""
         return self._packed[0].state_dict(*args, **options)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A layer that shares these weights."""
+    """A linear layer that shares these weights."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
@@ -87,9 +97,9 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def separated(model: PreTrainedModel, family: Family) -> PreTrainedModel:
-    """The model, the projections and activations of its blocks modules, where the family says that they are packed.
+    """The model, with the attention and activations of torch's layers replaced by modules, if its family is `packed`.
 
-    Raises UnsupportedModel for layers that are not what the family says.
+    Other models are returned unchanged. Raises UnsupportedModel for layers that differ from the family's description.
     """
     if family.qkv != "packed":
         return model
@@ -110,6 +120,7 @@ def separated(model: PreTrainedModel, family: Family) -> PreTrainedModel:
 
 
 def _faults(layer: Any, attention: Any, activation: Any, family: Family, named: str) -> list[str]:
+    """What differs in a layer from the family's description, in words; `named` is the config's activation."""
     if not (isinstance(layer, nn.TransformerEncoderLayer) and isinstance(attention, nn.MultiheadAttention)):
         return ["is no torch.nn.TransformerEncoderLayer"]
     function, module = _ACTIVATIONS.get(named, (None, ()))

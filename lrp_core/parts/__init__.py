@@ -1,1 +1,1 @@
-"""Parts of a model as its family describes them, with their weights laid out as the mathematics has them."""
+"""The parts of a model, found by the paths of its family, with their weights in the layout of the equations."""

@@ -20,17 +20,17 @@ from lrp_core.parts.weights import weights_of
 
 @dataclass(frozen=True)
 class AttentionView:
-    """One attention layer: an index of the axis L of heads."""
+    """The modules of one attention layer. The axis L of heads counts these layers."""
 
     attention: nn.Module  # the module that calls the attention kernel
-    query: nn.Module
+    query: nn.Module  # the projections; families that fuse them have the same module three times
     key: nn.Module
-    value: nn.Module  # the same fused module as query and key in some families
-    output: nn.Module
+    value: nn.Module
+    output: nn.Module  # the output projection
 
     @staticmethod
     def parts(block: nn.Module, paths: Family | CrossAttention) -> dict[str, Any]:
-        """The modules of a block whose attention has these paths, by field."""
+        """The modules of a block's attention, found by their `paths`, as arguments of this class."""
         every = {"attention": paths.attention, "query": paths.query, "key": paths.key, "value": paths.value}
         every["output"] = paths.output
         return {name: block.get_submodule(path) for name, path in every.items()}
@@ -38,7 +38,7 @@ class AttentionView:
 
 @dataclass(frozen=True)
 class ExpertsView:
-    """A mixture of experts; see `lrp_core.families.base.Experts`."""
+    """The modules of a mixture of experts; see `lrp_core.families.layout.Experts`."""
 
     router: Any
     all: Any
@@ -47,50 +47,52 @@ class ExpertsView:
 
     @classmethod
     def of(cls, block: nn.Module, paths: Experts) -> ExpertsView:
-        """The experts of a block that has some."""
+        """The modules of a block with experts, found by their `paths`."""
         shared, shared_gate = _optional(block, paths.shared), _optional(block, paths.shared_gate)
         return cls(block.get_submodule(paths.router), block.get_submodule(paths.all), shared, shared_gate)
 
 
 def _optional(block: nn.Module, path: str | None) -> Any:
+    """The module of a block at `path`; None without a path."""
     return block.get_submodule(path) if path else None
 
 
-SHARED = "shared"  # in place of an expert's number, in the names of neurons
+SHARED = "shared"  # stands for the shared expert's number in the names of neurons
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Some neurons of a block: those of its MLP, of an expert, or of the expert that every token is sent to."""
+    """A part of a block that has neurons: its MLP, a routed expert, or the shared expert, which all tokens pass."""
 
-    first: int  # number of its first neuron in the block
-    size: int
-    title: str | None = None  # of an expert
-    expert: int | None = None  # its number, of those that tokens are sent to
+    first: int  # the number of its first neuron in the block
+    size: int  # its number of neurons
+    title: str | None = None  # the name of an expert: its number, or SHARED; None for an MLP
+    expert: int | None = None  # the number of a routed expert; None for other parts
 
     @classmethod
     def of_experts(cls, experts: Any) -> list[FeedForward]:
-        """Those that tokens are sent to; `experts` has their down projections [E, D, F]."""
+        """A part for each of the E routed experts; `experts` is the module with their `down_proj` [E, D, F]."""
         number, _, size = experts.down_proj.shape
         return [cls(at * size, size, str(at), at) for at in range(number)]
 
 
 @dataclass(frozen=True)
 class BlockView(AttentionView):
-    """One transformer block."""
+    """One transformer block: its modules and sizes."""
 
     module: nn.Module
-    # of the attention's input, its output, or residual + attention, by the norm order; None where a block has none
+    # normalises the input of attention, its output, or the sum of residual and attention, by the family's norm order
     attention_norm: NormView | None
-    mlp_norm: NormView
-    added_norms: tuple[NormView, ...]  # of what attention and MLP put out, beside those of their inputs
-    head_norms: tuple[NormView, ...]  # of queries and keys, over the head width or all heads
-    activation: Any  # with gate, up and down the MLP, or the shared expert; None where other experts stand alone
-    gate: nn.Module | None
+    mlp_norm: NormView  # the same for the MLP or experts
+    added_norms: tuple[NormView, ...]  # norms of the outputs of attention and MLP, in addition to those of their inputs
+    head_norms: tuple[NormView, ...]  # norms of queries and keys, over each head's width or over all heads
+    # activation, gate, up and down make the MLP, or the shared expert; they are None if there are routed experts only
+    activation: Any
+    gate: nn.Module | None  # None also if the MLP has no gate, or if `up` contains it
     up: Any
     down: Any
     experts: ExpertsView | None
-    adds: nn.Module  # puts out what is added behind attention
+    adds: nn.Module  # the module whose output is added to the residual stream after attention
     family: Family
     n_heads: int
     n_kv_heads: int
@@ -98,29 +100,33 @@ class BlockView(AttentionView):
 
     @classmethod
     def of(cls, module: nn.Module, family: Family, n_heads: int, n_kv_heads: int, head_dim: int) -> BlockView:
-        """The block that is `module`, of a model, or one stack of it, that is laid out as `family` says."""
+        """The view of `module`, a block of a model (or of one of its stacks) that `family` describes."""
         known = family.experts
         if known is not None and known.all not in dict(module.named_modules()):
-            known = None  # a block with an MLP
+            known = None  # some blocks of the model have an MLP in place of experts
         of_mlp: list[str | None] = [family.activation, family.gate, family.up, family.down]
+        experts, adds = None, family.down
         if known is not None:
+            experts, adds = ExpertsView.of(module, known), known.mlp
             shared = known.shared
             of_mlp = [path.replace(known.mlp, shared, 1) if path and shared else None for path in of_mlp]
         of_heads = (path for path in (family.query_norm, family.key_norm) if path)
         activation, gate, up, down = (_optional(module, path) for path in of_mlp)
+        added_norms = [NormView.of(module, path, family) for path in family.added_norms]
+        head_norms = [NormView.of(module, path, family) for path in of_heads]
         return cls(
             **cls.parts(module, family),
             module=module,
             attention_norm=NormView.optional(module, family.attention_norm, family),
             mlp_norm=NormView.of(module, family.mlp_norm, family),
-            added_norms=tuple(NormView.of(module, path, family) for path in family.added_norms),
-            head_norms=tuple(NormView.of(module, path, family) for path in of_heads),
+            added_norms=tuple(added_norms),
+            head_norms=tuple(head_norms),
             activation=activation,
             gate=gate,
             up=up,
             down=down,
-            experts=None if known is None else ExpertsView.of(module, known),
-            adds=module.get_submodule(family.down if known is None else known.mlp),
+            experts=experts,
+            adds=module.get_submodule(adds),
             family=family,
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
@@ -129,33 +135,34 @@ class BlockView(AttentionView):
 
     @property
     def norms(self) -> tuple[NormView, ...]:
-        """Every norm once, also where attention and MLP share theirs."""
+        """All norms of the block; one that attention and MLP share comes once."""
         every = (self.attention_norm, self.mlp_norm, *self.added_norms, *self.head_norms)
         return tuple({norm.module: norm for norm in every if norm is not None}.values())
 
     @cached_property
     def feed_forwards(self) -> tuple[FeedForward, ...]:
-        """The parts that have its neurons, in the order of their numbers: each expert, then its MLP or shared expert.
+        """The parts that have neurons, in the order of their numbers: routed experts, then the MLP or shared expert.
 
-        Neurons are what enters a down projection.
+        Neurons are the inputs of a down projection.
         """
         layers = [] if self.experts is None else FeedForward.of_experts(self.experts.all)
-        if self.down is not None:  # offloaded weights have a shape, too
+        if self.down is not None:  # the shape is known even if the weights are offloaded
             size = self.down.weight.shape[0 if self.family.transposed else 1]
             layers.append(FeedForward(sum(part.size for part in layers), size, SHARED if layers else None))
         return tuple(layers)
 
     @property
     def n_neurons(self) -> int:
+        """The number of neurons of the block, those of all its experts together."""
         return sum(part.size for part in self.feed_forwards)
 
     def part_of(self, neuron: int) -> FeedForward:
-        """The part that has the neuron of this number."""
+        """The part that has the neuron with this number in the block."""
         return next(part for part in self.feed_forwards if neuron < part.first + part.size)
 
     @property
     def mlp_width(self) -> int:
-        """Activations that a token has behind attention, those of all its experts together."""
+        """The number of feed-forward activations of one token; with experts, of those that it is sent to."""
         for_all = sum(part.size for part in self.feed_forwards if part.expert is None)
         if self.experts is None:
             return for_all
@@ -163,18 +170,18 @@ class BlockView(AttentionView):
 
     @property
     def sum_norms(self) -> tuple[NormView, NormView]:
-        """The norms of a post-norm block, behind the sums of residual and attention, and of residual and MLP."""
+        """The two norms of a post-norm block: of the sum of residual and attention, and of residual and MLP."""
         assert self.attention_norm is not None
         return self.attention_norm, self.mlp_norm
 
     def value_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Value projection: weight [G, K, D] and bias [G, K] (None where there is none)."""
+        """The value projection: weight [G, K, D] and bias [G, K] (or None)."""
         weight, bias = self._projection(self.value)  # [out, D]
         rows, shape = self._rows(2), (self.n_kv_heads, self.head_dim)
         return weight[rows].unflatten(0, shape), None if bias is None else bias[rows].unflatten(0, shape)
 
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Output projection by head: weight [H, K, D] and bias [D] (None where there is none)."""
+        """The output projection by head: weight [H, K, D] and bias [D] (or None)."""
         weight, bias = self._projection(self.output)  # [D, H * K]
         return weight.T.unflatten(0, (self.n_heads, self.head_dim)), bias
 
@@ -183,8 +190,10 @@ class BlockView(AttentionView):
         return LinearLayer(module, "", self.family.transposed).parameters()
 
     def neuron_vectors(self, neurons: Sequence[int], written: bool) -> Tensor:
-        """Of each of these neurons [N, D]: what one unit of it adds behind the down projection or, if not `written`,
-        its row of the input matrix, the gate's in gated layers. The router's weight of an expert is left out.
+        """The vectors of N neurons, given by number: [N, D], without a router's weight.
+
+        With `written` a vector is what one unit of activation adds to the output of the down projection. Otherwise it
+        is the neuron's row of the input projection, in gated layers of the gate.
         """
         vectors: dict[int, Tensor] = {}
         for part in self.feed_forwards:
@@ -195,7 +204,10 @@ class BlockView(AttentionView):
         return torch.stack([vectors[number] for number in neurons])
 
     def _neuron_weights(self, part: FeedForward, written: bool) -> Tensor:
-        """Rows [F, D] of a part's neurons; in modules that put out gate and up, the gate's come first."""
+        """The vectors [F, D] of all neurons of a part, as in `neuron_vectors`.
+
+        If one module has gate and up, there are [2 F, D] input vectors, the gate's first.
+        """
         if part.expert is not None and self.experts is not None:
             with align_module_device(self.experts.all):
                 weights = self.experts.all.down_proj if written else self.experts.all.gate_up_proj
@@ -206,7 +218,10 @@ class BlockView(AttentionView):
         return weight.T if self.family.transposed != written else weight
 
     def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
-        """The outputs of each module: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
+        """By module of attention and field of `Relevance`: the columns of the module's output, and the field's shape.
+
+        Fields are queries [H, K], keys and values [G, K], and outputs [D].
+        """
         by_group = self.n_kv_heads, -1
         outputs: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
         outputs.setdefault(self.query, {})["queries"] = self._rows(0), (self.n_heads, self.head_dim)
@@ -216,7 +231,7 @@ class BlockView(AttentionView):
         return outputs
 
     def _rows(self, part: int) -> Tensor | slice:
-        """The outputs of its module that are queries (0), keys (1) or values (2), in the order of heads."""
+        """The columns of a projection's output that are queries (`part` 0), keys (1) or values (2), head by head."""
         if self.family.qkv == "joined":
             sizes = (self.n_heads * self.head_dim, *[self.n_kv_heads * self.head_dim] * 2)
             return slice(sum(sizes[:part]), sum(sizes[: part + 1]))

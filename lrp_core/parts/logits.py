@@ -1,4 +1,4 @@
-"""The last steps to logits, as modules, so that rules find them."""
+"""The last steps to logits as modules, so that rules can put hooks on them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from torch import Tensor, nn
 
 
 class Readout(nn.Module):
-    """The product of the unembedding, as a module, so that rules find it."""
+    """The product of hidden states and rows of the unembedding, as a module, so that rules can put hooks on it."""
 
     def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[B, C] of states [B, D] by `weight` [C, D]; or [B, C, ...] of [B, ..., D], each by a weight of [B, C, D]."""
+        """Logits [B, C] from states [B, D] and `weight` [C, D]; or [B, C, ...] from [B, ..., D] and weights [B, C, D].
+
+        `bias` is [C] or [B, C].
+        """
         if weight.dim() == 2:
             logits = state @ weight.T
             return logits if bias is None else logits + bias
@@ -19,7 +22,7 @@ class Readout(nn.Module):
 
 
 class SoftCap(nn.Module):
-    """cap * tanh(z / cap), elementwise: z where it is small, never beyond the cap (Gemma 2)."""
+    """The soft cap of Gemma 2: cap * tanh(z / cap), about z for small z and never beyond the cap."""
 
     def __init__(self, cap: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model by its parts, as its family describes them: sizes, embeddings, blocks, norms and the way to logits."""
+"""The parts of a model, as its family describes them: sizes, embeddings, blocks, norms, head and unembedding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lrp_core.records.kinds import Kind
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Sizes of a model and its named parts; nothing is computed."""
+    """A model with its sizes and parts; it computes nothing."""
 
     model: PreTrainedModel
     family: Family
@@ -57,21 +57,23 @@ class ModelParts:
 
     @cached_property
     def head_dim(self) -> int:
+        """The head width K, from the shape of an output projection [D, H * K], since not every config tells it."""
         output = self._at(self.family.blocks)[0].get_submodule(self.family.output)
         return output.weight.numel() // (self.d_model * self.n_heads)
 
     @cached_property
     def n_neurons(self) -> int:
-        """Neurons of a feed-forward layer, F, of the widest where they differ, those of all its experts together."""
+        """The number of neurons F of the block that has most, those of all its experts together."""
         return max(block.n_neurons for block in self.blocks)
 
     @property
     def routed(self) -> bool:
-        """True if some layer has experts."""
+        """True if any block has experts."""
         return any(block.experts is not None for block in self.blocks)
 
     @cached_property
     def neuron_names(self) -> NeuronNames:
+        """The names of the model's neurons."""
         return NeuronNames(tuple(block.feed_forwards for block in self.blocks))
 
     @property
@@ -80,27 +82,27 @@ class ModelParts:
 
     @property
     def n_targets(self) -> int:
-        """The number of tokens, or labels, that the head may predict."""
+        """The number of tokens, or labels, for which the head has logits."""
         return self.config.num_labels if self.kind.labels else self.vocab
 
     @property
     def predicts_score(self) -> bool:
-        """True if the head puts out a number by itself, rather than the logit of a token or a class."""
+        """True if the model is a regressor: its head outputs a score, not logits of tokens or labels."""
         return self.kind.labels and (self.n_targets == 1 or self.config.problem_type == "regression")
 
     @property
     def max_length(self) -> int:
-        """Most tokens a sample may have."""
+        """The most tokens that a sample may have."""
         return self.family.most_tokens(self.config)
 
     @property
     def n_segments(self) -> int:
-        """The number of segments that the model tells apart; 0 where it has none."""
+        """The number of segments (token types) that the model knows; 0 if it has none."""
         return 0 if self.family.segment_embedding is None else self.config.type_vocab_size
 
     @property
     def device(self) -> torch.device:
-        """The device of the token embeddings, hence of the inputs."""
+        """The device of the token embeddings, on which inputs must be."""
         embedding = self._embedding_weights
         if has_offloaded_params(embedding):
             return torch.device(embedding._hf_hook.execution_device)
@@ -112,14 +114,14 @@ class ModelParts:
 
     @property
     def pad_id(self) -> int:
-        """The id that stands in `input_ids` on padding."""
+        """The id to put into `input_ids` on padding; 0 if the config names none."""
         return self.config.pad_token_id or 0
 
     # parts
 
     @cached_property
     def token_embedding(self) -> Any:
-        """A module: what it puts out are the embeddings of tokens [B, T, D]."""
+        """The module that turns token ids [B, T] into embeddings [B, T, D]."""
         return self._at(self.family.token_embedding)
 
     @property
@@ -129,13 +131,13 @@ class ModelParts:
 
     @cached_property
     def unembedding(self) -> Any:
-        """The linear layer that gives logits: a row for each token of the vocabulary, or for each label."""
+        """The linear layer that makes logits: it has a row for each token of the vocabulary, or for each label."""
         path = self.family.unembedding
         return self.model.get_output_embeddings() if path is None else self._at(path)
 
     @cached_property
     def readout(self) -> Readout:
-        """The product of states and rows of the unembedding."""
+        """The module that multiplies hidden states by rows of the unembedding."""
         return Readout()
 
     @cached_property
@@ -149,12 +151,12 @@ class ModelParts:
 
     @property
     def n_shared_layers(self) -> int:
-        """The last of `attentions` before which rows of a pass may branch."""
+        """The largest index in `attentions` at which rows of a forward pass may branch (`interventions.heads`)."""
         return self.n_layers - 1
 
     @property
     def attentions_over_text(self) -> Sequence[AttentionView]:
-        """The attentions whose keys are the tokens of the text."""
+        """The attention layers whose keys are the tokens of the text, `input_ids`."""
         return self.attentions
 
     @property
@@ -176,19 +178,19 @@ class ModelParts:
 
     @cached_property
     def head_activation(self) -> nn.Module | None:
-        """A new instance of the head transform's activation, since some families call a function there."""
+        """The activation of the head transform as a new module, since some families call a function; or None."""
         return ACT2FN[self.head_activation_name] if self.family.head_dense else None
 
     @cached_property
     def logit_cap(self) -> SoftCap | None:
-        """The soft cap that logits go through last; a module, so that it can have a rule."""
+        """The soft cap of the logits as a module, so that it can have a rule; None if the model has none."""
         field = self.family.logit_cap_field
         cap = None if field is None else getattr(self.config, field)
         return None if cap is None else SoftCap(cap)
 
     @property
     def caps_scores(self) -> bool:
-        """True if attention scores go through a soft cap before their softmax."""
+        """True if a soft cap is applied to attention scores before the softmax."""
         field = self.family.score_cap_field
         return field is not None and getattr(self.config, field) is not None
 
@@ -201,13 +203,13 @@ class ModelParts:
         return getattr(self.config, self.family.activation_field)
 
     def norms(self) -> list[NormView]:
-        """Every norm once."""
+        """All norms of the model, each once."""
         per_block = [norm for block in self.blocks for norm in block.norms]
         every = (self.embedding_norm, *per_block, self.final_norm, self.head_norm)
         return [norm for norm in every if norm is not None]
 
     def linear_layers(self) -> Iterator[LinearLayer]:
-        """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
+        """Yield all linear layers but the unembedding, with their groups; a fused module comes once."""
         path = self.family.embedding_projection
         if path is not None and path in dict(self.model.named_modules()):
             yield LinearLayer(self._at(path), "linear", transposed=False)
@@ -224,14 +226,15 @@ class ModelParts:
 
     @property
     def head_layer(self) -> LinearLayer | None:
-        """The linear layer before the unembedding, or None."""
+        """The linear layer of the head's transform, before the unembedding; None if there is none."""
         path = self.family.head_dense
         return None if path is None else LinearLayer(self._at(path), "linear", transposed=False)
 
     def _blocks_of(self, family: Family) -> list[BlockView]:
-        """The blocks of a stack."""
+        """The views of the blocks of the stack that `family` describes."""
         sizes = self.n_heads, self.n_kv_heads, self.head_dim
         return [BlockView.of(block, family, *sizes) for block in self._at(family.blocks)]
 
-    def _at(self, path: str) -> Any:  # a module; its parameters are untyped in torch
+    def _at(self, path: str) -> Any:
+        """The submodule at `path`; typed Any, since torch does not type the attributes of modules."""
         return self.model.get_submodule(path)

@@ -11,16 +11,16 @@ from lrp_core.records.types import UserError
 
 @dataclass(frozen=True)
 class NeuronNames:
-    """The names of a model's neurons, by the parts of each layer; numbers go on from one expert to the next."""
+    """Translates between names of neurons and (layer, number); numbers run through all experts of a layer."""
 
-    layers: tuple[tuple[FeedForward, ...], ...]
+    layers: tuple[tuple[FeedForward, ...], ...]  # the parts of each layer that have neurons
 
     def count(self, layer: int) -> int:
-        """Neurons of a layer."""
+        """The number of neurons of a layer."""
         return sum(part.size for part in self.layers[layer])
 
     def check(self, layer: int, neuron: int) -> None:
-        """Raises UserError, with the range, for a layer or a neuron that there is not."""
+        """Raise UserError, which tells the range, if the layer or the neuron does not exist."""
         _within(layer, len(self.layers), "layer", "the model's layers")
         size = self.count(layer)
         if not 0 <= neuron < size:
@@ -28,22 +28,23 @@ class NeuronNames:
             _within(neuron, size, "neuron", "the model's neurons" if alike else f"the neurons of layer {layer}")
 
     def of(self, layer: int, neuron: int) -> str:
-        """The name of a neuron of a layer. Raises UserError as `check`."""
+        """The name of the neuron with this number in a layer. Raises UserError as `check`."""
         self.check(layer, neuron)
         part = next(part for part in self.layers[layer] if neuron < part.first + part.size)
         return ".".join([str(layer), *([part.title] if part.title else []), str(neuron - part.first)])
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """True if `text` looks like a name: two numbers separated by a dot, with an expert between them or not."""
+        """True if `text` has the form LAYER.NEURON or LAYER.EXPERT.NEURON; the neuron need not exist."""
         first, *expert, last = text.split(".") if "." in text else ("", "")
         known = len(expert) < 2 and all(name.isdecimal() or name == SHARED for name in expert)
         return first.isdecimal() and last.isdecimal() and known
 
     def neuron(self, name: str) -> tuple[int, int]:
-        """Layer and number of the neuron of that name, for which `is_name` holds.
+        """(layer, number) of the neuron with a name for which `is_name` is true.
 
-        Raises UserError as `check`, and for an expert that there is not, is not named, or stands where there are none.
+        Raises UserError as `check`, for an unknown expert, for a name without the expert in a layer with experts, and
+        for a name with an expert in a layer without.
         """
         first, *expert, last = name.split(".")
         layer, neuron = int(first), int(last)
@@ -65,11 +66,13 @@ class NeuronNames:
 
 
 def _within(number: int, size: int, title: str, whose: str) -> None:
+    """Raise UserError unless `number` is in 0 to `size` - 1; `title` and `whose` are for the message."""
     if not 0 <= number < size:
         raise UserError(f"there is no {title} {number}: {whose} are 0 to {size - 1}")
 
 
 def _range(parts: Sequence[FeedForward]) -> str:
+    """The experts of a layer in words, such as "its experts are 0 to 7 and shared"."""
     sent = [part.title for part in parts if part.expert is not None]
     shared = [f" and {part.title}" for part in parts if part.expert is None]
     return f"its experts are {sent[0]} to {sent[-1]}{''.join(shared)}"

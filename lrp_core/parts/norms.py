@@ -1,4 +1,4 @@
-"""Norms as their family describes them."""
+"""Norm layers of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lrp_core.parts.weights import weights_of
 
 @dataclass(frozen=True)
 class NormView:
-    """A LayerNorm or RMSNorm module and how to read it."""
+    """A LayerNorm or RMSNorm module, with its kind and constants."""
 
     module: nn.Module
     kind: str  # "layer" | "rms"
@@ -21,13 +21,13 @@ class NormView:
 
     @classmethod
     def of(cls, root: nn.Module, path: str, family: Family) -> NormView:
-        """The norm under this path."""
+        """The norm at `path`, a submodule of `root`."""
         module = root.get_submodule(path)
         return cls(module, family.norm, getattr(module, family.norm_eps), family.norm_offset)
 
     @classmethod
     def optional(cls, root: nn.Module, path: str | None, family: Family) -> NormView | None:
-        """The norm under this path; None where there is no path, or the module does nothing."""
+        """The norm at `path`; None without a path, or if the module there is an identity."""
         return None if path is None or isinstance(root.get_submodule(path), nn.Identity) else cls.of(root, path, family)
 
     def parameters(self) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Weights of a module, wherever they are, with what an adapter adds to them."""
+"""The weights of a module, on whichever device or disk they are, with the weights of an adapter added."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from weakref import WeakKeyDictionary
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
-#: What is added to the weights of modules that an adapter stands beside, laid out like them.
+#: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
 ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
 
 
 @contextmanager
 def weights_of(module: nn.Module) -> Iterator[Any]:
-    """Something with the module's `weight` and `bias`, even if they are offloaded, and with what an adapter adds.
+    """Inside, an object with the module's `weight` (an adapter's added) and `bias`, loaded if they are offloaded.
 
-    Tensors read inside stay valid afterwards.
+    Tensors that were read inside stay valid afterwards.
     """
     with align_module_device(module):
         if module in ADDED_WEIGHTS:

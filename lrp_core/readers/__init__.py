@@ -1,1 +1,1 @@
-"""Readers of a model while it runs: attention kernels, feed-forward layers, predictions."""
+"""Modules that read a model while it runs: attention, feed-forward layers, predictions."""

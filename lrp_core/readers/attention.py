@@ -1,7 +1,8 @@
-"""A hook around every attention kernel, through transformers' attention interface.
+"""Functions around the attention kernels of a model, through transformers' attention interface.
 
-For each stock implementation X a twin `closelook_X` is registered, with X's mask. The twin runs X's own kernel, unless
-something was put around it for this very attention module. Nothing else in the process notices.
+For each of transformers' attention implementations X, an implementation `closelook_X` is registered, with X's mask. It
+runs X's kernel, or the function that `around_attention` has set for this attention module. Other models in the process
+are not affected.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _around: WeakKeyDictionary[nn.Module, Around] = WeakKeyDictionary()
 
 
 def _twin(stock: str) -> Kernel:
+    """The kernel of `closelook_STOCK`: it calls the function set around this module, else the stock kernel."""
+
     def attend(module: nn.Module, *tensors: Any, **options: Any) -> Attended:
         kernel = _kernel(stock, module)
         if module not in _around:
@@ -43,7 +46,8 @@ def _twin(stock: str) -> Kernel:
 
 
 def _kernel(stock: str, module: nn.Module) -> Kernel:
-    if stock == "eager":  # every modelling file has its own
+    """The kernel of transformers' implementation `stock` for an attention module."""
+    if stock == "eager":  # every modelling file has an eager kernel of its own
         return sys.modules[type(module).__module__].eager_attention_forward
     return AttentionInterface()[stock]
 
@@ -54,8 +58,9 @@ for _name in _STOCK:
 
 
 def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
-    """The modules that read attention, with their configs; the two stacks of an encoder-decoder may have different
-    ones.
+    """All modules that have a config, where attention modules read the implementation, with that config.
+
+    The two stacks of an encoder-decoder may have different configs.
     """
     configs = {module: vars(module).get("config") for module in model.modules()}
     return {module: config for module, config in configs.items() if isinstance(config, PretrainedConfig)}
@@ -63,7 +68,10 @@ def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
 
 @contextmanager
 def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterator[None]:
-    """Inside, modules in `around` whose kernel no interface calls run their function around it, too."""
+    """Inside, `around` also works for modules that call a kernel of their own, not through transformers' interface.
+
+    The method that holds the kernel (`Family.own_kernel`) is replaced on each module by its stand-in.
+    """
     name = view.family.own_kernel
     if name is None:
         yield
@@ -82,10 +90,12 @@ def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterato
 
 @contextmanager
 def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
-    """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
+    """Inside, each attention module in `around` calls its function in place of the kernel.
 
-    The model reads the choice in a config of its own, since other models may share the one it came with. Raises
-    UserError for an attention implementation that has no twin. Models whose attention is their own are left alone.
+    The function is called as `function(kernel, module, query, key, value, mask, **options)`. `stock` is the
+    implementation whose kernel it gets (default: the model's). Modules read the implementation from copies of their
+    configs, since other models may share the originals. Raises UserError for an implementation that is not supported.
+    Nothing happens for a family without the capability ATTENTION.
     """
     if ATTENTION not in view.family.capabilities:
         yield
@@ -118,12 +128,15 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
 
 @contextmanager
 def weights_read(view: ModelView, read: ReadWeights) -> Iterator[None]:
-    """Inside, forwards run the model's eager attention, and `read` sees the weights of each of `view.attentions`."""
+    """Inside, forwards run eager attention and call `read(layer, weights, mask)` for each of `view.attentions`.
+
+    `layer` is its index, `weights` are [B, H, queries, keys], `mask` is additive [B, 1, queries, keys] or None.
+    """
 
     def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Attended:
         context, weights = kernel(module, *tensors, **options)
         assert weights is not None  # the eager kernel returns them
-        read(layer, weights, tensors[3])
+        read(layer, weights, tensors[3])  # query, key, value, mask
         return context, weights
 
     around = {attended.attention: partial(attend, layer=layer) for layer, attended in enumerate(view.attentions)}

@@ -1,9 +1,9 @@
 """Access to the neurons of feed-forward layers: the input of the down projection of an MLP, or of each expert.
 
-MLPs are modules, whose inputs a hook can see. The experts of a mixture are one module, and transformers' kernels pass
-from their activation to their output without a module between. So for experts that are looked at a kernel is registered
-that computes what transformers' eager code does, in its order, and shows what enters each down projection. On
-other devices than the CPU all experts run at once: one after the other, the host would wait in every layer.
+For an MLP a hook on the down projection sees them. The experts of a mixture are one module that calls no module for its
+down projections. So another kernel is registered for experts: it computes the same as transformers' eager code, in the
+same order, and calls visitors with the input of each down projection. On a GPU all experts run at once: one after the
+other, the CPU would have to wait for the GPU in every layer.
 """
 
 from __future__ import annotations
@@ -26,29 +26,32 @@ from lrp_core.parts.block import BlockView, FeedForward
 
 @dataclass(frozen=True)
 class Passing:
-    """Neurons that every token has: [B, T, F], or [B * T, F] in families that flatten batches."""
+    """Describes the layout of activations x that a visitor gets, for neurons that every token has.
 
-    part: FeedForward
-    count: int  # of tokens of the flattened batch, padding included
+    x is [B, T, F], or [B * T, F] in families that flatten batches. Subclasses describe experts.
+    """
+
+    part: FeedForward  # the part that has the neurons
+    count: int  # the number of tokens B * T, padding included
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The passing values as [B, T, F], of a batch of the `shape` [B, T]; 0 for tokens that were not sent here."""
+        """x as [B, T, F], with `shape` [B, T]; 0 for tokens that were not sent to this part."""
         return x.view(*shape, -1)
 
     def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        """Spread values [B, T, F] as they pass, in the form of `like`."""
+        """The inverse of `spread`: from [B, T, F] to the layout of `like`, the x that the visitor got."""
         return x.view_as(like)
 
     def there(self, mask: Tensor) -> Tensor:
-        """Those tokens of a `mask` [B, T] that were sent here, bool."""
+        """True for the tokens of `mask` [B, T] that were sent to this part."""
         return mask.bool()
 
 
 @dataclass(frozen=True)
 class PassingTokens(Passing):
-    """Neurons of an expert for the n tokens that were sent to it, [n, F]."""
+    """Activations [n, F] of an expert, for the n tokens that were sent to it."""
 
-    tokens: Tensor  # [n], of the flattened batch
+    tokens: Tensor  # [n], their indices in the flattened batch
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         x = x.new_zeros(self.count, x.shape[-1]).index_add(0, self.tokens, x)
@@ -65,17 +68,17 @@ class PassingTokens(Passing):
 
 @dataclass(frozen=True)
 class PassingRows(Passing):
-    """Neurons of an expert, numbered `expert`, among the rows of all experts, [S, F]."""
+    """Activations [S, F] of all experts together; the visitor is called for the rows of one of them."""
 
-    expert: int
-    rows: ExpertRows
+    expert: int  # the number of this expert
+    rows: ExpertRows  # which expert and token each row belongs to
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         sent, row = self.rows.of_expert(self.expert)
         return x[row].masked_fill(~sent[:, None], 0).view(*shape, -1)
 
     def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        """`like` with the rows of this expert replaced."""
+        """`like` with the rows of this expert replaced by those of x [B, T, F]."""
         of_expert = self.rows.chosen[self.rows.tokens, self.rows.ranks] == self.expert
         return torch.where(of_expert[:, None], x.flatten(0, 1)[self.rows.tokens], like)
 
@@ -85,9 +88,9 @@ class PassingRows(Passing):
 
 
 def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
-    """The positions of each expert's number in `chosen` [M, N], as indices of both axes, in order.
+    """For each expert, the row and column indices at which `chosen` [M, N] has its number, in row-major order.
 
-    How often each is chosen decides shapes, so this is for the CPU: a device would be waited for.
+    For tensors on the CPU: the sizes depend on values, so a GPU would have to be waited for.
     """
     flat = chosen.flatten()
     counts = (flat == torch.arange(experts, device=flat.device)[:, None]).sum(1).tolist()
@@ -95,7 +98,7 @@ def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
     return [(entries // chosen.shape[1], entries % chosen.shape[1]) for entries in by_expert]
 
 
-#: Sees the inputs of a down projection, in one of the forms of `Passing`, and may give others in their place.
+#: A visitor: called with the input x of a down projection and its layout; may return another input, or None to keep x.
 Visit = Callable[[Tensor, Passing], Tensor | None]
 
 _OPEN = "closelook_open"
@@ -103,9 +106,9 @@ _visits: WeakKeyDictionary[nn.Module, list[Visit]] = WeakKeyDictionary()
 
 
 def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """The joint output [N, D] of experts for states [N, D], those `chosen` [N, k] with their `weights` [N, k].
+    """The output [N, D] of experts for states [N, D], from the `chosen` experts [N, k] and their `weights` [N, k].
 
-    Experts that no token was sent to are visited, too.
+    Calls the visitors of the module for every expert, also for those that no token was sent to.
     """
     if states.device.type != "cpu":
         return _open_experts_at_once(module, states, chosen, weights)
@@ -124,7 +127,7 @@ def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) 
 
 
 def _open_experts_at_once(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """As `_open_experts`, up to rounding, for a device: the host does not wait for how many tokens an expert has."""
+    """As `_open_experts`, up to rounding, for a GPU: nothing waits to learn how many tokens an expert has."""
     rows = ExpertRows.of(chosen, len(module.down_proj))
     gate, up = rows.product(states[rows.tokens], module.gate_up_proj).chunk(2, dim=-1)
     x = module.act_fn(gate) * up  # [S, F]
@@ -143,7 +146,10 @@ ExpertsInterface.register(_OPEN, _open_experts)
 
 @contextmanager
 def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
-    """Inside, `visit` sees what enters each down projection of the block, once a forward."""
+    """Inside, every forward calls `visit(x, passing)` once for each part of the block that has neurons.
+
+    x is the input of its down projection, `passing` the layout of x; a tensor that `visit` returns replaces x.
+    """
     with ExitStack() as undo:
         for part in block.feed_forwards:
             if part.expert is None:
@@ -156,7 +162,10 @@ def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
 
 @contextmanager
 def _opened(experts: Any, visit: Visit) -> Iterator[None]:
-    """Experts read the choice of their kernel in a config of their own, since they share theirs with the model."""
+    """Inside, experts run the kernel that calls visitors, and `visit` is one of them.
+
+    They read the choice of kernel from a copy of their config, since they share the original with the model.
+    """
     outer, config = _visits.get(experts, []), experts.config
     _visits[experts] = [*outer, visit]
     experts.config = copy.copy(config)
@@ -172,6 +181,7 @@ def _opened(experts: Any, visit: Visit) -> Iterator[None]:
 
 
 def _seen(_: nn.Module, args: tuple[Any, ...], *, part: FeedForward, visit: Visit) -> tuple[Any, ...] | None:
+    """Forward pre-hook of a down projection: calls `visit` with its input, and replaces it by what that returns."""
     x, *rest = args
     changed = visit(x, Passing(part, x.shape[:-1].numel()))
     return None if changed is None else (changed, *rest)

@@ -1,4 +1,4 @@
-"""The label or token that a model predicts, the runner-up, and how probable they are."""
+"""The labels or tokens that a model predicts, and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Row = Mapping[str, Any]  # of the view schema
 
 @dataclass(frozen=True)
 class Decision:
-    """The output of a model's softmax for one row: its best labels or tokens, and the target's."""
+    """A model's prediction for one row: the most probable labels or tokens, and the log-probability of the target."""
 
-    ids: tuple[int, ...]  # the most probable, and the runner-up where there is one
-    log_probs: tuple[float, ...]  # of these
-    log_prob: float  # of the row's target, where it has one; else of the most probable
+    ids: tuple[int, ...]  # the most probable first
+    log_probs: tuple[float, ...]  # the log-probabilities of `ids`
+    log_prob: float  # of the row's target if it has one, else of the most probable label or token
 
 
 def with_predictions(view: ModelView, rows: Sequence[Row]) -> list[Row]:
-    """View `rows`, those without a target with the token or label that the model itself predicts.
+    """View `rows` in which rows without a target get the token or label that the model predicts.
 
-    That is their `target_id`, and `predicted_id` says so; of a label, the `foil_id` is the runner-up. A score is its
-    own target. Where logits are nearly equal, neighbours in a batch would decide between them, and whoever asks again,
-    in other batches, must find the same token: such rows run alone. Raises whatever the model raises.
+    Such a row gets this prediction as `target_id` and `predicted_id`; for a label, the runner-up becomes `foil_id`. A
+    regressor's rows get target 0. Rows with nearly equal logits run alone, so that rounding, which depends on the
+    batch, does not decide between them. Raises whatever the model raises.
     """
     asked = [at for at, row in enumerate(rows) if row["target_id"] is None]
     completed = list(rows)
@@ -46,7 +46,7 @@ def with_predictions(view: ModelView, rows: Sequence[Row]) -> list[Row]:
 
 
 def decided(view: ModelView, row: Row, decision: Decision) -> Row:
-    """The row with the decision as its target, where it has none; of a label, with the runner-up as its foil."""
+    """The row with the decision as its target, and for a label the runner-up as its foil, unless it has a target."""
     if row["target_id"] is not None:
         return row
     best, *others = decision.ids
@@ -55,37 +55,43 @@ def decided(view: ModelView, row: Row, decision: Decision) -> Row:
 
 
 def decisions(view: ModelView, rows: Sequence[Row], tokens: int = 2) -> list[Decision]:
-    """The decision of the model on each row: its best label and the runner-up, or its best `tokens`.
+    """The model's decision on each row: its two best labels, or its best `tokens` tokens.
 
-    Each is the decision in a batch of the row alone. A regressor has none: an empty list. Raises the model's errors.
+    Each is as if the row ran alone. Returns an empty list for a regressor. Raises the model's errors.
     """
     if view.predicts_score:
         return []
     best = min(2, view.n_targets) if view.kind.labels else tokens
     rows = [{**row, "target_id": -1 if row["target_id"] is None else row["target_id"], "foil_id": None} for row in rows]
-    told: dict[int, Decision] = {}
+    known: dict[int, Decision] = {}
     if len(rows) > 1 and view.dtype in (torch.float32, torch.float64) and view.family.experts is None:
-        told = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
-    alone = [[at] for at in range(len(rows)) if at not in told]
-    told |= {at: decision for at, decision, _ in _of_parts(view, rows, alone, best)}
-    return [told[at] for at in range(len(rows))]
+        known = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
+    alone = [[at] for at in range(len(rows)) if at not in known]
+    known |= {at: decision for at, decision, _ in _of_parts(view, rows, alone, best)}
+    return [known[at] for at in range(len(rows))]
 
 
 def _of_parts(
     view: ModelView, rows: Sequence[Row], parts: Sequence[Sequence[int]], best: int
 ) -> Iterator[tuple[int, Decision, bool]]:
-    """The row's index, its decision and whether neighbours change it by no rounding; each part is a batch."""
+    """Yield (row index, decision, sure), running each of `parts` (lists of row indices) as a batch.
+
+    `sure` is True if no rounding can change the order of the best logits.
+    """
     ranked = [_ranked(view, [rows[at] for at in part], best) for part in parts]
     on_host = iter(to_host([tensor for of_part in ranked for tensor in of_part]))
     for part, ids, log_probs, log_prob, sure in zip(parts, on_host, on_host, on_host, on_host, strict=True):
         lists = (tensor.tolist() for tensor in (ids, log_probs, log_prob, sure))
         for at, best_ids, of_best, of_target, is_sure in zip(part, *lists, strict=True):
-            own = of_best[0] if rows[at]["target_id"] < 0 else of_target
-            yield at, Decision(tuple(best_ids), tuple(of_best), own), is_sure
+            target_log_prob = of_best[0] if rows[at]["target_id"] < 0 else of_target
+            yield at, Decision(tuple(best_ids), tuple(of_best), target_log_prob), is_sure
 
 
 def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Rows, by index, that can share a batch: neighbours by length, of at most TOKENS with padding."""
+    """Yield lists of row indices that can share a batch: with the same optional fields, and of similar length.
+
+    With padding a batch has at most TOKENS tokens.
+    """
     optional = ("token_type_ids", "decoder_input_ids", "pixel_values")
 
     def fields(at: int) -> list[bool]:
@@ -106,10 +112,10 @@ def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def _ranked(view: ModelView, rows: Sequence[Row], best: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The `best` labels or tokens [B, best], the largest logit first, their log-probabilities [B, best], that of the
-    targets [B], and whether no rounding changes the order [B].
+    """The `best` labels or tokens of each row, the largest logit first, as four tensors.
 
-    Of equal logits the first counts, in a batch of one.
+    They are ids [B, best], their log-probabilities [B, best], those of the targets [B], and whether no rounding can
+    change the order [B]. In a batch of one row, of equal logits the one with the lower id comes first.
     """
     batch = Batch.collate([{**row, "target_id": max(0, row["target_id"])} for row in rows], pad_id=0).to(view.device)
     largest: list[tuple[Tensor, Tensor]] = []
@@ -125,29 +131,30 @@ def _ranked(view: ModelView, rows: Sequence[Row], best: int) -> tuple[Tensor, Te
         values, order = values.topk(min(best + 1, values.shape[1]))
         ids = ids.gather(1, order)[:, :best] if len(rows) > 1 else _first_of_equal(view, state, best)
     total = torch.stack(sums).logsumexp(0)
-    rounding = ROUNDING[str(view.dtype).removeprefix("torch.")] * values.abs().amax(-1).clamp(min=1)  # of one logit
+    # [B] how far rounding may move a logit
+    rounding = ROUNDING[str(view.dtype).removeprefix("torch.")] * values.abs().amax(-1).clamp(min=1)
     sure = (values[:, :-1] - values[:, 1:] > 2 * rounding[:, None]).all(-1)
     return ids, values[:, :best] - total[:, None], target.to(total.device) - total, sure
 
 
 def _first_of_equal(view: ModelView, state: Tensor, best: int) -> Tensor:
-    """The `best` labels or tokens [B, best] of what the unembedding reads; of equal logits the first."""
+    """The `best` labels or tokens [B, best] for `state` [B, D], the unembedding's input; of equals the lower id."""
     if best == 1:
         return over_vocabulary(view, state)[1][:, None]
     return label_logits(view, state).sort(dim=-1, descending=True, stable=True).indices[:, :best]
 
 
 def against_strongest(view: ModelView, row: Row) -> Row:
-    """A view row whose `foil_id` is the strongest label other than its `target_id`."""
+    """The view row of a classifier with the label of largest logit other than its target as `foil_id`."""
     strongest = predicted(view, Batch.collate([{**row, "foil_id": None}], pad_id=0), 2)[0].tolist()
     return {**row, "foil_id": next(label for label in strongest if label != row["target_id"])}
 
 
 @torch.inference_mode()
 def predicted(view: ModelView, batch: Batch, best: int = 1) -> Tensor:
-    """The tokens or labels with the `best` largest logits where the prediction is read, [B, best], the largest first.
+    """The ids of the tokens or labels with the largest logits at the readout position, [B, best], the largest first.
 
-    Of labels there may be several. The targets of `batch` play no part. Of equal logits the first counts.
+    `best` above 1 is for labels. The targets of `batch` are not used. Of equal logits the lower id comes first.
     """
     batch = batch.to(view.device)
     with undisturbed(view):

@@ -1,4 +1,4 @@
-"""Predictions at the position where they are read: the explained number, and sums over the whole vocabulary."""
+"""Numbers at the readout position: the explained numbers, and sums over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lrp_core.records.types import Batch, UserError
 from lrp_core.views.encoder_decoder import EncoderDecoderView
 from lrp_core.views.view import ModelView, weighted
 
-#: Logits held at once, of so many rows and tokens; fixed, so that a row's neighbours change its sums little.
+#: The most rows and tokens whose logits are held at once. Constants, so that a row's sums depend little on the batch.
 _ROWS, TOKENS = 1024, 8192
 
 
 def explained_numbers(
     view: ModelView, hidden: Tensor, batch: Batch, explanations: Iterable[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits [B, 2] of target and foil ([B, 1] without foils) and the explained number [B] of each explanation.
+    """Logits [B, 2] of target and foil ([B, 1] without foils), and the explained number [B] of each of `explanations`.
 
     `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises, and UserError for the
-    probability of a score.
+    log-probability of a score.
     """
     choices = [explained_by(name) for name in dict.fromkeys(explanations)]
     if view.predicts_score and not all(choice.linear for choice in choices):
@@ -41,7 +41,7 @@ def explained_numbers(
 def _of_spans(
     view: ModelView, state: Tensor, batch: Batch, choices: Sequence[Explained]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `explained_numbers`, of spans of answers: sums over their tokens of weights times a token's number."""
+    """As `explained_numbers`, for spans: the weighted sum over a span's tokens of each token's number."""
     assert batch.span_ids is not None
     logits = view.of_span(state, batch)  # [B, N, 1]
     others = None
@@ -53,14 +53,15 @@ def _of_spans(
 
 
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """View `rows` without the token types that their tokenizer gives and the model knows no segments for.
+    """View `rows` as the model takes them.
 
-    Of encoder-decoders, with the model's start token before the answer so far. Raises UserError for one without it.
+    Token types are dropped if the model has no segments to tell apart. For an encoder-decoder the model's start token
+    is put before `decoder_input_ids`; raises UserError if the model names none.
     """
     if isinstance(view, EncoderDecoderView):
         start = view.start_id
         if start is None:
-            raise UserError(f"{view.family.title}: this one names no decoder_start_token_id")
+            raise UserError(f"the model's config has no decoder_start_token_id, which {view.family.title} need: set it")
         rows = [{**row, "decoder_input_ids": [start, *(row.get("decoder_input_ids") or ())]} for row in rows]
     if view.n_segments > 1:
         return list(rows)
@@ -68,16 +69,16 @@ def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping
 
 
 def label_logits(view: ModelView, state: Tensor) -> Tensor:
-    """Logits of all labels [B, C] of what the head's last layer reads [B, D]; in float32 at least."""
+    """Logits of all labels [B, C] for `state` [B, D], the input of the unembedding; in float32 at least."""
     return torch.cat([logits for _, logits in view.all_logits(state, TOKENS)], -1)
 
 
 def over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Log of the summed exponentials of all logits, and the token with the largest logit, both [B].
+    """The logsumexp over the vocabulary, and the token with the largest logit, both [B].
 
-    `state` [B, D] is what the unembedding reads (`ModelView.prediction`). A token of each row, `apart` [B], may be left
-    out. Sums are taken in float32 at least; logits of a part of the vocabulary are held at a time. Of several largest
-    logits the first counts.
+    `state` [B, D] is the input of the unembedding (`ModelView.prediction`). The token `apart` [B] of each row is left
+    out, if given. Sums are in float32 at least. Logits are computed for a part of the vocabulary at a time. Of equal
+    logits the lower id counts.
     """
     rows = state.split(_ROWS)
     left_out = [None] * len(rows) if apart is None else apart.split(_ROWS)
@@ -87,6 +88,7 @@ def over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None = None)
 
 
 def _over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`over_vocabulary` of at most _ROWS rows."""
     total = best = largest = None
     for start, logits in view.all_logits(state, TOKENS):
         if total is None or best is None or largest is None:

@@ -1,6 +1,6 @@
-"""The numbers of an answer after prompts without some of their units, and relevance of units that is made of them.
+"""How likely an answer is after prompts from which units were removed, and relevance of units computed from that.
 
-Shapes: M masks, n units, G tokens of the answer. No torch here.
+A mask says which units of the prompt are kept. Shapes: M masks, n units, G tokens of the answer. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ class UnitRelevance(NamedTuple):
     """Relevance of units [n] by explanation: `target`, `log_prob`, or `none` for methods without a choice."""
 
     values: Mapping[str, np.ndarray]
-    prompts: int  # that it is made of
+    prompts: int  # how many ablated prompts it is computed from
 
 
 @dataclass(frozen=True)
 class Ablated:
-    """The answer of a sample after ablated prompts; indices are of masks."""
+    """Logits of a sample's answer after prompts without some of their units. Integers are indices of masks."""
 
-    kept: np.ndarray  # [M, n] bool
-    logits: np.ndarray  # [M, G] f of each token of the answer
+    kept: np.ndarray  # [M, n] bool, the units that each mask leaves in the prompt
+    logits: np.ndarray  # [M, G] the logit f of each token of the answer
     log_odds: np.ndarray  # [M, G] l = f - logsumexp(other logits)
-    full: int  # nothing is gone
-    without: np.ndarray  # [n] one unit is gone, unit by unit
+    full: int  # the mask that keeps every unit
+    without: np.ndarray  # [n] for each unit, the mask that removes this unit alone
     fit: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # masks that methods may be fitted to
     judge: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # masks that methods are judged by
-    #: Of Shapley values: no unit, a set of each pair, then their complements; and the pairs' weights. Empty: not run.
+    #: For Shapley values: the mask without units, one mask of each complementary pair, then the complements in the same
+    #: order; and the pairs' weights. Empty if they were not run.
     shapley: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     shapley_weights: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
@@ -61,14 +62,15 @@ class Ablated:
         return self.logits.sum(axis=1)
 
     def of_tokens(self, tokens: np.ndarray) -> Ablated:
-        """The same for a part of the answer, its `tokens` [G] bool."""
+        """The record of a part of the answer: its tokens where `tokens` [G] is True."""
         return replace(self, logits=self.logits[:, tokens], log_odds=self.log_odds[:, tokens])
 
 
 def odds_of(log_probability: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
-    """y = L - log(1 - exp(L)) [M] from L [M] and the l that it is the sum of logsigmoids of [M, G].
+    """Log-odds of an answer, y = L - log(1 - exp(L)) [M], from its `log_probability` L [M] and `log_odds` l [M, G].
 
-    log(1 - exp(L)) is log(-expm1(L)) for L > -ln 2, else log1p(-exp(L)); where L underflows, y = -logsumexp(-l).
+    L is the sum of logsigmoid(l). For accuracy log(1 - exp(L)) is computed as log(-expm1(L)) if L > -ln 2, else as
+    log1p(-exp(L)). If L underflows to 0, y is its limit, -logsumexp(-l).
     """
     whole = log_probability > -_UNDERFLOW
     below = np.where(whole, -1.0, log_probability)
@@ -83,6 +85,6 @@ def odds_of(log_probability: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 
 
 def leave_one_out(ablated: Ablated) -> UnitRelevance:
-    """y of the whole prompt minus y without each unit."""
+    """Relevance of each unit: the log-odds of the answer after the whole prompt minus those without the unit."""
     odds = ablated.answer_odds
     return UnitRelevance({"none": odds[ablated.full] - odds[ablated.without]}, 1 + ablated.units)

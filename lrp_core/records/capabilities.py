@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capability:
-    """A property of models. `says` follows "needs" in an error message."""
+    """A property of models that methods may need. `says` follows "needs" in an error message."""
 
     name: str
     says: str
-    stands_in: bool = True  # whether a method that needs its opposite may stand in for one that needs this
+    stands_in: bool = True  # whether the error for a model that lacks it may propose the method's `instead`
 
 
 POSITIONS = Capability("positions", "position and segment embeddings that are described")
@@ -23,7 +23,7 @@ STATES = Capability("states", "hidden states and a head that applies to any toke
 ONE_STACK = Capability("one_stack", "one stack of blocks, rather than an encoder and a decoder", stands_in=False)
 PRE_NORM = Capability("pre_norm", "blocks that normalise their inputs (pre-norm)")
 POST_NORM = Capability("post_norm", "blocks that normalise after the sum (post-norm)")
-#: Of post-norm models, which no method asks for it, it is said always.
+#: Post-norm models are always given this capability: methods that need it need pre-norm blocks anyway.
 PLAIN_SUMS = Capability(
     "sums",
     "logits that are sums of what blocks add (no norm behind attention or MLP, no transform or cap before the logits)",

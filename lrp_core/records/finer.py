@@ -1,7 +1,7 @@
 """Kinds of relevance besides that of tokens: of heads, layers, neurons and more. Imports no torch.
 
-Whoever adds one writes its record and the fields of its results here and, where gradients give it, a reader in a module
-of `lrp_core/rules/`. `method(view, batch, NAME=True)`, checks, what methods give and `Relevance` follow.
+To add a kind, write its record and the fields of its results here and, if gradients give it, a reader in a module of
+`lrp_core/rules/`. The argument in `method(view, batch, NAME=True)`, its checks, and the fields of `Relevance` follow.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def axes(names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Finer:
-    """A relevance that is computed where it is asked for by name."""
+    """A kind of relevance besides that of tokens, which a method computes when its caller asks for it by name."""
 
-    name: str  # also that of the field of `Relevance` which messages are about
+    name: str  # of the argument that asks for it, and of a field of `Relevance`
     title: str
-    needs: tuple[Capability, ...]  # of a model
-    reader: str | None = None  # "module:class" of the `Reader` that takes it from a backward pass
-    of_sums: bool = False  # only where a method promises a sum, and linear layers have the epsilon rule
+    needs: tuple[Capability, ...]  # capabilities that the model must have
+    reader: str | None = None  # "module:class" of the `Reader` that computes it in a backward pass
+    of_sums: bool = False  # defined only for methods that promise a sum, under the epsilon rule of linear layers
 
     def reader_class(self) -> Any:
-        """The class of its reader. Raises KeyError where no gradient gives it."""
+        """The `Reader` that computes it in a backward pass. Raises KeyError if there is none."""
         if self.reader is None:
             raise KeyError(f"no gradient gives {self.title}")
         return named(self.reader)
@@ -64,20 +64,21 @@ class FinerFields:
     """The fields of `Relevance` that are None unless they are asked for."""
 
     heads: Tensor | None = field(default=None, metadata=axes("B L H P"))
-    #: What each layer says of the tokens; 0 on padding.
+    #: Relevance of the tokens by layer; 0 on padding.
     layers: Tensor | None = field(default=None, metadata=axes("B L T"))
-    # Of neurons: the sum over positions; the position where the absolute relevance is largest, int64; the activation
-    # there. Where a layer has fewer, and where no token was sent to an expert, that is 0, -1 and 0.
+    # Of each neuron: its relevance, summed over positions; the position where its absolute relevance is largest, int64;
+    # its activation there. They are 0, -1 and 0 for neurons of experts that no token was sent to, and after the last
+    # neuron of a layer that has fewer than others.
     neurons: Tensor | None = field(default=None, metadata=axes("B L F"))
     neuron_positions: Tensor | None = field(default=None, metadata=axes("B L F"))
     neuron_values: Tensor | None = field(default=None, metadata=axes("B L F"))
-    # Of boundaries: the relevance below and above each block [B, L + 1], the largest of a token there, by magnitude
-    # [B, L + 1], and what a block keeps: biases and the softmax of attention [B, L, 2], and with experts their router
-    # [B, L, 3].
+    # Of boundaries between blocks: the relevance below and above each block [B, L + 1]; the largest absolute relevance
+    # of a token there [B, L + 1]; and the relevance that a block keeps: that of its biases and of the softmax of
+    # attention [B, L, 2] and, with experts, of their router [B, L, 3].
     boundaries: Tensor | None = field(default=None, metadata=axes("B N"))
     peaks: Tensor | None = field(default=None, metadata=axes("B N"))
     kept: Tensor | None = field(default=None, metadata=axes("B L R"))
-    # Of projections, sums over positions of what the layers of attention put out: queries; keys and values by key-value
+    # Of the outputs of attention's linear layers, summed over positions: queries by head; keys and values by key-value
     # head; outputs. Queries and keys are None under rules that hold attention weights constant.
     queries: Tensor | None = field(default=None, metadata=axes("B L H K"))
     keys: Tensor | None = field(default=None, metadata=axes("B L G K"))

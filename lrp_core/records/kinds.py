@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: Ways to take a token away: its embedding zeroed, the mask token in its place, deleted, or another token drawn in its
-#: place. Of an image, what the model computes with is zero there, or the image is black, which is zero before it is
-#: normalised.
+#: Ways to remove a token: zero its embedding, put the mask token in its place, delete it, or put a random token in its
+#: place. Ways to remove a patch of an image: zero its normalised pixels (ZERO), or make it black, which is zero before
+#: normalisation (BLACK).
 ZERO, MASK, DELETE, RESAMPLE, BLACK = "zero", "mask", "delete", "resample", "black"
 
 
@@ -20,14 +20,14 @@ class Kind:
     title: str
     auto: str  # the class of transformers that loads such a model
     classes: str  # transformers' table of the models' own classes, by family
-    causal: bool  # attention sees only what came before
+    causal: bool  # a token attends only to itself and to earlier tokens
     slot: bool  # the prediction is read at a mask token inside the text, else after the text
-    perturbations: tuple[str, ...]  # ways to take a token away
+    perturbations: tuple[str, ...]  # ways to remove a token
     forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
-    labels: bool = False  # it predicts one of its labels, or a score where it has one label; else a token
-    reads: Literal["anywhere", "first", "last"] = "anywhere"  # the only token of a sample that the head may read
-    images: bool = False  # its input are pixels; its tokens are one for the class, then one for each patch
-    decoder: bool = False  # an encoder reads the text, and a decoder predicts after what it has seen so far
+    labels: bool = False  # it predicts a label, or a score if it has a single label; else it predicts a token
+    reads: Literal["anywhere", "first", "last"] = "anywhere"  # the token of a sample that the head reads
+    images: bool = False  # its input is pixels; its tokens are the class token, then one for each patch
+    decoder: bool = False  # an encoder reads the text, and a decoder predicts the next token of its own text
     with_labels: Kind | None = None  # the kind of the same models with a classifier or a regressor on top
 
 

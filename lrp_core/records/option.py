@@ -12,7 +12,7 @@ from lrp_core.records.types import UserError
 
 @dataclass(frozen=True)
 class Option:
-    """A typed option of a method: it changes numbers, hence enters the cell key."""
+    """A typed option of a method. Its value changes numbers, so it enters the cell key."""
 
     name: str
     default: Any
@@ -21,18 +21,21 @@ class Option:
     choices: tuple[Any, ...] = ()
     low: float | None = None  # the least and the greatest value, both allowed
     high: float | None = None
-    per_request: bool = False  # methods that differ in it share a pass: `explain` finds it in its requests
-    needs: Mapping[Any, Capability] = field(default_factory=dict, hash=False)  # of a model, by value
-    #: A value's canonical form from how it may be written, raising UserError; and how it is shown.
+    per_request: bool = False  # requests with different values share a pass: `explain` finds the value in each request
+    needs: Mapping[Any, Capability] = field(default_factory=dict, hash=False)  # the capability that each value needs
+    #: `reads` turns a value as users write it into its canonical form, or raises UserError; `shows` turns it into text.
     reads: Callable[[Any], Any] | None = field(default=None, hash=False)
     shows: Callable[[Any], str] | None = field(default=None, hash=False)
-    named_in: str = ""  # the key of a config that may give names to its values
-    added_later: bool = False  # at its default it stays out of keys, which are then those of before it came
-    #: What of FINER the method cannot give under a value; None: all that it gives.
+    named_in: str = ""  # the config key under which users may define named values of this option
+    added_later: bool = False  # left out of keys at its default, so that keys from before it existed stay valid
+    #: From a value to the kinds of relevance that the method cannot give with it; None: every value allows all.
     withholds: Callable[[Any], tuple[str, ...]] | None = field(default=None, hash=False)
 
     def check(self, value: Any, method: str) -> Any:
-        """`value` in the option's type. Raises UserError naming the method, the option and the allowed values."""
+        """`value` converted to the option's type and checked.
+
+        Raises UserError, naming the `method`, the option and the allowed values, for a value that is not allowed.
+        """
         kind = self.kind or type(self.default)
         if self.reads is not None:
             try:
@@ -49,14 +52,14 @@ class Option:
         if right and self.high is not None:
             right = value <= self.high
         if not right:
-            raise UserError(f"{method}: option {self.name!r} is {self.range}, not {value!r}")
+            raise UserError(f"{method}: option {self.name!r} must be {self.range}, not {value!r}")
         return value
 
     def alternatives(self, value: Any, method: str) -> list[Any] | None:
-        """The values that a list leaves open, as :meth:`check` gives them; None where `value` is a single one.
+        """The checked values of a list of alternatives; None if `value` is a single value.
 
-        A list is a single value of an option whose type is tuple, and one of lists leaves that open. Raises UserError
-        for a list that leaves no choice.
+        For an option of type tuple a list is a single value, and a list of lists holds alternatives. Raises UserError
+        for fewer than two alternatives, for equal ones, and for values that :meth:`check` refuses.
         """
         single = (self.kind or type(self.default)) is tuple and not (
             value and all(type(element) is list for element in value)
@@ -65,16 +68,18 @@ class Option:
             return None
         values = [self.check(element, method) for element in value]
         if len(values) < 2 or any(element in values[:at] for at, element in enumerate(values)):
-            raise UserError(f"{method}: a list for option {self.name!r} has two different values or more, not {value}")
+            raise UserError(
+                f"{method}: a list for option {self.name!r} must hold two or more different values, not {value}"
+            )
         return values
 
     def shown(self, value: Any) -> str:
-        """One of its values in a label."""
+        """`value` as labels show it."""
         return plain(value) if self.shows is None else self.shows(value)
 
     @property
     def range(self) -> str:
-        """The allowed values, in words."""
+        """The allowed values in words, such as "a whole number at least 1"."""
         if self.choices:
             return " or ".join(map(repr, self.choices))
         kind = self.kind or type(self.default)

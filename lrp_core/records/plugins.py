@@ -1,4 +1,4 @@
-"""Records that installed packages bring, through entry points: methods, tasks, families, metrics."""
+"""Methods, tasks, families and metrics that other installed packages add through entry points."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from lrp_core.records.types import UserError
 
 
 class Extended(Mapping[str, R], Generic[R]):
-    """A table with the entries of installed packages, which are loaded once for each process at the first look-up.
+    """A table of our records and those of other packages, which are imported at the first look-up in a process.
 
-    That look raises UserError, naming the package, for one whose records cannot be had.
+    Every look-up raises UserError, naming the package, as long as a package's records cannot be imported.
     """
 
     def __init__(self, table: Registry[R], group: str, kind: type[R]) -> None:
-        """`group` is that of the entry points, which name records of the class `kind`."""
+        """Extend `table` by the records, of class `kind`, that the entry points of `group` name."""
         self._table, self._group, self._kind = table, group, kind
 
     @cached_property
     def _all(self) -> Registry[R]:
+        """The table, after the records of all packages were added to it."""
         load(self._group, self._kind, self._table.register)
         return self._table
 
@@ -31,7 +32,7 @@ class Extended(Mapping[str, R], Generic[R]):
         return self._table.register(record, by)
 
     def owner(self, name: str) -> str:
-        """The package that brings the record `name`. Raises KeyError."""
+        """The package that adds the record `name`. Raises KeyError for an unknown name."""
         return self._all.owner(name)
 
     def __getitem__(self, name: str) -> R:
@@ -48,10 +49,10 @@ class Extended(Mapping[str, R], Generic[R]):
 
 
 def load(group: str, kind: type, add: Callable[[Any, str], object]) -> None:
-    """Hands every record of the entry points `group` to `add(record, package)`, packages by name.
+    """Call `add(record, package)` for every record of the entry points of `group`, in the order of package names.
 
-    An entry point names a record of the class `kind`, or an iterable of them. Raises UserError, naming the package, for
-    one that cannot be loaded or holds something else, and what `add` raises.
+    An entry point names a record of class `kind`, or an iterable of such records. Raises UserError, naming the package,
+    if an entry point cannot be imported or names anything else, and whatever `add` raises.
     """
     for entry in sorted(entry_points(group=group), key=lambda entry: (_package(entry), entry.name)):
         for record in _records(entry, kind):
@@ -59,6 +60,10 @@ def load(group: str, kind: type, add: Callable[[Any, str], object]) -> None:
 
 
 def _records(entry: EntryPoint, kind: type) -> list[Any]:
+    """The records of class `kind` that an entry point names.
+
+    Raises UserError, naming the package, if it cannot be imported or names anything else.
+    """
     named = f"{_package(entry)} brings {entry.value!r} as {entry.group}"
     try:
         loaded = entry.load()
@@ -73,4 +78,5 @@ def _records(entry: EntryPoint, kind: type) -> list[Any]:
 
 
 def _package(entry: EntryPoint) -> str:
+    """The name of the installed package that declares an entry point, or of its module if the package is unknown."""
     return entry.dist.name if entry.dist is not None else entry.module

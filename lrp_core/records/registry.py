@@ -9,16 +9,18 @@ from lrp_core.records.types import UserError
 
 
 class Named(Protocol):
+    """An object with a name."""
+
     @property
     def name(self) -> str: ...
 
 
 R = TypeVar("R", bound=Named)
-OURS = "closelook"  # who brings what no other package brings
+OURS = "closelook"  # the owner of records that no other package adds
 
 
 class Registry(Mapping[str, R]):
-    """Records of one kind by name, in the order in which they came."""
+    """Records of one kind by name, in the order in which they were added."""
 
     def __init__(self, kind: str, *records: R) -> None:
         """`kind` is what an error calls a record, as in "method"."""
@@ -29,9 +31,9 @@ class Registry(Mapping[str, R]):
             self.register(record)
 
     def register(self, record: R, by: str = OURS) -> R:
-        """Adds a record that the package or module `by` brings; the very same record may come again.
+        """Add a record on behalf of the package or module `by`, and return it. Adding the same object again is allowed.
 
-        Raises UserError, naming both sides, when another record has the name.
+        Raises UserError, naming both packages, if another record has its name.
         """
         known = self._records.get(record.name)
         if known is not None and known is not record:
@@ -45,7 +47,7 @@ class Registry(Mapping[str, R]):
         return record
 
     def owner(self, name: str) -> str:
-        """The package or module that brings the record `name`. Raises KeyError."""
+        """The package or module that added the record `name`. Raises KeyError for an unknown name."""
         return self._owners[name]
 
     def __getitem__(self, name: str) -> R:

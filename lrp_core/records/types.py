@@ -28,7 +28,7 @@ EMBEDDINGS = (FULL, "partial", "none")
 class UserError(ValueError):
     """An error that the user can correct; the message is one line that says how."""
 
-    exit_code = 2  # of a command that ends with it; 1 where the next `closelook run` may put it right
+    exit_code = 2  # exit code of a command that fails with it; subclasses that the next `closelook run` may cure have 1
 
     def _render_traceback_(self) -> list[str]:
         """The lines that a notebook shows in place of a traceback."""
@@ -40,7 +40,7 @@ class UnsupportedModel(UserError):
 
 
 class UnsupportedMethod(UserError):
-    """The method does not exist, or not for this family."""
+    """The method does not exist, does not apply to this family, or does not give what was asked for."""
 
 
 class UnusableRows(UserError):
@@ -50,7 +50,7 @@ class UnusableRows(UserError):
     """
 
     def __init__(self, rows: Sequence[int], reason: str, detail: str) -> None:
-        super().__init__(rows, reason, detail)  # as they are, so that the error can be pickled
+        super().__init__(rows, reason, detail)  # pickle calls the constructor with these arguments
         self.rows, self.reason, self.detail = tuple(rows), reason, detail
 
     def __str__(self) -> str:
@@ -58,13 +58,13 @@ class UnusableRows(UserError):
 
 
 def rows_named(rows: Sequence[int]) -> str:
-    """The beginning of an error message about rows of a batch."""
+    """The beginning of an error message about `rows` of a batch, such as "rows 0, 3 of the batch"; at most ten rows."""
     named = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     return f"{'row' if len(rows) == 1 else 'rows'} {named} of the batch"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown `word`."""
+    """The end of an error message about an unknown `word`: the most similar word of `known`, or else all of them."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
 
@@ -86,19 +86,20 @@ class Batch:
     pixel_values: Tensor | None = None  # [B, C, H, W] float32, normalised, of models of images
     decoder_input_ids: Tensor | None = None  # [B, U] int64, of encoder-decoders
     decoder_attention_mask: Tensor | None = None  # [B, U] int64, like `attention_mask`
-    # Spans of an answer, whose tokens are explained together: where each of N is read, its id, and its weight in the
-    # sum, 0 on padding. `position` and `target_ids` are those of the last.
+    # A span is several tokens of an answer that are explained together, as a weighted sum of logits. Of each of its N
+    # tokens: the readout position, the id, and the weight (0 on padding). `position` and `target_ids` are the last's.
     span_positions: Tensor | None = None  # [B, N] int64, like `position`
     span_ids: Tensor | None = None  # [B, N] int64
     span_weights: Tensor | None = None  # [B, N] float64
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
-        """Pad view rows to a batch.
+        """Pad view rows to a batch of tensors on the CPU; `side` ("left" or "right") is where padding goes.
 
         A row has `input_ids`, `position` and `target_id`, and optionally `foil_id`, `token_type_ids`, `pixel_values`
         [C, H, W], `decoder_input_ids` (always padded on the right), and the `span` of :func:`span_row`.
-        Raises UserError if only some rows have an optional field, and for pictures of different sizes.
+        Raises UserError for another `side`, if only some rows have an optional field, and for pictures of different
+        sizes.
 
         >>> long = {"input_ids": [5, 6, 7], "position": 2, "target_id": 1}
         >>> short = {"input_ids": [8], "position": 0, "target_id": 3}
@@ -122,17 +123,20 @@ class Batch:
         else:
             prefix, prefix_mask = _padded(prefixes, pad_id, "right")
         targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
+        span_positions, span_ids, span_weights = _spans(rows, position)
         return cls(
-            ids,
-            mask,
-            position,
-            targets,
-            None if foils is None else torch.tensor(foils, dtype=torch.int64),
-            None if types is None else _padded(types, 0, side)[0],
-            None if pixels is None else _stacked(pixels),
-            prefix,
-            prefix_mask,
-            *_spans(rows, position),
+            input_ids=ids,
+            attention_mask=mask,
+            position=position,
+            target_ids=targets,
+            foil_ids=None if foils is None else torch.tensor(foils, dtype=torch.int64),
+            token_type_ids=None if types is None else _padded(types, 0, side)[0],
+            pixel_values=None if pixels is None else _stacked(pixels),
+            decoder_input_ids=prefix,
+            decoder_attention_mask=prefix_mask,
+            span_positions=span_positions,
+            span_ids=span_ids,
+            span_weights=span_weights,
         )
 
     @property
@@ -153,8 +157,9 @@ class Batch:
         return _joined(self.attention_mask, self.decoder_attention_mask)
 
     def parted(self, of_every: Tensor) -> dict[str, Tensor]:
-        """The fields `tokens` and, of an encoder-decoder, `decoder_tokens` of a Relevance, from what is laid out like
-        `every_id`.
+        """Split numbers laid out like `every_id` into fields of a Relevance, by name.
+
+        They are `tokens` [B, T] and, of an encoder-decoder, `decoder_tokens` [B, U].
         """
         width = self.input_ids.shape[1]
         if self.decoder_input_ids is None:
@@ -163,13 +168,14 @@ class Batch:
 
     @property
     def read_positions(self) -> Tensor:
-        """Positions where predictions are read [B, N]: one, or that of each token of a span."""
+        """The readout positions [B, N]: of each token of a span, or `position` alone (N = 1) without spans."""
         return self.position[:, None] if self.span_positions is None else self.span_positions
 
     def reading(self, dtype: torch.dtype) -> Tensor:
-        """The share of each token in what is read [B, T], of an encoder-decoder [B, U].
+        """How much each position is read for the explained number [B, T]; of an encoder-decoder, the decoder's [B, U].
 
-        All of it is the predicted position's; of a span each token has its own, by the magnitude of its weight.
+        Without a span, `position` has 1. With one, each of its positions has |weight| / (sum of |weights|). All other
+        positions have 0.
         """
         import torch
 
@@ -181,7 +187,11 @@ class Batch:
         return torch.zeros_like(read, dtype=dtype).scatter_add(1, self.read_positions, shares)
 
     def over_tokens(self, pick: Callable[[Tensor], Tensor], moved: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with `pick` applied to what has a number for each token [B, T], and positions [B, N] `moved`."""
+        """The batch with other tokens: `pick` makes the new ids, mask and segments from the old ones [B, T].
+
+        `moved` makes the new readout positions from the old ones [B, N]. The decoder's tokens, pixels and explained ids
+        stay.
+        """
         types = None if self.token_type_ids is None else pick(self.token_type_ids)
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         spans = None if self.span_positions is None else moved(self.span_positions)
@@ -192,29 +202,38 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that the batch has, by name."""
+        """The fields of the batch that are not None, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with every tensor changed."""
+        """The batch with `change` applied to every tensor."""
         return replace(self, **{name: change(value) for name, value in self.tensors.items()})
 
     def rows(self, start: int, end: int) -> Batch:
-        """The batch of these rows, with the padding that they have in this one."""
+        """The batch of the rows from `start` up to `end`, padded as in this batch."""
         return self.mapped(lambda value: value[start:end])
 
     def parts(self, size: int) -> list[Batch]:
-        """Batches of `size` rows, one after the other."""
+        """The rows cut into consecutive batches of `size` rows; the last may have fewer."""
         return [self.rows(start, start + size) for start in range(0, len(self), size)]
 
     def first_texts(self, texts: int) -> Batch:
-        """The first rows of a batch that has so many `texts` again and again. Raises UserError where others follow."""
+        """The first `texts` rows of a batch in which the same texts repeat in the same order.
+
+        Later rows may differ from them in position, target, foil and span only. Raises UserError for any other batch.
+        """
         if texts < 1 or len(self) % texts:
-            raise UserError(f"{len(self)} rows are not {texts} texts again and again")
+            raise UserError(
+                f"with texts={texts} the same {texts} texts must repeat in the batch, so its number of rows must be a "
+                f"multiple of {texts}, not {len(self)}: set texts to the number of different texts"
+            )
         for name, value in self.to("cpu").tensors.items():
             of_row = name in ("position", "target_ids", "foil_ids", "span_positions", "span_ids", "span_weights")
             if not of_row and any((part != value[:texts]).any() for part in value.split(texts)):
-                raise UserError("rows of one text have the same tokens: give others in another batch")
+                raise UserError(
+                    f"with texts={texts} each row must have the tokens of the row {texts} before it: put rows with "
+                    "other tokens into another batch"
+                )
         return self.rows(0, texts)
 
     def to(self, device: torch.device | str) -> Batch:
@@ -234,7 +253,10 @@ class Batch:
 
 
 def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[Any] | None:
-    """The values that rows have under a name; None where none has a value. Raises UserError where some have."""
+    """The values of the field `name` in all rows; None if no row has one.
+
+    Raises UserError, which calls the field `title`, if only some rows have one.
+    """
     values = [row.get(name) for row in rows]
     missing = sum(value is None for value in values)
     if missing == len(values):
@@ -247,10 +269,11 @@ def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[An
 def span_row(
     row: Mapping[str, Any], first: int, ids: Sequence[int], weights: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """A view row that explains a span of an answer: the sum of weights times the logits of the tokens `ids`.
+    """A copy of a view row that explains a span of an answer: the sum of weights times the logits of the tokens `ids`.
 
-    The first of them is read at `first`, an index into what the model reads, the next behind it. Tokens of weight 0 are
-    read and not explained. Raises UserError for no tokens, and for other than one weight a token.
+    The logit of the first token is read at position `first` of the model's input, that of the next one position later,
+    and so on. Weights are 1 by default; tokens of weight 0 are not explained. Raises UserError without tokens, or if
+    there is not one weight for each.
 
     >>> row = span_row({"input_ids": [5, 6, 7, 8]}, first=1, ids=[7, 8, 9])
     >>> row["position"], row["target_id"], row["span"]
@@ -258,35 +281,44 @@ def span_row(
     """
     weights = [1.0] * len(ids) if weights is None else list(weights)
     if not ids or len(weights) != len(ids):
-        raise UserError(f"a span has tokens, and a weight for each: not {len(ids)} tokens and {len(weights)} weights")
+        raise UserError(
+            f"a span needs at least one token and one weight for each, not {len(ids)} tokens and {len(weights)} weights"
+        )
     span = [(first + at, token, float(weight)) for at, (token, weight) in enumerate(zip(ids, weights, strict=True))]
     last, token, _ = span[-1]
     return {**row, "position": last, "target_id": token, "foil_id": None, "span": span}
 
 
 def _spans(rows: Sequence[Mapping[str, Any]], position: Tensor) -> tuple[Tensor | None, ...]:
-    """Positions, ids and weights of the rows' spans [B, N]; None without any. `position` [B] is that of the batch."""
+    """Positions, ids and weights of the rows' spans, each [B, N], or None if no row has a span.
+
+    `position` [B] is that of the batch: its distance from a row's `position` is the padding on the left. Shorter spans
+    are padded by their last token with weight 0. Raises UserError if only some rows have spans.
+    """
     import torch
 
     spans = _of_all(rows, "span", "spans")
     if spans is None:
         return None, None, None
     width = max(map(len, spans))
-    padded = [[*span, *[(span[-1][0], span[-1][1], 0.0)] * (width - len(span))] for span in spans]
-    positions, ids = (torch.tensor([[token[at] for token in span] for span in padded]) for at in (0, 1))
-    moved = position - torch.tensor([row["position"] for row in rows])  # by padding on the left
-    weights = torch.tensor([[token[2] for token in span] for span in padded], dtype=torch.float64)
-    return positions + moved[:, None], ids, weights
+    padded = []
+    for span in spans:
+        last, token, _ = span[-1]
+        padded.append([*span, *[(last, token, 0.0)] * (width - len(span))])
+    # The numbers are exact in float64: positions and ids are far below 2**53.
+    positions, ids, weights = torch.tensor(padded, dtype=torch.float64).unbind(-1)
+    moved = position - torch.tensor([row["position"] for row in rows])  # [B] padding on the left
+    return positions.long() + moved[:, None], ids.long(), weights.contiguous()
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:
-    """Pictures [C, H, W] each to [B, C, H, W] in float32. Raises UserError where their sizes differ."""
+    """Stack pictures [C, H, W] to [B, C, H, W] in float32. Raises UserError if their sizes differ."""
     import torch
 
     pictures = [torch.as_tensor(picture, dtype=torch.float32) for picture in pixels]
     sizes = sorted({tuple(picture.shape) for picture in pictures})
     if len(sizes) > 1:
-        raise UserError(f"pictures of a batch are {' and '.join(map(by, sizes))}: bring them to one size")
+        raise UserError(f"pictures of a batch have sizes {' and '.join(map(by, sizes))}: resize them to one size")
     return torch.stack(pictures)
 
 
@@ -296,7 +328,7 @@ def by(size: Sequence[int]) -> str:
 
 
 def _padded(sequences: Sequence[Any], value: int, side: str) -> tuple[Tensor, Tensor]:
-    """Sequences of numbers as [B, T], `value` on padding, and their mask [B, T]."""
+    """Sequences of numbers as int64 [B, T], padded with `value` on `side`, and their mask [B, T] (0 on padding)."""
     import torch
 
     width = max(len(sequence) for sequence in sequences)
@@ -310,46 +342,48 @@ def _padded(sequences: Sequence[Any], value: int, side: str) -> tuple[Tensor, Te
 
 
 def _joined(of_tokens: Tensor, of_decoder: Tensor | None) -> Tensor:
+    """Numbers of the tokens [B, T], followed by those of the decoder's tokens [B, U] if there are any."""
     import torch
 
     return of_tokens if of_decoder is None else torch.cat([of_tokens, of_decoder], 1)
 
 
 def _is_tensor(value: Any) -> bool:
+    """True if a field of a Relevance holds a tensor, neither None nor a bool; torch need not be imported to ask."""
     return value is not None and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
 class Relevance(FinerFields):
-    """Token relevance of one request. Numbers are float64 for float64 models, float32 otherwise."""
+    """Relevance of the tokens of a batch for one request. Numbers are float64 for float64 models, float32 otherwise."""
 
     tokens: Tensor = field(metadata=axes("B T"))  # 0 on padding
-    explained: Tensor = field(metadata=axes("B"))  # the logit or the logit difference that is explained
+    explained: Tensor = field(metadata=axes("B"))  # the explained number
     logit_target: Tensor = field(metadata=axes("B"))
     logit_foil: Tensor | None = field(metadata=axes("B"))
     conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
-    #: `explained` at the baseline of methods that compare the input with one.
+    #: The explained number at the baseline input, of methods that compare the input with one.
     baseline: Tensor | None = field(default=None, metadata=axes("B"))
-    #: Summed over channels, of models of images and methods that reach pixels.
+    #: Relevance of pixels, summed over channels: of models of images, if the method gives it.
     pixels: Tensor | None = field(default=None, metadata=axes("B H W"))
-    #: Of encoder-decoders where the method speaks of them; 0 on padding.
+    #: Relevance of the decoder's tokens, 0 on padding: of encoder-decoders, if the method gives it.
     decoder_tokens: Tensor | None = field(default=None, metadata=axes("B U"))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
-        """A plain Relevance with every tensor changed."""
+        """A Relevance with `change` applied to every tensor. Fields that only a subclass has are dropped."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Relevance)}
         changed = {name: change(value) for name, value in values.items() if _is_tensor(value)}
         return Relevance(**{**values, **changed})
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Every tensor, in the order of the fields of a plain Relevance."""
+        """All tensors in the order of the fields of Relevance, without those of fields that only a subclass has."""
         values = (getattr(self, field.name) for field in fields(Relevance))
         return [value for value in values if _is_tensor(value)]
 
     @staticmethod
     def on_host(several: Sequence[Relevance]) -> list[Relevance]:
-        """Plain Relevances on the CPU; the device is waited for once."""
+        """Copies of the results on the CPU, without fields of subclasses; the device is waited for once in all."""
         from lrp_core.device.transfer import to_host
 
         copies = iter(to_host([value for relevance in several for value in relevance.tensors]))
@@ -357,7 +391,7 @@ class Relevance(FinerFields):
 
     @property
     def finite(self) -> Tensor:
-        """[B] bool: whether every number that is told of the row is neither NaN nor infinite."""
+        """True for each row all of whose numbers are finite, [B]."""
         import torch
 
         values = (getattr(self, field.name) for field in fields(self))
@@ -366,7 +400,7 @@ class Relevance(FinerFields):
 
     @staticmethod
     def joined(several: Sequence[Relevance]) -> Relevance:
-        """The rows of several results in order, which must have the same fields and numbers of tokens."""
+        """The rows of several results, one after the other. All must have the same fields and number of tokens."""
         import torch
 
         if len(several) == 1:
@@ -376,7 +410,10 @@ class Relevance(FinerFields):
 
     @property
     def residual(self) -> Tensor | None:
-        """Sum of relevance minus `explained`, counted from `baseline` [B]; None for methods that promise no sum."""
+        """Sum of relevance minus the explained number (less its value at the baseline, if there is one) [B].
+
+        None for methods that promise no sum.
+        """
         if not self.conserves:
             return None
         of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
@@ -391,15 +428,15 @@ class Request:
     method: str
     explanation: str = "contrastive"  # contrastive | target | log_prob | none
     embedding: str = "full"  # full | partial | none
-    options: tuple[tuple[str, Any], ...] = ()  # those options of the method that may differ within one pass
-    label: int | None = None  # of a classifier: the label that is explained in place of the batch's targets
+    options: tuple[tuple[str, Any], ...] = ()  # values of the method's options that may differ within one pass
+    label: int | None = None  # for a classifier: the label to explain in place of the batch's targets
 
-    def __post_init__(self) -> None:  # JSON knows no tuples
+    def __post_init__(self) -> None:  # a request that was read from JSON has lists in place of tuples
         object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))
 
     def option(self, name: str, default: Any) -> Any:
-        """The value of one of `options`."""
+        """The value of the option `name`, or `default` if the request does not carry it."""
         return dict(self.options).get(name, default)
 
 
-Results = dict[Request, Relevance]  # what a call of a method's function gives
+Results = dict[Request, Relevance]  # the result of a method's function

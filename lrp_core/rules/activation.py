@@ -1,7 +1,7 @@
 """Identity rule: an activation g passes relevance through unchanged (Close Look C.3, AttnLRP equation 9).
 
-As a gradient: dz = g(z)/z * dy. The ratio has a closed form for every activation here, without a division by z, so zero
-and half precision need no care.
+As a gradient: dz = g(z)/z * dy. For most activations the ratio has a closed form without a division by z, so zero and
+half precision need no care.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ _SQRT_8_OVER_PI = (8 / torch.pi) ** 0.5
 
 @dataclass(frozen=True)
 class Activation:
-    """`ratio(z)` is g(z)/z; `backward(dy, z)` is g'(z) * dy. Elementwise, any shape."""
+    """An activation g: `ratio(z)` is g(z)/z, and `backward(dy, z)` is g'(z) * dy. Both are elementwise."""
 
     ratio: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], Tensor]
 
 
 def _normal_cdf(z: Tensor) -> Tensor:
+    """The ratio of GELU, z Phi(z): the normal distribution function Phi(z)."""
     return (z * _SQRT_HALF).erf_().add_(1).mul_(0.5)
 
 
 def _tanh_cdf(z: Tensor) -> Tensor:
-    """(1 + tanh(u)) / 2 = sigmoid(2u) with u = sqrt(2/pi) (z + 0.044715 z^3)."""
+    """The ratio of GELU's tanh form: (1 + tanh(u)) / 2 = sigmoid(2u) with u = sqrt(2/pi) (z + 0.044715 z^3)."""
     return (z * z).mul_(0.044715).add_(1).mul_(z).mul_(_SQRT_8_OVER_PI).sigmoid_()
 
 
 def _tanh_ratio(z: Tensor) -> Tensor:
+    """The ratio of tanh, tanh(z) / z; 1 at 0."""
     return torch.where(z == 0, 1.0, torch.tanh(z) / z)
 
 
 def _is_positive(z: Tensor) -> Tensor:
+    """The ratio of ReLU: 1 for positive z, else 0."""
     return (z > 0).to(z.dtype)
 
 
@@ -72,25 +75,28 @@ ACTIVATIONS = {
 
 
 def activation(name: str) -> Activation:
-    """Raises UnsupportedModel, listing the activations that have a rule."""
+    """The activation that transformers calls `name`. Raises UnsupportedModel, listing all, if it has no rule here."""
     if name not in ACTIVATIONS:
-        supported = f"supported: {', '.join(ACTIVATIONS)}; with family: generic, methods that need no rule apply"
+        supported = f"supported: {', '.join(ACTIVATIONS)}; with `family: generic` the methods that need no rule apply"
         raise UnsupportedModel(f"no rule for the activation {name!r}; {supported}")
     return ACTIVATIONS[name]
 
 
 def soft_cap(cap: float) -> Activation:
-    """The cap c tanh(z / c), elementwise as activations, hence by their rule: its ratio is tanh(z / c) / (z / c)."""
+    """The soft cap c tanh(z / c) as an activation, so that it gets the activations' rule; c is `cap`."""
     return Activation(lambda z: _tanh_ratio(z / cap), lambda dy, z: _aten.tanh_backward(dy, torch.tanh(z / cap)))
 
 
 def _ratio(kind: Activation, z: Tensor) -> Tensor:
-    """g(z)/z, worked out in float32 at least."""
+    """g(z)/z in the dtype of z, computed in float32 at least."""
     return kind.ratio(wide(z)).to(z.dtype)
 
 
 def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
-    """The value y = g(z) with the gradient of the composite in force. `gating`: y gates a product, as in gated MLPs."""
+    """The value y = g(z), whose gradient at z follows the composite in force.
+
+    `gating` says that y is the gate of a product, as in gated MLPs: rules that hold gates constant give z no gradient.
+    """
     if not switch.fixed:
         kept = z if switch.plain_too else _ratio(kind, z.detach())
         rule = partial(_gradient, kind=kind, gating=gating, switch=switch)
@@ -101,7 +107,10 @@ def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switc
 
 
 def _gradient(dy: Tensor, kept: Tensor, kind: Activation, gating: bool, switch: Switch) -> tuple[Tensor | None]:
-    """The gradient at z, of which `kept` is z or g(z)/z; a gate that takes no part has none."""
+    """The gradient at z; None for a gate that the composite holds constant.
+
+    `kept` is z if a composite needs the true gradient (`switch.plain_too`), else g(z)/z.
+    """
     if gating and not switch.current.bilinear.serves_gate:
         return (None,)
     if not switch.current.activation.constant:

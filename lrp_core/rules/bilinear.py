@@ -1,8 +1,8 @@
 """Products of a gate and a signal: weights and values, queries and keys, the two branches of gated MLPs.
 
-The uniform rule halves the gradient on both sides, signal-take-all keeps the gate constant (AttnLRP propositions 3.2
-and 3.3; Close Look C.1, C.4). In attention these rules are factors on the gradients of q, k and v, so that any kernel
-can stand between them.
+The uniform rule halves the gradient of both factors; the signal-takes-all rule holds the gate constant (AttnLRP
+propositions 3.2 and 3.3; Close Look C.1, C.4). In attention these rules only scale the gradients of queries, keys and
+values, so that any attention kernel can compute the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lrp_core.rules.switch import Ruled, Switch, with_value
 
 
 def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [B, H, T, K], keys and values [B, G, T, K] as they are, their gradients by the composite in force."""
+    """The same queries [B, H, T, K], keys and values [B, G, T, K]; their gradients are scaled by the bilinear rule."""
     if not switch.fixed:
         return Attend.apply(query, key, value, switch)
     rules = switch.current.bilinear
@@ -25,9 +25,9 @@ def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tu
 
 
 def share(product: Tensor, switch: Switch) -> Tensor:
-    """A product of gate and signal, or a linear function of it, as it is; its gradient times the share of the factors.
+    """The same `product` of gate and signal (or a linear function of it); its gradient times the rule's share.
 
-    Whether the gate takes part is for the rule of the gate's activation to say.
+    Each factor then gets that share. Rules that hold the gate constant do so at the gate's activation, not here.
     """
     if switch.fixed:
         return _scaled(product, switch.current.bilinear.share)
@@ -40,7 +40,7 @@ def share(product: Tensor, switch: Switch) -> Tensor:
 
 
 def as_gate(gate: Tensor, switch: Switch) -> Tensor:
-    """A gate as it is; without a gradient where the composite in force holds gates constant."""
+    """The same `gate`; without a gradient if the composite in force holds gates constant."""
     if switch.fixed:
         return gate if switch.current.bilinear.serves_gate else gate.detach()
 

@@ -1,4 +1,4 @@
-"""Relevance at layer boundaries, and the relevance that layers keep, summed during the backward pass."""
+"""Relevance at the boundaries between blocks, and the relevance that blocks keep, summed during the backward pass."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ from lrp_core.rules.records import Composite
 from lrp_core.rules.switch import Switch
 from lrp_core.views.view import ModelView
 
-#: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs, and in layers
-#: with experts their router what its own absorbs, and the sigmoid before the expert that is shared.
+#: Why a block keeps relevance: its biases absorb their share, the softmax of attention absorbs some, and in blocks with
+#: experts so do the router's softmax and the sigmoid gate of the shared expert.
 REASONS = ("biases", "attention", "router")
 _BIASES, _ATTENTION, _ROUTER = range(len(REASONS))
 
 
 class BoundaryRelevance(Reader):
-    """A reader of the relevance at every layer boundary, and of the relevance that each layer keeps."""
+    """Reads the relevance at every boundary between blocks, and the relevance that each block keeps."""
 
     def __init__(self, view: ModelView, batch: Batch, composites: Sequence[Composite]) -> None:
         super().__init__(view, batch, composites)
         if all(composite.linear.ruled for composite in composites):
-            raise UnsupportedMethod(
-                "what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'"
-            )
+            raise UnsupportedMethod("what biases keep is known with the epsilon rule only: ask for composite 'epsilon'")
         self._reasons = len(REASONS) if view.routed else len(REASONS) - 1  # without experts there is no router
 
     @contextmanager
     def tapping(self, switch: Switch) -> Iterator[None]:
-        """Inside, the inputs of blocks, the last one's output, everything with a bias and routers are read."""
+        """Inside, the inputs of all blocks, the output of the last, modules with a bias and routers are read."""
         blocks = self.view.blocks
         with ExitStack() as undo:
             for layer, block in enumerate(blocks):
@@ -55,9 +53,10 @@ class BoundaryRelevance(Reader):
 
     @contextmanager
     def _tapping_router(self, experts: ExpertsView, layer: int, switch: Switch) -> Iterator[None]:
-        """A context in which the relevance of experts' weights is read, and the part of it that the router passes on.
+        """Inside, the relevance that a router and a shared expert's gate keep is read.
 
-        The sigmoid is no module: what comes to it is what comes to its other factor, the shared expert.
+        It is the relevance of their outputs (the experts' weights) minus that of their inputs. The sigmoid of the
+        shared expert's gate is no module: its output has as much relevance as its other factor, the shared expert.
         """
         comes, goes = (partial(self.keep, layer, _ROUTER, sign) for sign in (1, -1))
 
@@ -68,7 +67,7 @@ class BoundaryRelevance(Reader):
         def tap_weights(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
             return y[0], Tap.apply(y[1], comes), y[2]
 
-        with ExitStack() as undo:  # first of the hooks: below the rule of a product
+        with ExitStack() as undo:  # prepended hooks see the output before the rule of the product is applied to it
             undo.callback(experts.router.register_forward_hook(tap_weights, prepend=True).remove)
             readers = [experts.router]
             if experts.shared is not None and experts.shared_gate is not None:
@@ -80,21 +79,27 @@ class BoundaryRelevance(Reader):
             yield
 
     def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Subtract the relevance of queries, keys and values from what attention keeps."""
         read = partial(self.keep, layer, _ATTENTION, -1)
         return [Tap.apply(tensor, read) for tensor in tensors]
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
+        """Add the relevance of the head outputs to what attention keeps."""
         return Tap.apply(context, partial(self.keep, layer, _ATTENTION, 1))
 
     def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
-        """The residual stream [B, T, D] at a boundary: 0 below the first block, L above the last."""
+        """Sum the relevance of the residual stream [B, T, D] at a boundary: 0 is below the first block, L above all."""
         for name, measure in self.measures.items():
             by_token = measure(wide(gradient), wide(value)).sum(-1)  # [B, T]
             self._read[name]["boundaries", boundary] = by_token.sum(1)
             self._read[name]["peaks", boundary] = by_token.abs().amax(1)
 
     def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
-        """Add the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for `reason`, of REASONS."""
+        """Add `sign` times the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for a reason.
+
+        What a layer keeps is the relevance that comes from above (sign 1) minus what it passes on below (sign -1).
+        `reason` is an index of REASONS. There is a sum for each method of `self.measures`.
+        """
         for name, measure in self.measures.items():
             relevance = measure(wide(gradient), wide(value)).reshape(len(self.mask), -1).sum(1)  # [B]
             kept = self._read[name]
@@ -106,9 +111,10 @@ class BoundaryRelevance(Reader):
         self.keep(layer, _BIASES, 1, gradient, bias.to(gradient.device).expand_as(gradient))
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
-        """Relevance at layer boundaries, [B, L + 1], its largest value over tokens, [B, L + 1], and the relevance that
-        layers keep, by reason, [B, L, R]. Empty for methods without a sum, and for composites whose share of biases is
-        unknown.
+        """Fields `boundaries` and `peaks` [B, L + 1] and `kept` [B, L, R], over the reasons of REASONS.
+
+        Empty for methods that promise no sum, and under other rules of linear layers than epsilon, for which the
+        relevance of biases is unknown.
         """
         if not conserves or composite.linear.ruled:
             return {}
@@ -124,7 +130,7 @@ class BoundaryRelevance(Reader):
 
 
 def _biases(block: BlockView) -> Iterator[tuple[nn.Module, Tensor]]:
-    """The modules of a block that add a bias [O] to what they put out; fused ones come once."""
+    """The modules of a block that have a bias, with the bias [O]; a module that fuses projections comes once."""
     linear = (block.query, block.key, block.value, block.output, block.gate, block.up, block.down)
     for module in dict.fromkeys(module for module in linear if module is not None):
         with weights_of(module) as weights:

@@ -1,11 +1,11 @@
-"""Composites: the rules of every kind of layer, which make a method, and how a user writes what differs from them.
+"""Composites: the rules of a method for every kind of layer, and how users write a composite that differs from it.
 
-Gradient x input with gradients that the rules modify is layer-wise relevance propagation (Close Look, appendix C). The
-forward values never change, so one forward serves every composite: rules look at the current one while gradients flow.
-No torch here: the modules of the rules are imported when a composite needs them.
+Gradient x input with gradients that the rules modify is layer-wise relevance propagation (Close Look, appendix C).
+Rules change gradients and never the values of the forward pass, so one forward pass serves every composite.
+Imports no torch: the modules of the rules are imported when a composite needs them.
 
 A composite is written as `{group: rule}`, a rule as its name or as `{name: number}`. Its canonical form is one line:
-`linear gamma 0.05, softmax zplus`. What it leaves out has the rule of the method that it changes.
+`linear gamma 0.05, softmax zplus`. Groups that it leaves out keep the rule of the method that it changes.
 
 >>> str(Spec.of({"linear": {"gamma": 0.05}, "softmax": "zplus"}))
 'linear gamma 0.05, softmax zplus'
@@ -32,8 +32,8 @@ SOFTMAX, NORM, ACTIVATION = "softmax", "norm", "activation"
 LOGITS_BIAS, CONTRIBUTION = "logits_bias", "contribution"
 _OF_LINEAR = (EPSILON, GAMMA, ZPLUS, ALPHA_BETA)
 #: The rules of each group, its default first. `linear` is every linear layer outside of attention, the head included.
-#: `logits_bias` is the bias of the logits (in BART `final_logits_bias`): under rules of `linear` a contribution that
-#: keeps its share, or a constant that they do not see.
+#: `logits_bias` is the bias of the logits (in BART `final_logits_bias`). Under rules of `linear` it counts as one more
+#: contribution, whose share of relevance it keeps, or (`constant`) it is left out of the sum that they share.
 RULES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINEAR_GROUPS, _OF_LINEAR),
     SOFTMAX: (EPSILON, ZPLUS, CONSTANT, IDENTITY, DISTRIBUTED_BIAS),
@@ -43,13 +43,13 @@ RULES: Mapping[str, tuple[str, ...]] = {
 }
 #: The figure of AttnLRP that compares the rules of a group.
 FIGURES: Mapping[str, int] = {SOFTMAX: 12, **dict(zip(LINEAR_GROUPS, range(13, 17), strict=True))}
-#: The default and the least value of the number that a rule has.
+#: The rules that take a number: its default and its least value.
 NUMBERS: Mapping[str, tuple[float, float]] = {GAMMA: (0.25, 0.0), ALPHA_BETA: (2.0, 1.0)}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule by name, with its number where it has one."""
+    """A rule by name, with its number if it takes one."""
 
     name: str
     number: float | None = None
@@ -60,17 +60,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spec:
-    """A rule for every group that does not have its default, in the order of RULES."""
+    """What a composite changes: (group, rule) for each group whose rule is not the default, in the order of RULES."""
 
     rules: tuple[tuple[str, Rule], ...] = ()
 
     @classmethod
     def of(cls, written: Any) -> Spec:
-        """The spec of `{group: rule}` or its canonical form. Raises UserError for unknown names, naming the nearest."""
+        """Read a spec from `{group: rule}` or its canonical form. Raises UserError for unknown names or bad numbers."""
         if isinstance(written, str):
             written = dict(map(_part, written.split(", "))) if written != EPSILON else {}
         if not isinstance(written, Mapping):
-            raise UserError(f"a composite is a rule for each group of layers, not {written!r}")
+            raise UserError(f"a composite must be {{group of layers: rule}}, not {written!r}")
         for group in written:
             if group not in RULES:
                 raise UserError(f"no group of layers {group!r}{nearest(str(group), RULES)}")
@@ -78,15 +78,15 @@ class Spec:
         return cls(tuple((group, rule) for group, rule in rules if rule.name != RULES[group][0]))
 
     def rule(self, group: str) -> Rule:
-        """The rule of one of RULES."""
+        """The rule of a group of layers, which may be the default."""
         return dict(self.rules).get(group, Rule(RULES[group][0]))
 
     def __str__(self) -> str:
         return ", ".join(f"{group} {rule}" for group, rule in self.rules) or EPSILON
 
 
-def every(written: Any) -> list[Spec]:
-    """The composites of `{group: rule}` where groups may have lists of rules: each rule with each.
+def combinations(written: Any) -> list[Spec]:
+    """The composites of `{group: rule, or a list of rules}`: one for every combination of the listed rules.
 
     Raises UserError as `Spec.of` does.
     """
@@ -97,17 +97,22 @@ def every(written: Any) -> list[Spec]:
 
 
 def _part(text: str) -> tuple[str, Any]:
-    """(group, rule) of a part of the canonical form."""
+    """(group, rule) from a part of the canonical form, such as "linear gamma 0.05"."""
     group, _, rule = text.strip().partition(" ")
     name, _, number = rule.partition(" ")
     return group, {name: _number(number)} if number else name
 
 
 def _number(text: str) -> Any:
+    """The number that a text writes; the text itself if it writes none, for the error message."""
     return float(text) if re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", text) else text
 
 
 def _rule(group: str, written: Any) -> Rule:
+    """The rule of a group, written as its name or as `{name: number}`.
+
+    Raises UserError for an unknown rule, and for a number that the rule does not take.
+    """
     name, number = written, None
     if isinstance(written, Mapping) and len(written) == 1:
         ((name, number),) = written.items()
@@ -115,12 +120,12 @@ def _rule(group: str, written: Any) -> Rule:
         raise UserError(f"{group} has no rule {name!r}{nearest(str(name), RULES[group])}")
     if name not in NUMBERS:
         if number is not None:
-            raise UserError(f"{group}: the rule {name} has no number, and {number!r} is given")
+            raise UserError(f"{group}: the rule {name} takes no number: leave out {number!r}")
         return Rule(name)
     default, least = NUMBERS[name]
     number = default if number is None else number
     if type(number) not in (int, float) or not least <= number < float("inf"):
-        raise UserError(f"{group}: the number of the rule {name} is at least {least:g}, not {number!r}")
+        raise UserError(f"{group}: the number of the rule {name} must be at least {least:g}, not {number!r}")
     return Rule(name, float(number))
 
 
@@ -137,7 +142,7 @@ LRP = Composite(
 #: AttnLRP 3.3; Close Look C.1, C.3, C.5, C.6
 ATTNLRP = replace(LRP, name="attnlrp", bilinear=records.UNIFORM)
 COMPOSITES = {composite.name: composite for composite in (PLAIN, LRP, ATTNLRP)}
-#: What the rule of a group that is not its default changes of a composite.
+#: By group: the fields of a composite that change if the group has the rule that is not its default.
 _CHANGES: dict[str, dict[str, Any]] = {
     NORM: {"normalization": records.TRUE_NORM},
     ACTIVATION: {"activation": records.TRUE_ACTIVATION},
@@ -146,14 +151,14 @@ _CHANGES: dict[str, dict[str, Any]] = {
 
 
 def composite_of(rules: str) -> Composite:
-    """The composite that `rules` of a method's record name: one of COMPOSITES, or `NAME with SPEC` (see `changed`)."""
+    """The composite that a method record names: NAME of COMPOSITES, or `NAME with SPEC` (see `changed`)."""
     name, _, written = rules.partition(" with ")
     return changed(COMPOSITES[name], written or EPSILON)
 
 
 @lru_cache
 def changed(base: Composite, written: str) -> Composite:
-    """`base` with the rules of a composite in canonical form for what that names."""
+    """The composite `base` with the rules that `written`, a spec in canonical form, gives to some groups."""
     from lrp_core.rules.contributions import LINEAR_RULES
     from lrp_core.rules.softmax import SOFTMAX_RULES
 
@@ -175,20 +180,23 @@ def changed(base: Composite, written: str) -> Composite:
 
 # what methods know by name
 
-#: AttnLRP's best for vision transformers, read off its figures 12 to 16 (the body of its table 4 is lost): z+ on the
-#: softmax, gamma on what stands outside of attention, epsilon in it.
+#: AttnLRP's best rules for vision transformers, read off its figures 12 to 16 (the body of its table 4 is missing): z+
+#: for the softmax, gamma for linear layers outside of attention, epsilon for those in it.
 VIT = "vit"
 _VIT_LINEAR = {"convolution": {GAMMA: 0.25}, "linear": {GAMMA: 0.05}}
 
 
 def withheld(written: str) -> tuple[str, ...]:
-    """Those of FINER that a composite in canonical form rules out: the share of biases is known under epsilon alone."""
+    """The kinds of relevance (names of FINER) that a method cannot give under a composite in canonical form.
+
+    Those that need the relevance of biases need the epsilon rule of linear layers.
+    """
     ruled = any(group in LINEAR_GROUPS for group, _ in Spec.of(written).rules)
     return tuple(finer.name for finer in FINER.values() if finer.of_sums) if ruled else ()
 
 
 class UnknownComposite(UserError):
-    """Nothing has this name, among `known` or elsewhere."""
+    """There is no composite of that name; `known` are the names that exist."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name, self.known = name, tuple(known)
@@ -197,13 +205,16 @@ class UnknownComposite(UserError):
 
 @dataclass(frozen=True)
 class CompositeChoice:
-    """The composites that a method may be given: those with a name, and others over its `groups`."""
+    """The composites that a method accepts: the named ones, and any that changes only the rules of `groups`."""
 
     named: Mapping[str, Spec]
     groups: tuple[str, ...]
 
     def read(self, written: Any) -> str:
-        """The canonical form of a composite, which may be a name. Raises UserError."""
+        """The canonical form of a composite, given by name, as a mapping or in canonical form.
+
+        Raises UserError for unknown names, and for groups whose rule the method does not let users change.
+        """
         if isinstance(written, str) and written in self.named:
             return str(self.named[written])
         if isinstance(written, str) and not any(written.startswith(f"{group} ") for group in RULES):
@@ -211,25 +222,25 @@ class CompositeChoice:
         spec = Spec.of(written)
         for group, _ in spec.rules:
             if group not in self.groups:
-                raise UserError(f"its rule for {group} is its own: leave {group} out of the composite")
+                raise UserError(f"its rule for {group} cannot be changed: leave {group} out of the composite")
         return str(spec)
 
     def show(self, value: str) -> str:
-        """The name of a composite in canonical form, or that form."""
+        """The name of a composite in canonical form; the form itself if it has no name."""
         return next((name for name, spec in self.named.items() if str(spec) == value), value)
 
 
 OF_ATTNLRP = CompositeChoice({EPSILON: Spec(), VIT: Spec.of({**_VIT_LINEAR, SOFTMAX: ZPLUS})}, tuple(RULES))
-#: Attention weights are constant there (CP-LRP).
+#: LRP holds attention weights constant (CP-LRP), so their softmax takes no rule.
 OF_LRP = CompositeChoice(
     {EPSILON: Spec(), VIT: Spec.of(_VIT_LINEAR)}, tuple(group for group in RULES if group != SOFTMAX)
 )
 
 
 def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, list[Spec]]]:
-    """(name, its composites) of a config's `composites`. Raises UserError that says which is wrong."""
+    """Yield (name, its composites) of a config's `composites`. Raises UserError that names the wrong entry."""
     for name, written in config.items():
         try:
-            yield name, every(written)
+            yield name, combinations(written)
         except UserError as error:
             raise UserError(f"config key 'composites.{name}': {error}") from None

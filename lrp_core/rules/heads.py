@@ -13,7 +13,7 @@ from lrp_core.rules.records import Composite
 
 
 def pool(relevance: Tensor) -> Tensor:
-    """Relevance of head outputs [B, T, H, K] to one number per head and pooling [B, H, P], in the order of POOLINGS."""
+    """One number for each head and pooling [B, H, P], in the order of POOLINGS, from relevance [B, T, H, K]."""
     per_token = relevance.sum(-1)  # [B, T, H]
     by_entry = relevance.relu().sum((1, 3))
     return torch.stack([by_entry, per_token.relu().sum(1), per_token.sum(1)], -1)
@@ -23,6 +23,7 @@ class HeadRelevance(Reader):
     """Relevance of the head outputs of each layer."""
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
+        """The same head outputs [B, T, H, K]; their relevance is read when their gradient arrives."""
         return Tap.apply(context, partial(self.read, layer))
 
     def read(self, layer: int, gradient: Tensor, value: Tensor) -> None:
@@ -34,5 +35,5 @@ class HeadRelevance(Reader):
         return {"heads": self.pooled(name)}
 
     def pooled(self, name: str) -> Tensor:
-        """[B, L, H, P] of the pass that has just ended, under the measure `name`."""
+        """The relevance of heads [B, L, H, P] in the backward pass that has just ended, under the measure `name`."""
         return self._stacked(name, range(self.view.n_layers))

@@ -1,7 +1,8 @@
-"""Linear layers need no rule by default: their gradient is the epsilon rule at epsilon 0 (Close Look C.2, AttnLRP
-equation 8). A composite may give groups of them a rule of their own.
+"""The gradients of linear layers, under the rules of a composite.
 
-What can be spared is the gradient of outputs that no rule reads, in projections that fuse queries, keys and values.
+By default their true gradient is the epsilon rule at epsilon 0 (Close Look C.2, AttnLRP equation 8). A composite may
+give groups of them another rule. If a composite does not need the gradients of queries and keys, `values_only` leaves
+them out of fused projections.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from lrp_core.rules.switch import Ruled, Switch
 
 
 def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
-    """The value y of the layer at x with the gradient of the composite in force.
+    """The output y of a layer at x, whose gradient at x follows the composite in force.
 
-    Weights are asked for when the gradient comes by, so that offloaded ones are not held.
+    Weights are read in the backward pass, so that the graph does not keep offloaded weights in memory.
     """
 
     def rule(dy: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
@@ -36,7 +37,7 @@ def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
 
 
 def values_only(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """y [..., 3 * H * K], the fused [q | k | v] of x [..., D], with the gradient of v alone.
+    """The fused output y = [q | k | v] [..., 3 * H * K] of x [..., D]; only v passes a gradient on to x.
 
     `weight` [H * K, D] is the part of the projection that makes v.
     """

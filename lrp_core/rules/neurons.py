@@ -22,16 +22,16 @@ from lrp_core.rules.reading import Measure, Reader, Tap
 from lrp_core.rules.records import BilinearRule, Composite
 from lrp_core.rules.switch import Switch
 
-_PIECES = 16  # in which the positions of a sample are read
+_PIECES = 16  # the positions of a sample are read in so many pieces
 
 
 @dataclass(frozen=True)
 class _Reduced:
-    """The relevance of the neurons of a part [B, F] in a backward pass, by one measure."""
+    """The relevance of the neurons of a part in a backward pass, by one measure; each field is [B, F]."""
 
     total: Tensor  # the sum over positions
-    at: Tensor  # the position where the absolute relevance is largest, int64; -1 where no token reached the neuron
-    value: Tensor  # the neuron's activation there
+    at: Tensor  # the position with the largest absolute relevance, int64; -1 if no token reached the neuron
+    value: Tensor  # the neuron's activation at that position
 
 
 class NeuronRelevance(Reader):
@@ -39,13 +39,14 @@ class NeuronRelevance(Reader):
 
     @contextmanager
     def tapping(self, switch: Switch) -> Iterator[None]:
+        """Inside, the inputs of down projections are read."""
         with ExitStack() as undo:
             for layer, block in enumerate(self.view.blocks):
                 undo.enter_context(at_neurons(block, partial(self._tap, layer=layer, switch=switch)))
             yield
 
     def _tap(self, x: Tensor, passing: Passing, *, layer: int, switch: Switch) -> Tensor:
-        """The input of a down projection."""
+        """The same input x of a down projection; the neurons' relevance is read when its gradient arrives."""
 
         def read(gradient: Tensor, value: Tensor) -> None:
             share = share_above(passing.part, self.view.family, switch.current.bilinear)
@@ -57,7 +58,10 @@ class NeuronRelevance(Reader):
         return Tap.apply(x, read)
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
-        """Each [B, L, F]; 0, -1 and 0 where a layer has fewer neurons than another."""
+        """Fields `neurons`, `neuron_positions` and `neuron_values`, each [B, L, F].
+
+        They are 0, -1 and 0 after the last neuron of a layer that has fewer neurons than others.
+        """
         parts = self._read[name]
         some = next(iter(parts.values()))
         shape = len(some.total), self.view.n_layers, self.view.n_neurons
@@ -71,17 +75,19 @@ class NeuronRelevance(Reader):
 
 
 def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
-    """The share of a neuron's relevance that is in the gradient where neurons are read.
+    """The factor by which the bilinear rule has already scaled the gradient at which neurons are read.
 
-    Gates take theirs behind the down projection of an MLP, and below the gate, at its input, in an expert.
+    The rule scales the gradient of an MLP's product of gate and signal after the down projection, hence above its
+    neurons; that of an expert at the expert's input, hence below them.
     """
     return rule.share if family.gate is not None and part.expert is None else 1.0
 
 
 def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> _Reduced:
-    """Gradient and value [B, T, F] at the tokens of `mask` [B, T]; `share` of a product's relevance is in the gradient.
+    """Relevance of neurons from `gradient` and `value` [B, T, F], over the tokens of `mask` [B, T].
 
-    A few positions at a time, so that what is worked out is never as large as what is read.
+    The gradient is divided by `share`, the factor of `share_above`. Positions are read in pieces, so that no temporary
+    tensor is as large as these two.
     """
     padding = ~mask.to(value.device).bool()[..., None]  # [B, T, 1]
     size = -(-value.shape[1] // _PIECES)
@@ -93,7 +99,7 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
         relevance = measure(wide(gradient[:, part]) / share, wide(value[:, part]))
         total += relevance.masked_fill(padding[:, part], 0).sum(1)
         peak, where = relevance.abs().masked_fill(padding[:, part], -1).max(1)  # [B, F]
-        better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # what is not a number counts as largest
+        better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # NaN counts as largest
         largest = torch.where(better, peak, largest)
         at = torch.where(better, where + start, at)
         activation = value[:, part].gather(1, where[:, None])[:, 0]

@@ -1,6 +1,6 @@
 """Norms with a constant standard deviation (Ali et al. 2022; Close Look C.5; AttnLRP proposition 3.4).
 
-What is left is linear, so that relevance follows the rule of linear layers. Epsilon stays inside the constant root.
+With it the norm is linear, and relevance follows the rule of linear layers. The norm's eps stays inside the root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _backward = torch.ops.aten.native_layer_norm_backward
 
 
 def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switch: Switch) -> Tensor:
-    """The value y = norm(x) [..., D] of a "layer" or "rms" norm with the gradient of the composite in force."""
+    """The output y = norm(x) [..., D] of a "layer" or "rms" norm; its gradient at x follows the composite in force."""
     if not switch.fixed:
         ruled = _ruled_layer_norm if kind == "layer" else _ruled_rms_norm
         return ruled(x, y.detach(), weight, eps, switch)
@@ -24,17 +24,18 @@ def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switc
         rstd = _finite(rstd, x.dtype)
     if kind == "rms":
         return with_value(x * (weight * rstd), y)
-    # the kernel's own gradient at a constant input, where the standard deviation has none
+    # at a constant input the standard deviation has no gradient, so the kernel's gradient is that of the linear part
     flat = torch.nn.functional.layer_norm(x - x.detach(), x.shape[-1:], weight, None, eps=1.0)
     return with_value(flat * rstd, y)  # Close Look equation 24
 
 
 def _ruled_layer_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+    """The output y of a LayerNorm, whose backward asks the switch for the rule in force."""
     _, mean, rstd = torch.native_layer_norm(x.detach(), x.shape[-1:], None, None, eps)  # [..., 1]
 
     def rule(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
         if switch.current.normalization.constant:
-            # the kernel's own backward at x - mean = 0, where the standard deviation has no gradient
+            # at x = mean the standard deviation has no gradient, so the kernel's backward is that of the linear part
             of_input = torch.zeros_like(dy), torch.zeros_like(rstd)
         x, mean = of_input
         dx, _, _ = _backward(dy, x, x.shape[-1:], mean, rstd, weight, None, (True, False, False))
@@ -45,6 +46,8 @@ def _ruled_layer_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: 
 
 
 def _ruled_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+    """The output y of an RMSNorm, whose backward asks the switch for the rule in force."""
+
     def rule(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
         dx = (dy * weight).to(rstd.dtype).mul_(rstd)
         if not switch.current.normalization.constant:
@@ -58,7 +61,10 @@ def _ruled_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Sw
 
 
 def _finite(rstd: Tensor, dtype: torch.dtype) -> Tensor:
-    """In `dtype`, where rows of constants in float16 would be infinite, and no relevance times that be NaN."""
+    """1 / standard deviation in `dtype`, at most its largest number.
+
+    In float16 that of a nearly constant row would be infinite, and infinity times a relevance of 0 is NaN.
+    """
     return rstd.clamp_max(torch.finfo(dtype).max).to(dtype)
 
 

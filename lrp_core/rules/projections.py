@@ -1,4 +1,4 @@
-"""Relevance of what the linear layers of attention put out, summed over positions while the gradient passes."""
+"""Relevance of the outputs of attention's linear layers, summed over positions during the backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lrp_core.rules.reading import Reader, tap_output
 from lrp_core.rules.records import Composite
 from lrp_core.rules.switch import Switch
 
-#: By name of a field of `Relevance`: the columns of a module's output, and the shape that they have.
+#: By name of a field of `Relevance`: the columns of a module's output that make the field, and its shape per sample.
 OutputColumns = Mapping[str, tuple[Any, tuple[int, ...]]]
 _OF_WEIGHTS = ("queries", "keys")
 
@@ -22,13 +22,13 @@ _OF_WEIGHTS = ("queries", "keys")
 class ProjectionRelevance(Reader):
     """Relevance of each attention layer's queries, keys, values and outputs.
 
-    Values of the layers themselves, their biases included, before norms of heads and rotation. Queries and keys share
-    the relevance of the scores that they make, with one key-value head for its group of queries.
+    It is that of the linear layers' outputs, biases included, before head norms and rotary positions. Queries and keys
+    share the relevance of attention scores. A key-value head has the relevance of all query heads of its group.
     """
 
     @contextmanager
     def tapping(self, switch: Switch) -> Iterator[None]:
-        """Inside, what the linear layers of attention put out is read."""
+        """Inside, the outputs of attention's linear layers are read."""
         with ExitStack() as undo:
             for layer, block in enumerate(self.view.blocks):
                 for module, outputs in block.projections().items():
@@ -37,7 +37,7 @@ class ProjectionRelevance(Reader):
             yield
 
     def read(self, layer: int, outputs: OutputColumns, gradient: Tensor, value: Tensor) -> None:
-        """Gradient and value [B, T, O], or [B * T, O], of a module's output."""
+        """Sum the relevance of a module's output over positions, from gradient and value [B, T, O] or [B * T, O]."""
         by_token = (*self.mask.shape, -1)
         padding = (self.mask == 0).to(value.device)[..., None]
         for name, measure in self.measures.items():
@@ -47,7 +47,10 @@ class ProjectionRelevance(Reader):
                 self._read[name][field, layer] = total[:, columns].unflatten(1, shape)
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
-        """Each [B, L, ...]; without queries and keys where attention weights have no relevance."""
+        """Fields `queries`, `keys`, `values` and `outputs`, each [B, L, ...].
+
+        Queries and keys are None under composites that hold attention weights constant.
+        """
         relevance: dict[str, Tensor | None] = dict.fromkeys(_OF_WEIGHTS)
         for field in dict.fromkeys(field for field, _ in self._read[name]):
             if composite.bilinear.serves_gate or field not in _OF_WEIGHTS:

@@ -1,4 +1,4 @@
-"""Propagation rules of AttnLRP as autograd functions whose backward takes relevance to relevance."""
+"""Propagation rules of AttnLRP: functions whose backward pass turns relevance of the output into that of the input."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def stabilised(z: Tensor, epsilon: float) -> Tensor:
 
 
 def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, epsilon: float) -> Tensor:
-    """x [..., I], weight [O, I], bias [O] to [..., O]. The graph keeps a half-precision weight as it is.
+    """The linear layer x W^T + b with the epsilon rule: x [..., I], weight [O, I] and bias [O] to [..., O].
 
-    R_i = sum_j z_i w_ij R_j / z_j; biases keep their share (AttnLRP equation 8, Close Look equation 1).
+    R_i = sum_j x_i w_ji R_j / y_j; biases keep their share (AttnLRP equation 8, Close Look equation 1). A
+    half-precision weight is kept as it is in the graph and converted when it is used.
     """
 
     def rule(relevance: Tensor, x: Tensor, weight: Tensor, y: Tensor) -> tuple[Tensor]:
@@ -33,7 +34,7 @@ def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, epsilo
 
 
 def linear_of_experts_rule(x: Tensor, weight: Tensor, rows: ExpertRows, *, epsilon: float) -> Tensor:
-    """Rows x [S, I], in the order of experts, and their weight [E, O, I] to [S, O]; as `linear_rule` without bias."""
+    """`linear_rule` without bias for experts: rows x [S, I], sorted by expert, and weights [E, O, I] to [S, O]."""
 
     def rule(relevance: Tensor, x: Tensor, weight: Tensor, y: Tensor) -> tuple[Tensor]:
         return (x * rows.multiplied(relevance / stabilised(y, epsilon), weight.mT),)
@@ -44,9 +45,9 @@ def linear_of_experts_rule(x: Tensor, weight: Tensor, rows: ExpertRows, *, epsil
 
 
 def add_rule(a: Any, b: Any, *, epsilon: float) -> Tensor:
-    """Two tracked tensors share relevance in proportion to their value.
+    """a + b; the terms share relevance in proportion to their values (epsilon rule).
 
-    A constant (a position embedding) leaves all to the other: it is part of the input.
+    A term that needs no gradient is a constant, such as a position embedding: the other gets all.
     """
     if not (_tracked(a) and _tracked(b)):
         return torch.add(a, b) if isinstance(a, Tensor) else torch.add(b, a)
@@ -59,7 +60,10 @@ def add_rule(a: Any, b: Any, *, epsilon: float) -> Tensor:
 
 
 def product_rule(a: Any, b: Any) -> Tensor:
-    """Two tracked tensors have half each (AttnLRP proposition 3.2); a constant factor leaves all to the other."""
+    """a * b, whose backward gives each factor half of the relevance (AttnLRP proposition 3.2).
+
+    A factor that needs no gradient is a constant: the other gets all.
+    """
     if not _tracked(b):
         return identity_rule(a, a.detach() * b)
     if not _tracked(a):
@@ -75,16 +79,17 @@ def product_rule(a: Any, b: Any) -> Tensor:
 
 
 def _tracked(x: Any) -> bool:
+    """True for a tensor that needs a gradient."""
     return isinstance(x, Tensor) and x.requires_grad
 
 
 def identity_rule(x: Tensor, y: Tensor) -> Tensor:
-    """The value y, computed elementwise from x; relevance goes to x as it is (AttnLRP equation 9)."""
+    """The value y, an elementwise function of x; its relevance passes to x unchanged (AttnLRP equation 9)."""
     return Ruled.apply(y, lambda relevance: (relevance,), (), x)
 
 
 def matmul_rule(a: Tensor, v: Tensor, epsilon: float) -> Tensor:
-    """[..., M, N] times [..., N, P].
+    """The matrix product O = A V of a [..., M, N] and v [..., N, P].
 
     R_A = A * (R / 2O) V^T and R_V = V * A^T (R / 2O) (AttnLRP proposition 3.3).
     """
@@ -111,14 +116,15 @@ def softmax_rule(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def sigmoid_rule(x: Tensor) -> Tensor:
-    """The sigmoid is the softmax over x and 0."""
+    """The sigmoid of x, as the softmax over x and 0, with the rule of the softmax."""
     return softmax_rule(torch.stack([x, torch.zeros_like(x)], -1), None)[..., 0]
 
 
 def routing_rule(x: Tensor, weights: Tensor, route: Callable[[Tensor], Tensor], epsilon: float) -> Tensor:
-    """The weights [N, k] that `route` gives experts of states x [N, D].
+    """The `weights` [N, k] of experts, which `route` computes from the states x [N, D].
 
-    R_x = x J^T (R / w): gradient x input of linear layer, softmax, choice and renormalisation, in turn.
+    R_x = x * J^T (R / w), with J the Jacobian of `route`: gradient x input through its linear layer, softmax, choice
+    and renormalisation together.
     """
 
     def rule(relevance: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor]:
@@ -132,9 +138,10 @@ def routing_rule(x: Tensor, weights: Tensor, route: Callable[[Tensor], Tensor], 
 
 
 def norm_rule(x: Tensor, y: Tensor, scale: Tensor, centred: bool, epsilon: float) -> Tensor:
-    """The value y [..., D] of a norm that multiplies x, centred or not, by `scale` [..., D].
+    """The output y [..., D] of a norm, which multiplies x (minus its mean if `centred`) by `scale` [..., D].
 
-    With constant standard deviation it is linear: the epsilon rule (AttnLRP proposition 3.4, Close Look C.5).
+    The standard deviation, in `scale`, is held constant. The norm is then linear and has the epsilon rule (AttnLRP
+    proposition 3.4, Close Look C.5).
     """
 
     def rule(relevance: Tensor, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor]:

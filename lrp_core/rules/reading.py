@@ -1,4 +1,4 @@
-"""Readers of relevance inside a model: a backward pass gives them values and gradients, and they change nothing."""
+"""Readers of relevance inside a model: they see values and gradients in a backward pass and change neither."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, 
 
 
 class Tap(Function):
-    """A tensor as it is; hands its gradient and value to `read` when the gradient comes by."""
+    """Identity; calls `read(gradient, value)` when the tensor's gradient arrives in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, read: Callable[[Tensor, Tensor], None]) -> Tensor:
@@ -35,7 +35,7 @@ class Tap(Function):
 
 
 class BiasTap(Function):
-    """A `Tap` whose reader needs the gradient alone: the value is not kept."""
+    """Identity; calls `read(gradient)` in the backward pass. Unlike `Tap` it does not keep the value."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], None]) -> Tensor:
@@ -49,21 +49,21 @@ class BiasTap(Function):
 
 
 class Reader:
-    """Reads gradients and values that pass in a backward pass, under each measure of the methods that share it.
+    """Reads gradients and values inside a model in a backward pass, under the measure of each method that shares it.
 
-    A subclass reduces what it reads at once, so that nothing of length T times F is kept of any sample.
+    A subclass reduces what it reads at once, for example over positions, so that memory stays small.
     """
 
     def __init__(self, view: ModelView, batch: Batch, composites: Sequence[Composite]) -> None:
-        """Of the rows `batch` of a forward, whose backward passes follow the `composites`.
+        """`batch` are the rows of the forward pass, `composites` those that its backward passes follow.
 
-        Raises UnsupportedMethod where none of them can be read so.
+        Raises UnsupportedMethod if no composite allows this relevance to be read.
         """
         self.view, self.mask = view, batch.attention_mask  # [B, T], 1 where a token is
         self.begin({})
 
     def begin(self, measures: Mapping[str, Measure]) -> None:
-        """Start a backward pass that is read under each of these measures."""
+        """Start a backward pass, to be read under each of the `measures`, by name of the method."""
         self.measures = measures
         self._read: dict[str, dict[Any, Any]] = {name: {} for name in measures}
 
@@ -73,35 +73,38 @@ class Reader:
         yield
 
     def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Queries [B, H, T, K], keys and values [B, G, T, K], as they are; readers may tap them."""
+        """The same queries [B, H, T, K], keys and values [B, G, T, K]; a reader may put taps on them."""
         return tensors
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
-        """The outputs of heads [B, T, H, K], as they are; readers may tap them."""
+        """The same head outputs [B, T, H, K]; a reader may put a tap on them."""
         return context
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
-        """Fields of `Relevance` from the pass that has just ended, under the measure `name`.
+        """Fields of a Relevance from the backward pass that has just ended, under the measure `name`.
 
-        The pass followed `composite`; `conserves`: the method promises a sum.
+        The pass followed `composite`; `conserves` says that the method promises a sum.
         """
         raise NotImplementedError
 
     def _stacked(self, name: str, keys: Iterable[Any]) -> Tensor:
-        """The tensors [B, ...] that were read under `keys`, as [B, keys, ...] on the device of the first."""
+        """Stack the tensors [B, ...] that were read under the N `keys` to [B, N, ...], on the device of the first."""
         tensors = [self._read[name][key] for key in keys]
         return torch.stack([tensor.to(tensors[0].device) for tensor in tensors], 1)
 
 
 def tap_input(_: nn.Module, args: tuple[Any, ...], *, read: Callable[[Tensor, Tensor], None]) -> tuple[Any, ...]:
+    """Forward pre-hook: puts a `Tap` on the first argument of a module."""
     return (Tap.apply(args[0], read), *args[1:])
 
 
 def tap_output(_: nn.Module, args: tuple[Any, ...], y: Any, *, read: Callable[[Tensor, Tensor], None]) -> Any:
+    """Forward hook: puts a `Tap` on a module's output, or on the first of several outputs."""
     if isinstance(y, tuple):
         return (Tap.apply(y[0], read), *y[1:])
     return Tap.apply(y, read)
 
 
 def tap_bias(_: nn.Module, args: tuple[Any, ...], y: Tensor, *, read: Callable[[Tensor], None]) -> Tensor:
+    """Forward hook: puts a `BiasTap` on a module's output, whose gradient is that of its bias."""
     return BiasTap.apply(y, read)

@@ -1,4 +1,4 @@
-"""The rule of each kind of layer as a record, and a method as a choice of rules."""
+"""Records of the rules of each kind of layer, and of a composite, which chooses a rule for each kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ActivationRule:
-    """A rule of activations: `constant` if the ratio g(z)/z is held constant, so that relevance passes as it is."""
+    """A rule of activations g: `constant` holds the ratio g(z)/z constant, so that relevance passes unchanged."""
 
     name: str
     constant: bool
@@ -25,15 +25,15 @@ IDENTITY = ActivationRule("identity", constant=True)
 
 @dataclass(frozen=True)
 class BilinearRule:
-    """A product gate * signal passes `share` of its gradient to each factor that it serves."""
+    """A rule of products gate * signal: the signal, and the gate if `serves_gate`, get `share` times their gradient."""
 
     name: str
     share: float
-    serves_gate: bool  # else the gate is held constant
+    serves_gate: bool  # False: the gate is held constant and gets none
 
     @property
     def query_key(self) -> float:
-        """Share of queries and keys: attention weights gate the values, and are themselves a product of two equals."""
+        """The factor on the gradients of queries and keys: their product makes the weights, which gate the values."""
         return self.share * self.share if self.serves_gate else 0.0
 
 
@@ -44,10 +44,11 @@ UNIFORM = BilinearRule("uniform", share=0.5, serves_gate=True)  # AttnLRP propos
 
 @dataclass(frozen=True)
 class LinearRule:
-    """`backward(dy, x, y, weight, bias)` is the gradient at x [..., in] that the rule makes of dy at y [..., out].
+    """A rule of linear layers. `backward(dy, x, y, weight, bias)` gives the gradient at x [..., in] from dy [..., out].
 
-    `weight` is [out, in], `bias` [out] or None. Without a function it is the true gradient, which costs nothing.
-    One that `reads_sizes` gets |weight| as a sixth argument, which the scope keeps memory for.
+    y [..., out] is the layer's output, `weight` [out, in], `bias` [out] or None. A rule without a function is the true
+    gradient, which costs nothing more. With `reads_sizes` the function gets |weight| as a sixth argument, in memory
+    that all layers share.
     """
 
     name: str
@@ -60,20 +61,21 @@ TRUE_LINEAR = LinearRule("true gradient")
 
 @dataclass(frozen=True)
 class LinearRules:
-    """The rule of each group of linear layers, by AttnLRP's names (figures 12 to 16)."""
+    """The rule of each group of linear layers; AttnLRP has these groups in its figures 13 to 16."""
 
-    convolution: LinearRule = TRUE_LINEAR  # of patches
-    linear: LinearRule = TRUE_LINEAR  # outside of attention: MLPs, and the head with the unembedding
+    convolution: LinearRule = TRUE_LINEAR  # of image patches
+    linear: LinearRule = TRUE_LINEAR  # outside of attention: MLPs, the head and the unembedding
     input_projection: LinearRule = TRUE_LINEAR  # to queries, keys and values
     output_projection: LinearRule = TRUE_LINEAR  # of attention
 
     def of(self, group: str) -> LinearRule:
+        """The rule of the group of that name."""
         rule: LinearRule = getattr(self, group)
         return rule
 
     @cached_property
     def ruled(self) -> tuple[str, ...]:
-        """Groups that do not pass their true gradient."""
+        """The groups whose rule is not the true gradient."""
         return tuple(group for group in GROUPS if self.of(group).backward is not None)
 
 
@@ -82,7 +84,7 @@ GROUPS = tuple(group.name for group in fields(LinearRules))
 
 @dataclass(frozen=True)
 class NormalizationRule:
-    """A rule of norms: `constant` if the standard deviation is held constant, which makes the norm linear."""
+    """A rule of norms: `constant` holds the standard deviation constant, which makes the norm linear."""
 
     name: str
     constant: bool
@@ -94,10 +96,10 @@ CONSTANT_DEVIATION = NormalizationRule("constant deviation", constant=True)
 
 @dataclass(frozen=True)
 class SoftmaxRule:
-    """`backward(ds, x, s, hidden)` is the gradient at scores x [..., T] that the rule makes of ds at s = softmax(x).
+    """A rule of attention's softmax. `backward(ds, x, s, hidden)` gives the gradient at scores x [..., T] from ds.
 
-    Scores are scaled, and 0 where `hidden` (None: nowhere) says that they are masked. Without a function it is the true
-    gradient, which costs nothing.
+    s = softmax(x) are the weights and ds their gradient, both [..., T]. Scores are scaled; they are 0 where the mask
+    `hidden` is True (None: nothing is masked). A rule without a function is the true gradient, at no further cost.
     """
 
     name: str
@@ -109,23 +111,23 @@ TRUE_SOFTMAX = SoftmaxRule("true gradient")
 
 @dataclass(frozen=True)
 class Composite:
-    """The rule of each kind of layer; what is left out passes its true gradient.
+    """The rules of all kinds of layers. A kind that is left out has its true gradient.
 
-    `bilinear` is for products of a gate and a signal: attention weights and values, the branches of gated MLPs.
+    `bilinear` is for products of a gate and a signal: attention weights and values, the two branches of gated MLPs.
 
     >>> Composite("mine", normalization=CONSTANT_DEVIATION, activation=IDENTITY).is_linear
     True
     """
 
-    name: str  # enough for a hash
+    name: str  # the only field that the hash uses
     linear: LinearRules = field(default=LinearRules(), hash=False)
     bilinear: BilinearRule = field(default=TRUE_PRODUCT, hash=False)
     softmax: SoftmaxRule = field(default=TRUE_SOFTMAX, hash=False)
     normalization: NormalizationRule = field(default=TRUE_NORM, hash=False)
     activation: ActivationRule = field(default=TRUE_ACTIVATION, hash=False)
-    constant_logits_bias: bool = False  # whether the rule of the unembedding does not see its bias
+    constant_logits_bias: bool = False  # the rule of the unembedding leaves its bias out
 
     @property
     def is_linear(self) -> bool:
-        """True if norms and activations pass gradients as linear layers do, so that surrogates can stand for them."""
+        """True if norms and activations are linear under the rules, so that surrogates may replace them (`switch`)."""
         return self.normalization.constant and self.activation.constant

@@ -1,7 +1,7 @@
-"""Rules on one model instance inside a `with`; leaving it undoes everything.
+"""Puts rules on one model instance inside a `with`; leaving it undoes everything.
 
-Modules compute their values with their own forward, whatever hooks others have put on it. A forward hook then gives the
-value the gradient of the rule.
+Modules compute their outputs by their own forward, together with any hooks of others. A forward hook then gives the
+output the gradient of the rule.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def rules_on(
     *,
     checkpointing: bool = False,
 ) -> Iterator[Switch]:
-    """Make the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
+    """Inside, gradients of the model follow the composite `switch.current`, one of `composites`, in each backward pass.
 
-    `readers` are told what passes. `checkpointing` keeps the inputs of blocks only and runs each block again when the
-    gradient reaches it.
+    Yields the switch: set `switch.current` before a backward pass. `readers` see values and gradients on their way.
+    With `checkpointing` only the inputs of blocks are kept, and each block runs again when the gradient reaches it.
     """
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
@@ -59,20 +59,21 @@ def rules_on(
             if block.experts is not None:
                 below = partial(_shared_in, switch=switch)
                 undo.enter_context(block.experts.all.register_forward_pre_hook(below))
-        for reader in readers:  # after the rules, whose outputs have the relevance of what a layer says
+        for reader in readers:  # after the rules, so that their hooks see outputs to which rules were applied
             undo.enter_context(reader.tapping(switch))
         ruled = any(composite.softmax.backward is not None for composite in composites)
-        openly = ruled or view.caps_scores  # a cap has a rule
+        openly = ruled or view.caps_scores  # rules for the softmax or a soft cap of scores need eager attention
         attend = partial(_attend, switch=switch, readers=readers, openly=openly)
         around = {attended.attention: partial(attend, layer=layer) for layer, attended in enumerate(view.attentions)}
         undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
-        if checkpointing:  # an undescribed model has no blocks that could be run again
+        if checkpointing:  # a model that no family describes has no stacks, so nothing happens for it
             for path in view.stacks:
                 undo.enter_context(_checkpointed_blocks(view, path))
         yield switch
 
 
 def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
+    """The modules that have a rule, each with the forward hook that applies it."""
     for norm in view.norms():
         yield norm.module, _norm_hook(norm, switch)
     kind = activation(view.activation_name)
@@ -88,7 +89,7 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
         yield view.readout, partial(_read_out, switch=switch)
     of_values = _reads_only_values(switch) and view.family.qkv == "joined"
     for block in view.blocks:
-        if of_values and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
+        if of_values and not has_offloaded_params(block.value):  # keeping offloaded weights costs more than it saves
             weight = block.value_weights()[0].flatten(0, 1)
             yield block.value, partial(_values_only, weight=weight)
         if block.experts is not None:
@@ -97,19 +98,20 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
             continue
         yield block.activation, _activation_hook(kind, switch, gating=gated)
         if gated:
-            yield block.down, lambda _, args, y: share(y, switch)  # as good as at its input, and narrower
+            yield block.down, lambda _, args, y: share(y, switch)  # equal to sharing at its input, which is wider
 
 
 def _activation_hook(kind: Activation, switch: Switch, gating: bool = False) -> Hook:
+    """A forward hook that gives an activation's output the gradient of its rule; see `activate`."""
     return lambda _, args, y: activate(args[0], y, kind, gating, switch)
 
 
 def _hooks_of_experts(experts: ExpertsView, kind: Activation, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
-    """Hooks that treat the router's weights, and the sigmoid of a shared expert, as gates of the experts' outputs.
+    """Modules of a mixture of experts with their hooks.
 
-    The router's softmax, its renormalisation, and the sigmoid, which is a softmax over two, have their true gradients
-    (AttnLRP proposition 3.1; the others gradient x input). Experts are gated MLPs: their own share is taken at their
-    input, which all their relevance reaches, by `_shared_in`.
+    The router's weights, and the sigmoid before a shared expert, are gates of the experts' outputs. Their softmax,
+    renormalisation and sigmoid (a softmax over two) have their true gradients (AttnLRP proposition 3.1). Experts are
+    gated MLPs themselves: `_shared_in` scales the gradient of that product at their input.
     """
     yield experts.router, lambda _, args, y: (y[0], as_gate(y[1], switch), y[2])
     yield experts.all.act_fn, _activation_hook(kind, switch, gating=True)
@@ -120,43 +122,53 @@ def _hooks_of_experts(experts: ExpertsView, kind: Activation, switch: Switch) ->
 
 
 def _shared_in(_: nn.Module, args: tuple[Any, ...], switch: Switch) -> tuple[Any, ...]:
+    """Forward pre-hook of experts: scales the gradient at their input by the rule of their gated product."""
     states, *routing = args
     return share(states, switch), *routing
 
 
 def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> list[LinearLayer]:
-    """Linear layers that some composite has a rule for; no other is touched."""
+    """The linear layers for which some composite has a rule.
+
+    Raises UnsupportedMethod for a rule of `linear` on a model with experts.
+    """
     groups = {group for composite in composites for group in composite.linear.ruled}
     if "linear" in groups and view.routed:
-        raise UnsupportedMethod(f"rules of linear layers do not cover the experts of {view.family.title}")
+        raise UnsupportedMethod(
+            f"rules of linear layers do not cover the experts of {view.family.title}: leave linear out of the composite"
+        )
     return [layer for layer in view.linear_layers() if layer.group in groups] if groups else []
 
 
 def _reads_only_values(switch: Switch) -> bool:
-    """True if nothing asks for the gradients of queries and keys, nor has a rule for the projection."""
+    """True if queries and keys need no gradient and the projection to queries, keys and values has no rule."""
     composite = switch.current
     free = composite.linear.input_projection.backward is None
     return switch.fixed and free and not composite.bilinear.serves_gate
 
 
 def _project(_: nn.Module, args: tuple[Any, ...], y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
+    """Forward hook of a linear layer: gives its output the gradient of the layer's rule."""
     return project(args[0].to(y.device), y, layer, switch)
 
 
 def _read_out(module: nn.Module, args: tuple[Any, ...], y: Tensor, switch: Switch) -> Tensor:
+    """Forward hook of `Readout`: gives logits the gradient of the rule of the unembedding."""
     state, weight, bias = args
     return project(state, y, ReadRows(module, "linear", False, weight, bias), switch)
 
 
 def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:
+    """Forward hook of a fused projection whose queries and keys pass no gradient on."""
     return values_only(args[0], y, weight)
 
 
 def _norm_hook(norm: NormView, switch: Switch) -> Hook:
+    """A forward hook that gives a norm's output the gradient of its rule."""
     weight, _ = norm.parameters()
 
     def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
-        x = args[0].to(y.device)  # the module may run on another device than what feeds it
+        x = args[0].to(y.device)  # the module may run on another device than the one before it
         return normalise(x, y, norm.kind, weight, norm.eps, switch)
 
     return hook
@@ -172,7 +184,11 @@ def _attend(
     layer: int,
     **options: Any,
 ) -> Attended:
-    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]; keys may be those of an encoder."""
+    """Attention whose gradients follow the composite in force; stands in for the kernel of attention layer `layer`.
+
+    From queries [B, H, T, K], keys and values [B, G, T, K] (which may be an encoder's) and a mask to context
+    [B, T, H, K] and weights. `openly` uses our eager kernel, which has rules for the softmax and soft caps.
+    """
     query, key, value, mask = tensors
     weights: Tensor | None
     for reader in readers:
@@ -188,7 +204,7 @@ def _attend(
 
 
 class _Checkpointed(nn.Module):
-    """A block that is run again in the backward pass; other attributes are the block's own."""
+    """A block that runs again in the backward pass. All other attributes are those of the block that it wraps."""
 
     def __init__(self, block: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -196,12 +212,12 @@ class _Checkpointed(nn.Module):
         self._dtype = dtype
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        # an early stop would skip the hook that unloads the last offloaded module of the block
+        # with an early stop torch would skip the hook that unloads the block's last offloaded module
         once_more: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "early_stop": False}
         return checkpoint(self._run, *args, **once_more, **options)
 
     def _run(self, *args: Any, **options: Any) -> Any:
-        with unrounded(self._dtype):  # in the backward pass, too
+        with unrounded(self._dtype):  # again, since the backward pass calls this outside of the scope's context
             return self.block(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -213,7 +229,7 @@ class _Checkpointed(nn.Module):
 
 @contextmanager
 def _checkpointed_blocks(view: ModelView, path: str) -> Iterator[None]:
-    """Inside, the blocks of the list under `path` keep their inputs alone."""
+    """Inside, the blocks of the list at `path` are checkpointed: only their inputs are kept for the backward pass."""
     holder: Any = view.model.get_submodule(path)
     blocks = list(holder)
     try:

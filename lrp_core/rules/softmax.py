@@ -1,5 +1,8 @@
-"""The softmax of attention: by default its rule is its true gradient (AttnLRP proposition 3.1; Close Look C.6), and any
-kernel computes it. Another rule needs the scores, hence a kernel that shows them.
+"""The softmax of attention and its rules.
+
+By default the rule is the true gradient (AttnLRP proposition 3.1; Close Look C.6), which any kernel computes. Other
+rules need the scores, hence the eager kernel `attend_openly`. A rule turns the gradient ds at the weights
+s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the relevance of the weights.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
 from lrp_core.rules.switch import Ruled, Switch
 
 _TINY = 1e-6  # keeps scores away from 0 where rules divide by them
-_IN_CACHE = 100_000  # numbers of a matrix that a few of fit into a core's cache
-_HIDDEN = -1e4  # masks add the least number of some precision, of which float16's is the largest
+_IN_CACHE = 100_000  # numbers in a piece of rows, so that a few such pieces fit into a core's cache
+_HIDDEN = -1e4  # scores with less than that added are masked: masks add the least number of their dtype, or infinity
 
 
 def attend_openly(
@@ -31,11 +34,11 @@ def attend_openly(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention as eager kernels compute it, the gradient of the softmax that of the composite in force.
+    """Eager attention in which the gradient of the softmax follows the composite in force.
 
-    Queries [B, H, T, K], keys and values [B, G, T, K], `mask` [B, 1, T, T] and `position_bias` [1, H, T, T] what is
-    added to the scores; returns context [B, T, H, K] and weights [B, H, T, T]. Scores are capped at `softcap`, with the
-    rule of activations.
+    From queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K] and weights [B, H, T, T]. `mask`
+    [B, 1, T, T] and `position_bias` [1, H, T, T] are added to the scores. Scores are capped at `softcap`, with the rule
+    of activations.
     """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -47,7 +50,7 @@ def attend_openly(
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:
-    """Softmax of scores [..., T] plus `mask`, in float32 at least, with the gradient of the composite in force."""
+    """Softmax of scores [..., T] plus `mask`, computed in float32 at least, with the gradient of the rule in force."""
     masked = scores.detach() if mask is None else scores.detach() + mask
     weights = masked.softmax(-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
     hidden = None if mask is None else mask < _HIDDEN
@@ -67,17 +70,17 @@ def _softmax(scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:
 
 
 def _constant(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
-    """No relevance goes through (CP-LRP, Ali et al. 2022)."""
+    """The rule that passes no relevance: weights are held constant (CP-LRP, Ali et al. 2022)."""
     return torch.zeros_like(ds)
 
 
 def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
-    """The positive ones share of the contributions s_j (delta_ij - s_i) x_i of the softmax's linear part (AttnLRP A.2).
+    """The z+ rule of the softmax's linear part: only positive contributions share relevance (AttnLRP A.2).
 
-    With Z_j = sum_{i != j} s_i (-x_i)^+ + (1 - s_j) x_j^+ and q_j = R_j / Z_j, R_i is s_i (-x_i)^+ sum_{j != i} q_j +
-    (1 - s_i) x_i^+ q_i. Sums leave their own term out rather than subtract it, 1 - s_i among them: where s_i is near 1
-    nothing would be left of the others. Conserves what comes from outputs with a positive contribution; others, such as
-    one with a negative score whose neighbours' are positive, give nothing.
+    The contribution of score i to weight j is s_j (delta_ij - s_i) x_i. With Z_j = sum_{i != j} s_i (-x_i)^+ +
+    (1 - s_j) x_j^+ and q_j = R_j / Z_j, R_i is s_i (-x_i)^+ sum_{j != i} q_j + (1 - s_i) x_i^+ q_i. Sums over all
+    others (1 - s_i is one) are computed without the excluded term, not by subtracting it: with s_i near 1 all digits
+    would be lost. The relevance of weights without a positive contribution is lost; that of others is conserved.
     """
     relevance = ds.new_empty(ds.shape)
     whole = (ds, x, s, relevance)
@@ -90,7 +93,7 @@ def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
-    """The rule on rows [N, T]. Numbers stand in for truth values: choosing by those is ten times as slow on a CPU."""
+    """`_zplus` of rows [N, T]. It multiplies by 0 or 1 in place of `torch.where`, ten times as slow on a CPU."""
     relevances, x, s = wide(ds), wide(x), wide(s)
     rest = _sum_of_others(s)
     total = _sum_of_others(x.clamp_max(0).mul_(s)).neg_().addcmul_(rest, x.clamp_min(0))
@@ -103,10 +106,10 @@ def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
 
 
 def _sum_of_others(terms: Tensor) -> Tensor:
-    """The sum of all terms [..., T] but the own.
+    """For each of the terms [..., T], the sum of all other terms.
 
-    With m the largest by size and r the sum of all but one m, it is (m - own) + r: nothing is lost to a sum that one
-    term dominates.
+    With m the largest term by magnitude and r the sum of all terms but one m, it is computed as (m - term) + r. So no
+    digits are lost if one term dominates the sum.
     """
     low, high = terms.amin(-1, keepdim=True), terms.amax(-1, keepdim=True)
     largest = torch.where(high >= -low, high, low)
@@ -117,15 +120,19 @@ def _sum_of_others(terms: Tensor) -> Tensor:
 
 
 def _identity(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
-    """R_i = R_i, though softmax is none (Ding et al. 2017): divided by scores near 0 it explodes."""
+    """The identity rule: score i gets the relevance of weight i (Ding et al. 2017).
+
+    As a gradient it is divided by the score, so it explodes for scores near 0.
+    """
     relevance = wide(ds * s) / _stabilised(wide(x))
     return (relevance if hidden is None else relevance.masked_fill(hidden, 0)).to(ds.dtype)
 
 
 def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
-    """The bias of the softmax's linear part in equal shares for all N visible scores (Voita et al. 2021).
+    """The rule that distributes the bias of the softmax's linear part equally over all N visible scores.
 
-    R_i = x_i (R_i - s_i sum_j R_j) + 1/N sum_j R_j (1 - x_j + sum_k s_k x_k): conserves, and explodes at the next rule.
+    R_i = x_i (R_i - s_i sum_j R_j) + 1/N sum_j R_j (1 - x_j + sum_k s_k x_k) (Voita et al. 2021). It conserves
+    relevance, but as a gradient it is divided by scores, so it explodes at the next rule.
     """
     x, s = wide(x), wide(s)
     relevance = wide(ds) * s
@@ -136,6 +143,7 @@ def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -
 
 
 def _stabilised(x: Tensor) -> Tensor:
+    """x moved away from 0 by _TINY, so that it can divide."""
     return torch.where(x < 0, x - _TINY, x + _TINY)
 
 

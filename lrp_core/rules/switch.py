@@ -1,14 +1,13 @@
-"""The composites a graph is built for, and the two ways in which a rule is written into it.
+"""The composites that a graph is built for, and the two ways to write a rule into a graph.
 
-The canonical form of every rule is `Ruled`, an autograd Function: its forward returns the stock value, its backward
-asks the switch which composite is in force. One forward then serves every composite that is planned.
+Every rule can be written as `Ruled`, an autograd Function: its forward returns the module's own value, its backward
+asks the switch which composite is in force. So one forward pass serves all planned composites.
 
-Beside it stands a surrogate where a rule has one, for graphs of a single composite: an expression, written as Close
-Look's appendix C prints it, whose own gradient is that of the rule and whose value is replaced by the stock one
-(`with_value`). The two are equal: in every surrogate what the rule holds constant is detached, so that it is linear in
-its input, and autograd's gradient of it is dy times that constant, which is what the Function's backward returns. The
-value has no part in it, because the gradient of a linear expression does not depend on where it is taken. What is
-gained is that the backward pass runs no Python.
+For a graph of a single composite many rules also have a surrogate: an expression, written as in Close Look's appendix
+C, whose own gradient is that of the rule and whose value is replaced by the module's (`with_value`). Both ways give the
+same gradient. A surrogate detaches whatever the rule holds constant, so it is linear in its input, and its gradient is
+dy times that constant, as the Function's backward returns; replacing the value does not matter, since the gradient of a
+linear expression is the same everywhere. Surrogates are faster: their backward pass runs no Python.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from lrp_core.rules.records import Composite
 
 @dataclass
 class Switch:
-    """The composites a graph is built for, and the one the next backward pass follows."""
+    """The composites that a graph is built for, and the one that is in force: the next backward pass follows it."""
 
     planned: tuple[Composite, ...]
-    current: Composite
-    fixed: bool = field(init=False)  # nothing to switch: surrogates are written into the graph
-    plain_too: bool = field(init=False)  # norms and activations keep what the true gradient needs
-    _room: Tensor | None = field(init=False, default=None)  # for |W| of one layer after another
+    current: Composite  # the composite in force
+    fixed: bool = field(init=False)  # one linear composite only: surrogates are written into the graph
+    plain_too: bool = field(init=False)  # norms and activations keep their inputs, which true gradients need
+    _room: Tensor | None = field(init=False, default=None)  # memory for |W| of one layer after another
 
     def __post_init__(self) -> None:
         self.plain_too = not all(composite.is_linear for composite in self.planned)
         self.fixed = len(self.planned) == 1 and not self.plain_too
 
     def sizes(self, weight: Tensor) -> Tensor:
-        """|weight|, until the next call. In fresh memory for every layer page faults would cost more than the sizes."""
+        """|weight|, valid until the next call: memory is reused, since new memory for each layer costs more time."""
         room = self._room
         if room is None or (room.dtype, room.device) != (weight.dtype, weight.device) or len(room) < weight.numel():
             room = self._room = weight.new_empty(weight.numel())
@@ -47,16 +46,16 @@ class Switch:
 
 
 def with_value(surrogate: Tensor, value: Tensor) -> Tensor:
-    """The number `value` with the gradient of `surrogate`, of the same shape and dtype; nothing is copied."""
+    """A tensor with the numbers of `value` and the gradient of `surrogate`, of the same shape and dtype; no copy."""
     surrogate.data = value.detach()
     return surrogate
 
 
 class Ruled(Function):
-    """A value with the gradient that a rule gives its inputs.
+    """A given value as a function of inputs, whose gradients a rule computes.
 
-    `Ruled.apply(value, rule, kept, *inputs)` is `value`, which has no graph; `rule(gradient, *kept)` gives the tuple of
-    the inputs' gradients. The tensors `kept` are freed with the graph.
+    `Ruled.apply(value, rule, kept, *inputs)` returns `value`, which must have no graph of its own. In the backward pass
+    `rule(gradient, *kept)` returns the tuple of the inputs' gradients. The tensors `kept` are freed with the graph.
     """
 
     @staticmethod

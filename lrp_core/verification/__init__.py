@@ -1,5 +1,6 @@
-"""Checks on this machine that the explained model is the stock model, and that relevance follows its rules.
+"""Checks, on this machine, that methods explain the stock model and that relevance follows the rules.
 
-Each check compares two computations of the same numbers. They may lie apart by what rounding does to such numbers,
-which is measured on the model itself (`lrp_core.verification.rounding`).
+The stock model is that of transformers, called as its users call it. Each check compares two computations of the same
+numbers. They may differ by the effect of rounding, which is measured on the model itself
+(`lrp_core.verification.rounding`).
 """

@@ -1,8 +1,9 @@
-"""Checks that methods explain the model unchanged: its logits, regardless of batch neighbours and of other methods."""
+"""Checks that methods explain the logits of the unchanged model, and that padding and other methods change nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ ORDER = "methods give the same in any order, and leave the model as it was"
 
 
 def check_stock(trial: Trial) -> Finding:
-    """The view's logits of single samples against the stock model's, called as its users call it."""
+    """Check that the view gives each sample, alone, the logits of the stock model.
+
+    A failure names the shortest beginning of the sample that fails, and the first module whose output differs.
+    """
     view = trial.view
 
     def locate(at: int) -> str:
@@ -30,13 +34,16 @@ def check_stock(trial: Trial) -> Finding:
         first = first_difference(
             view.model, lambda: explained_logits(view, batch), lambda: stock_logits(view, row), gap.bound
         )
-        return f"first in {first or 'behind all modules, on the way to the logits'}, for {named(row)}"
+        return f"first in {first or 'the step from the last module to the logits'}, for {named(row)}"
 
     return Finding.of(STOCK, [_of_stock(trial, row) for row in trial.rows], locate)
 
 
 def _of_stock(trial: Trial, row: Row) -> Gap:
-    """In float64 the stock model rounds to float32 in places, so that bounds are those of float32."""
+    """The gap between the view's and the stock model's logits for one row.
+
+    For float64 models the bound is that of float32, to which the stock model rounds inside.
+    """
     view, batch = trial.view, trial.batch([row])
     unit = max(trial.unit, torch.finfo(torch.float32).eps)
     ours = Rounded.of(view, lambda: explained_logits(view, batch), unit)
@@ -44,19 +51,19 @@ def _of_stock(trial: Trial, row: Row) -> Gap:
 
 
 def check_told(trial: Trial) -> Finding:
-    """The logits that each method tells beside its relevance against those of the view."""
+    """Check that the logits which methods return with their relevance are those of the view."""
     batch = trial.together
     logits = explained_logits(trial.view, batch).cpu()
     expected = logits.gather(1, batch.target_ids[:, None])[:, 0]
     gaps = []
     for name, results in trial.results.items():
-        told = results.map(lambda relevance: relevance.logit_target)
-        gaps.append(told.gap(name, expected, scale=logits))
+        logits_told = results.map(lambda relevance: relevance.logit_target)
+        gaps.append(logits_told.gap(name, expected, scale=logits))
     return Finding.of(TOLD, gaps)
 
 
 def check_padded(trial: Trial) -> Finding:
-    """Relevance of samples in a batch, padded on either side, against that of each alone."""
+    """Check that relevance in a batch, padded on either side, is that of each sample alone."""
     if trial.view.kind.images:
         return Finding.without(PADDED, "pictures have no padding")
     gaps, cases = [], []
@@ -72,38 +79,40 @@ def check_padded(trial: Trial) -> Finding:
 
 
 def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, bound: float) -> str:
-    """The smallest failing input of one method, and the first module that sees the padding."""
+    """Words for a failure of one method: the shortest failing input, and the first module in which padding shows."""
     longest = max(trial.rows, key=lambda other: len(other["input_ids"]))
 
-    def padded(part: Row) -> tuple[Tensor, Tensor]:
+    def padded_and_alone(part: Row) -> tuple[Tensor, Tensor]:
+        """The relevance of `part` beside the longest row, so padded, and by itself."""
         batch = trial.batch([part, longest], side)
         together = real_tokens(trial.explained(method, batch), batch, 0)
-        alone = trial.batch([part])
-        return together, real_tokens(trial.explained(method, alone), alone, 0)
+        batch_alone = trial.batch([part])
+        return together, real_tokens(trial.explained(method, batch_alone), batch_alone, 0)
 
     def fails(part: Row) -> bool:
-        together, alone = padded(part)
+        together, alone = padded_and_alone(part)
         return distance(together, alone) > bound * largest(alone)
 
     smallest = trial.smallest(row, fails)
     batch, alone, view = trial.batch([smallest, longest], side), trial.batch([smallest]), trial.view
     length = len(smallest["input_ids"])
     without_padding = slice(length) if side == "right" else slice(-length, None)
-    first = first_difference(
-        view.model,
-        lambda: explained_logits(view, batch),
-        lambda: explained_logits(view, alone),
-        bound,
-        pick=lambda outputs: outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1],
-    )
+
+    def without_neighbour(outputs: Tensor) -> Tensor:
+        return outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1]
+
+    together = partial(explained_logits, view, batch)
+    by_itself = partial(explained_logits, view, alone)
+    first = first_difference(view.model, together, by_itself, bound, pick=without_neighbour)
     where = f"first in {first}" if first else "in no layer of the forward pass"
     return f"{where}, for {named(smallest)} padded on the {side} to {len(longest['input_ids'])} tokens"
 
 
 def check_order(trial: Trial) -> Finding:
-    """Methods one after the other against the other way round on a copy of the model; logits stay bit-equal.
+    """Run all methods again, in the opposite order and on a fresh copy of the model: they must give the same.
 
-    So each of two methods has run before the other once, and once on a model that the other has not touched.
+    On the CPU relevance must be bit-equal. The model's logits must stay bit-equal after every method, and no hook may
+    remain. So each of two methods has run once before the other, and once on a model that the other has not touched.
     """
     view, other, batch = trial.view, trial.fresh(), trial.together
     row, hooks = trial.rows[0], _hooked(other)
@@ -127,12 +136,12 @@ def check_order(trial: Trial) -> Finding:
 
 
 def _hooked(view: ModelView) -> list[str]:
-    """Paths of modules with hooks of their own, which accelerate's are not among."""
+    """The paths of modules with forward hooks. Accelerate sets none: it wraps `forward`."""
     return [path for path, module in view.model.named_modules() if module._forward_hooks or module._forward_pre_hooks]
 
 
 def _culprit(trial: Trial, method: Method) -> str:
-    """The method that changes what another gives after it."""
+    """Words for a failure: the method after which `method` gives other relevance than on a fresh model."""
     expected = trial.explained(method, trial.together, trial.fresh()).tokens
     for name, before in trial.told("methods, before the one that differs"):
         view = trial.fresh()

@@ -1,8 +1,8 @@
-"""Numerical derivatives: what moving a token's embedding does to the explained number, against relevance of the rules.
+"""Numerical derivatives as a check of relevance under a composite's rules.
 
-Relevance of a token under a composite is the derivative of the explained number as the token's embedding is scaled,
-where factors that the rules hold constant do not move (`lrp_core.verification.held`). Central differences give it
-without a gradient.
+The relevance of a token is the derivative of the explained number with respect to a factor on the token's embedding,
+while everything that the rules hold constant stays the same (`lrp_core.verification.held`). Central differences compute
+it without a gradient.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lrp_core.verification.record import Gap
 from lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
 from lrp_core.views.view import ModelView
 
-#: Relative steps of the embedding, which leave little of rounding and of the curvature.
+#: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
 STEPS = {torch.float64: 2.0**-13, torch.float32: 2.0**-7}
 _SLOTS = {"normalization": "norms", "activation": "activations", "bilinear": "products"}
 
 
 def composites_to_check() -> dict[str, Composite]:
-    """The true gradient, each rule of the methods alone, and all rules of each method together, by title."""
+    """The composites to check, by title: the true gradient, each rule alone, and all rules of LRP and of AttnLRP."""
     checked = {"true gradient": PLAIN}
     for composite in (LRP, ATTNLRP):
         for slot, title in _SLOTS.items():
@@ -45,13 +45,13 @@ def composites_to_check() -> dict[str, Composite]:
 
 @dataclass(frozen=True)
 class Entrance:
-    """The point of the model where a sample is moved: its token embeddings, or the input of a block."""
+    """The point of the model at which states are changed: its token embeddings, or the input of a block."""
 
-    block: nn.Module | None = None
+    block: nn.Module | None = None  # None: the token embeddings
 
     @contextmanager
     def changed(self, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Inside, what enters the block is changed."""
+        """Inside, forwards apply `change` to the input of the block; nothing happens for the token embeddings."""
         if self.block is None:
             yield
             return
@@ -68,7 +68,7 @@ class Entrance:
             handle.remove()
 
     def explained(self, view: ModelView, batch: Batch, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """The explained number [B] with states [B, T, D] at the entrance changed."""
+        """The explained number [B] after `change` was applied to the states [B, T, D] at the entrance."""
         tokens = view.tokens(batch)
         with self.changed(change):
             hidden = view.hidden(batch, change(tokens) if self.block is None else tokens)
@@ -79,7 +79,7 @@ EMBEDDINGS = Entrance()
 
 
 def relevance_at(view: ModelView, batch: Batch, composite: Composite, entrance: Entrance) -> Tensor:
-    """Relevance [T] of a batch of one under the composite: gradient times state at the entrance."""
+    """Relevance [T] of the one sample of a batch under the composite: gradient times state at the entrance."""
     leaves: list[Tensor] = []
 
     def trace(states: Tensor) -> Tensor:
@@ -93,7 +93,10 @@ def relevance_at(view: ModelView, batch: Batch, composite: Composite, entrance: 
 
 
 def differences_at(view: ModelView, batch: Batch, composite: Composite, entrance: Entrance, tokens: int) -> Tensor:
-    """Central differences [2, T] for the T `tokens` of a batch of one, by the step and by twice the step."""
+    """Central differences [2, T] for the T `tokens` of the one sample of a batch, with the step and with its double.
+
+    All 1 + 4 T variants run as rows of one batch; the first row is the unchanged sample.
+    """
     step = STEPS[view.dtype]
     steps = torch.tensor([step, -step, 2 * step, -2 * step], dtype=view.dtype, device=view.device)
     factors = torch.ones(1 + 4 * tokens, tokens, 1, dtype=view.dtype, device=view.device)
@@ -107,10 +110,10 @@ def differences_at(view: ModelView, batch: Batch, composite: Composite, entrance
 
 
 def gap_of_derivatives(view: ModelView, batch: Batch, composite: Composite, entrance: Entrance) -> Gap:
-    """The gap between relevance under the composite and central differences, for the tokens of a batch of one sample.
+    """The gap between relevance under the composite and central differences, for the one sample of a batch.
 
-    The gap is relative to the largest relevance, or to the explained number. Beyond rounding, the error of differences
-    is estimated by the distance of those by the single step from those by the double step.
+    It is relative to the largest relevance or the explained number, whichever is larger. Besides rounding, the bound
+    contains the error of differences, estimated as the distance between those with the step and with twice the step.
     """
     case = view, batch, composite, entrance
     relevance = Rounded.of(view, lambda: relevance_at(*case), unit_of(view))

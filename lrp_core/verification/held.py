@@ -1,8 +1,8 @@
-"""A forward pass whose derivative is what a composite's rules make of the model's: the oracle of the rules.
+"""A forward pass whose numerical derivative is the relevance under a composite's rules, to check the rules with.
 
-Rules say what is held constant: the standard deviation of norms, the ratio of activations, gates, a share of products.
-So a batch of variants of one sample is run with these factors taken from its first row. The numbers of that row are
-the model's; those of the others move as the rules let relevance move. No gradient and no code of the rules is involved.
+Rules hold factors constant: the standard deviation of norms, the ratio g(z)/z of activations, gates, a share of
+products. So a batch of variants of one sample runs with these factors taken from its first row, the unchanged sample.
+The other rows then change just as the rules let relevance pass. No gradient and no code of the rules is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lrp_core.views.view import ModelView
 
 
 def check_held(view: ModelView, composite: Composite) -> None:
-    """Raises UnsupportedMethod where factors that the composite holds constant are out of reach."""
+    """Raise UnsupportedMethod if the factors that a composite holds constant cannot be held in this model."""
     if RULES not in view.family.capabilities and composite != Composite(composite.name):
         raise UnsupportedMethod(f"{view.family.title} have no rules")
     if view.routed and (composite.activation.constant or composite.bilinear.share != 1 or not _passes(composite)):
@@ -40,29 +40,29 @@ def _passes(composite: Composite) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Tensors [R, ...] of `number` variants of a sample, or [R * T, ...] of models that join rows and tokens."""
+    """Functions of tensors whose R rows are variants of a sample, [R, ...], or [R * T, ...] if tokens are flattened."""
 
     number: int
 
     def first(self, x: Tensor) -> Tensor:
-        """The first row in the place of each."""
+        """The first row repeated in place of every row."""
         by_row = x.unflatten(0, (self.number, -1))
         return by_row[:1].expand_as(by_row).flatten(0, 1)
 
     def sharing(self, x: Tensor, share: float) -> Tensor:
-        """Rows that differ from the first by `share` of what they do."""
+        """Rows whose difference from the first row is multiplied by `share`."""
         if share == 1:
             return x
         first = self.first(x)
         return first + share * (x - first)
 
     def as_ratio(self, x: Tensor, y: Tensor) -> Tensor:
-        """An elementwise function y of x as the product of x and the ratio of both in the first row."""
+        """Replace y, an elementwise function of x, by x times the ratio y / x of the first row."""
         first = self.first(x)
         return x * torch.where(first == 0, 0.0, self.first(y) / first)
 
     def as_linear(self, x: Tensor, y: Tensor, norm: NormView) -> Tensor:
-        """A norm y of x with the standard deviation of the first row: the stock norm times its own deviation."""
+        """Replace y, the norm of x, by that norm with the standard deviation of the first row."""
         _, bias = norm.parameters()
         bias = torch.zeros_like(y[..., :1]) if bias is None else bias
         deviation = _deviation(x, norm)
@@ -71,7 +71,7 @@ class _Rows:
 
 @contextmanager
 def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
-    """Inside, factors that `composite` holds constant are those of the first row of a batch of so many rows."""
+    """Inside, factors that `composite` holds constant are those of the first row, in batches of `number` rows."""
     rows = _Rows(number)
     gated, holds_gates = view.family.gate is not None, not composite.bilinear.serves_gate
     hooks: list[tuple[nn.Module, Any]] = []
@@ -105,12 +105,13 @@ def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
 
 
 def _deviation(x: Tensor, norm: NormView) -> Tensor:
-    """The number [..., 1] that a norm divides inputs [..., D] by."""
+    """The number [..., 1] by which a norm divides its input x [..., D]."""
     centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
     return (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
 def _share_of_product(_: nn.Module, args: tuple[Any, ...], rows: _Rows, share: float) -> tuple[Any, ...]:
+    """Pre-hook of a down projection: the product of gate and signal differs from the first row's by `share` only."""
     product, *others = args
     return rows.sharing(product, share), *others
 
@@ -130,7 +131,10 @@ def _attend(
     position_bias: Tensor | None = None,
     **__: Any,
 ) -> Attended:
-    """Queries [R, H, T, K], keys and values [R, G, T, K] to context [R, T, H, K] and weights [R, H, T, T]."""
+    """Eager attention with the composite's constant factors; stands in for the kernel.
+
+    From queries [R, H, T, K], keys and values [R, G, T, K] to context [R, T, H, K] and weights [R, H, T, T].
+    """
     groups = query.shape[1] // key.shape[1]
     query, key = (rows.sharing(x, composite.bilinear.query_key) for x in (query, key))
     value = rows.sharing(value, composite.bilinear.share)

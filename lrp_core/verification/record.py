@@ -1,4 +1,4 @@
-"""The findings of a verification, one for each check, with machine and versions. Imports no torch."""
+"""Records of a verification: a finding for each check, with machine and versions. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ State = Literal["pass", "fail", "not applicable"]
 class Gap:
     """The distance between two computations of the same numbers, relative to the largest of them, with its bound."""
 
-    subject: str  # of which the numbers are, such as a method
-    measured: float
-    bound: float
+    subject: str  # what the numbers belong to, such as a method
+    measured: float  # the distance
+    bound: float  # the largest distance that passes
 
     @property
     def ratio(self) -> float:
-        """The share of the bound that was reached; more than 1 fails, and so do numbers that are not finite."""
+        """The distance divided by its bound: more than 1 fails. Infinite for numbers that are not finite."""
         if self.measured == 0:
             return 0.0
         return self.measured / self.bound if self.bound > 0 and self.measured == self.measured else float("inf")
@@ -27,39 +27,39 @@ class Gap:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: the gap that comes nearest to its bound, or lies farthest beyond."""
+    """The result of one check, which reports the gap with the largest ratio to its bound."""
 
     check: str  # the claim, in words
     state: State
-    subject: str = ""  # of which the numbers are, such as a method
-    measured: float | None = None  # how far apart, relative to the largest number
+    subject: str = ""  # what the numbers belong to, such as a method
+    measured: float | None = None  # the distance, relative to the largest number
     bound: float | None = None
-    detail: str = ""  # why it does not apply; of a failure, where and for what input
+    detail: str = ""  # why the check does not apply, or where and for what input it fails
 
     @classmethod
     def of(cls, check: str, gaps: Sequence[Gap], locate: Callable[[int], str] = lambda at: "") -> Finding:
-        """The finding of a check from all its gaps, of which there is one at least.
+        """The finding of a check from its gaps, at least one.
 
-        Of a failure, `locate` says where it begins and for what input; it is called with the index of the worst gap.
+        For a failure `locate` is called with the index of the worst gap, and says where and for what input it fails.
         """
         at = max(range(len(gaps)), key=lambda at: gaps[at].ratio)
         worst = gaps[at]
         if worst.ratio > 1:
             return cls(check, "fail", worst.subject, worst.measured, worst.bound, locate(at))
-        subject = worst.subject if worst.measured else ""  # else all are equal
+        subject = worst.subject if worst.measured else ""  # no gap at all: every subject is equally good
         return cls(check, "pass", subject, worst.measured, worst.bound)
 
     @classmethod
     def without(cls, check: str, reason: str) -> Finding:
-        """The finding of a check that does not apply."""
+        """The finding of a check that does not apply, for this reason."""
         return cls(check, "not applicable", detail=reason)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a method for a sample: the peak of live bytes beside the model, and seconds."""
+    """The cost of a method for one sample."""
 
-    peak_bytes: int
+    peak_bytes: int  # the peak of memory besides the model
     seconds: float
 
 
@@ -71,23 +71,24 @@ class Verification:
     family: str
     kind: str
     dtype: str
-    device: str  # of a GPU its name
+    device: str  # "cpu", or the name of a GPU
     findings: tuple[Finding, ...]
     costs: Mapping[str, Cost] = field(default_factory=dict)  # by method
-    versions: Mapping[str, str] = field(default_factory=dict)
-    identity: str = ""  # of the weights
+    versions: Mapping[str, str] = field(default_factory=dict)  # by package
+    identity: str = ""  # a hash of the weights
 
     @property
     def passed(self) -> bool:
+        """True if no check failed; checks that do not apply do not count."""
         return all(finding.state != "fail" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON takes it."""
+        """The record as a dictionary that JSON can store."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Verification:
-        """The record of :meth:`to_dict`. Raises TypeError or KeyError for what is none."""
+        """The record from the dictionary of :meth:`to_dict`. Raises TypeError or KeyError for any other dictionary."""
         findings = tuple(Finding(**finding) for finding in written["findings"])
         costs = {name: Cost(**cost) for name, cost in written["costs"].items()}
         return cls(**{**written, "findings": findings, "costs": costs})

@@ -1,4 +1,4 @@
-"""Checks of the rules: sums, layers, the slow method that gives the same numbers, and numerical derivatives."""
+"""Checks of the rules: sums, layer boundaries, slow methods that must agree, and numerical derivatives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DERIVATIVE = "numerical derivatives: {}"
 
 
 def check_sums(trial: Trial) -> Finding:
-    """Relevance of methods whose rules conserve, on the model without biases."""
+    """Check that relevance sums to the explained number on the model without biases, for methods that conserve."""
     methods = [method for method in trial.methods.values() if _conserves(method)]
     if not methods:
         return Finding.without(SUMS, "no method has rules that conserve")
@@ -53,25 +53,25 @@ def check_sums(trial: Trial) -> Finding:
 
 
 def _conserves(method: Method) -> bool:
-    """True for a method whose rules hold norms, activations and attention weights constant: all is linear then."""
+    """True for a method that promises a sum and under whose rules norms, activations and gates are linear."""
     return method.conserves and _is_linear(method) and not COMPOSITES[str(method.rules)].bilinear.serves_gate
 
 
 def _sums(relevance: Relevance) -> Tensor:
-    """[B]."""
+    """The sum of relevance over all tokens, the decoder's included, [B]."""
     of_decoder = 0.0 if relevance.decoder_tokens is None else relevance.decoder_tokens.sum(-1)
     return relevance.tokens.sum(-1) + of_decoder
 
 
 def biases_of(model: nn.Module) -> list[Tensor]:
-    """The parameters and buffers of a model that are added to something."""
+    """The parameters and buffers of a model that are biases, by their names."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return [tensor for name, tensor in tensors if name.endswith("bias") and tensor.is_floating_point()]
 
 
 @contextmanager
 def without_biases(view: ModelView) -> Iterator[None]:
-    """Inside, all biases of the model are zero."""
+    """Inside, all biases of the model are zero; afterwards they have their old values."""
     biases = biases_of(view.model)
     kept = [bias.detach().clone() for bias in biases]
     with torch.no_grad():
@@ -85,7 +85,7 @@ def without_biases(view: ModelView) -> Iterator[None]:
 
 
 def check_layers(trial: Trial) -> Finding:
-    """The sums of relevance at the boundaries of layers, for methods of linear rules that tell them."""
+    """Check that the relevance that enters a layer leaves it or is kept, for methods that give boundaries."""
     needs = FINER["boundaries"].needs
     methods = [method for method in trial.methods.values() if "boundaries" in method.given and _is_linear(method)]
     if not methods or any(need not in trial.view.family.capabilities for need in needs):
@@ -107,11 +107,12 @@ def check_layers(trial: Trial) -> Finding:
 
 
 def _is_linear(method: Method) -> bool:
+    """True for a method whose rules make norms and activations linear."""
     return method.rules in COMPOSITES and COMPOSITES[method.rules].is_linear
 
 
 def _unaccounted(relevance: Relevance, layer: int) -> Tensor:
-    """Relevance [B] that enters a layer from above and is neither below it nor kept."""
+    """The relevance [B] that enters a layer from above, minus that below it and that which it keeps."""
     assert relevance.boundaries is not None
     assert relevance.kept is not None
     below, above = relevance.boundaries[:, layer], relevance.boundaries[:, layer + 1]
@@ -119,16 +120,16 @@ def _unaccounted(relevance: Relevance, layer: int) -> Tensor:
 
 
 def check_twins(trial: Trial) -> Finding:
-    """Methods against those that give the same numbers by other means."""
+    """Check each method that has a slow twin, a method that must give the same relevance, against the twin."""
     pairs = list(_twins(trial.methods))
     if not pairs:
-        return Finding.without(TWINS, "the slow method does not apply")
+        return Finding.without(TWINS, "no method has a slow one that must give the same relevance")
     gaps = [_between(trial, *pair) for pair in pairs]
     return Finding.of(TWINS, gaps, lambda at: _layer_of_twins(trial, *pairs[at], gaps[at].bound))
 
 
 def _twins(methods: Mapping[str, Method]) -> Iterator[tuple[Method, Method]]:
-    """A method, and another that gives the same numbers."""
+    """Yield (method, slow method that must give the same numbers)."""
     for method in methods.values():
         if method.same_as is not None and method.same_as[0] in methods:
             name, options = method.same_as
@@ -136,7 +137,7 @@ def _twins(methods: Mapping[str, Method]) -> Iterator[tuple[Method, Method]]:
 
 
 def _between(trial: Trial, quick: Method, slow: Method) -> Gap:
-    """The gap of two methods, each of which rounding moves."""
+    """The gap between the relevance of two methods; its bound allows for the rounding of both."""
     results = trial.results[quick.name], trial.rounded(partial(trial.explained, slow, trial.together))
     ours, theirs = (result.map(lambda relevance: relevance.tokens) for result in results)
     subject = f"{quick.name} and {slow.name}"
@@ -145,7 +146,7 @@ def _between(trial: Trial, quick: Method, slow: Method) -> Gap:
 
 
 def _layer_of_twins(trial: Trial, quick: Method, slow: Method, bound: float) -> str:
-    """The first layer, from the prediction down, whose heads have other relevance; for the smallest failing input."""
+    """Words for a failure: the first layer, from the top, whose heads differ, and the shortest failing input."""
 
     def heads(row: Row) -> tuple[Tensor, Tensor]:
         batch = trial.batch([row])
@@ -166,7 +167,7 @@ def _layer_of_twins(trial: Trial, quick: Method, slow: Method, bound: float) -> 
 
 
 def check_derivatives(trial: Trial) -> Iterator[Finding]:
-    """Relevance under each rule, and under all of a method, against central differences."""
+    """Check relevance under each rule alone, and under all rules of a method, against central differences."""
     composites = composites_to_check()
     for done, (title, composite) in enumerate(composites.items()):
         trial.tell("rules, by numerical derivatives", done, len(composites))
@@ -178,7 +179,7 @@ def check_derivatives(trial: Trial) -> Iterator[Finding]:
 def _beyond_reach(view: ModelView, composite: Composite) -> str | None:
     """The reason why numerical derivatives under a composite cannot be taken; None if they can."""
     if view.dtype not in STEPS:
-        return "differences of numbers in half precision are rounding: --dtype float32"
+        return "in half precision, differences of numbers are rounding: use --dtype float32"
     if GRADIENTS not in view.family.capabilities:
         return f"{view.family.title} give no gradients"
     try:
@@ -189,6 +190,7 @@ def _beyond_reach(view: ModelView, composite: Composite) -> str | None:
 
 
 def _derivative(trial: Trial, check: str, composite: Composite) -> Finding:
+    """The finding of the check of one composite by central differences, on the first sample."""
     row = trial.rows[0]
 
     def gap(part: Row, entrance: Entrance) -> Gap:
@@ -203,7 +205,7 @@ def _derivative(trial: Trial, check: str, composite: Composite) -> Finding:
 
 
 def _first_block(view: ModelView, fails: Callable[[Entrance], bool]) -> str:
-    """The first block, from the prediction down, at whose entrance relevance differs."""
+    """Words for a failure: the first block, from the prediction down, at whose input relevance differs."""
     for path in reversed(view.stacks):
         blocks: nn.Module = view.model.get_submodule(path)
         for name, block in reversed(list(blocks.named_children())):

@@ -1,4 +1,4 @@
-"""All checks of a model, one after the other."""
+"""Runs all checks of a model, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lrp_core.views.view import ModelView
 
 
 def silent(unit: str, done: int, total: int) -> None:
-    """Tells nobody of progress."""
+    """A callback for progress that does nothing."""
 
 
 def verify_view(
@@ -28,15 +28,15 @@ def verify_view(
     fresh: Callable[[], ModelView] | None = None,
     tell: Tell = silent,
 ) -> Verification:
-    """The findings about a model by all checks that apply, with those of `methods` that do.
+    """Run all checks of a model, with those of `methods` that apply to it, and measure the cost of each method.
 
-    `fresh` gives further views of the same model in memory of their own; by default they are copies of this one.
-    Raises UnsupportedMethod where none of the methods applies.
+    `fresh` returns further views of the same model in memory of their own; by default they are copies of this one.
+    `tell` is called with progress. Raises UnsupportedMethod if none of the methods applies.
     """
     applying = {name: method for name, method in methods.items() if method.applies(view.family.capabilities)}
     if not applying:
         raise UnsupportedMethod(
-            f"no relevance of tokens to verify: {view.family.title} have none by {', '.join(methods)}"
+            f"there is no relevance of tokens to verify: none of {', '.join(methods)} applies to {view.family.title}"
         )
     trial = Trial(view, applying, random_rows(view), fresh or copies_of(view), tell)
     with torch.inference_mode(False), undisturbed(view):
@@ -50,7 +50,7 @@ def verify_view(
 
 
 def _findings(trial: Trial) -> Iterator[Finding]:
-    """The order of methods comes first: its copy of the model must be one that no method has run."""
+    """Yield the findings of all checks. The order of methods is checked first, on a model that no method has run."""
     in_order = agreement.check_order(trial)
     yield agreement.check_stock(trial)
     yield agreement.check_told(trial)
@@ -63,6 +63,7 @@ def _findings(trial: Trial) -> Iterator[Finding]:
 
 
 def _costs(trial: Trial) -> Iterator[tuple[str, Cost]]:
+    """Yield (method, its cost on the longest sample)."""
     longest = max(trial.rows, key=lambda row: len(row["input_ids"]))
     batch = trial.batch([longest])
     for name, method in trial.told("methods, measured"):

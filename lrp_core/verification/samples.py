@@ -1,4 +1,4 @@
-"""Random samples of a model, as view rows: tokens, pictures, labels, and what a decoder has seen."""
+"""Random samples for a model, as view rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import torch
 from lrp_core.views.images import ImageView
 from lrp_core.views.view import ModelView
 
-LENGTHS = (7, 4, 10)  # tokens of the samples
-_FIRST = 3  # ids below are special in most vocabularies
+LENGTHS = (7, 4, 10)  # the numbers of tokens of the samples
+_FIRST = 3  # lower ids are special tokens in most vocabularies
 _SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start")
 
 Row = dict[str, Any]
 
 
 def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Row]:
-    """A row for each length, of ordinary tokens; of a model of images as many rows, of random pixels.
+    """A view row for each of `lengths`, of random ordinary tokens; for a model of images, of random pixels.
 
-    Causal models predict after the last token, masked ones inside, encoder-decoders after what the decoder has seen
-    (the start token, and as many others as there are rows before), classifiers where their head reads.
+    The readout position is the last token of causal models, a token inside for masked models, and the token that the
+    head reads for classifiers. In encoder-decoders it is the last token of the decoder's text: the start token and, in
+    the n-th row, n - 1 more.
     """
     if isinstance(view, ImageView):
         return _pictures(view, len(lengths), seed)
@@ -42,16 +43,20 @@ def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0
 
 
 def beginning(view: ModelView, row: Mapping[str, Any], length: int) -> Row:
-    """The first `length` tokens of a row that is longer, read at a position that they have."""
+    """A row with the first `length` tokens of a longer row. Its readout position is moved among them.
+
+    In encoder-decoders it stays, since it counts the decoder's tokens.
+    """
     shorter = {**row, "input_ids": row["input_ids"][:length]}
     if not view.kind.decoder:
-        at_end = view.kind.reads == "last" or (view.kind.reads == "anywhere" and not view.kind.slot)
-        shorter["position"] = length - 1 if at_end else min(row["position"], length - 1)
+        is_causal = view.kind.reads == "anywhere" and not view.kind.slot
+        reads_last = is_causal or view.kind.reads == "last"
+        shorter["position"] = length - 1 if reads_last else min(row["position"], length - 1)
     return shorter
 
 
 def _tokens(view: ModelView, count: int, generator: torch.Generator) -> list[int]:
-    """Random tokens without those that the config names as special ones."""
+    """`count` random token ids, none of which the config names as a special token."""
     special: set[int | None] = set()
     for name in _SPECIAL:
         ids = getattr(view.config, f"{name}_token_id", None)
@@ -62,12 +67,14 @@ def _tokens(view: ModelView, count: int, generator: torch.Generator) -> list[int
 
 
 def _labelled(view: ModelView, ids: list[int], at: int) -> Row:
+    """The view row number `at` of a classifier or regressor, with another target label from row to row."""
     position = 0 if view.kind.reads == "first" else len(ids) - 1
     row = {"input_ids": ids, "position": position, "target_id": at % view.n_targets}
     return row if view.predicts_score else {**row, "foil_id": (at + 1) % view.n_targets}
 
 
 def _pictures(view: ImageView, count: int, seed: int) -> list[Row]:
+    """`count` view rows of random pixels."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for at in range(count):

@@ -1,4 +1,4 @@
-"""The stock model, called as its users call it, and where in it two computations begin to differ."""
+"""The logits of the stock model, called as its users call it, and the first module in which two computations differ."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lrp_core.device.precision import wide
 from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView
 
-Outputs = dict[str, list[Tensor]]  # of each module, by its path, in the order of its calls
+Outputs = dict[str, list[Tensor]]  # by the path of a module: its outputs, in the order of its calls
 
 
 def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
-    """All logits of the stock model for a row alone, where it predicts: [V], of tokens or labels."""
+    """The stock model's logits [V] of all tokens or labels at the readout position of a row, which runs alone."""
     if view.kind.images:
         inputs = {"pixel_values": torch.as_tensor(row["pixel_values"])[None].to(view.device, view.dtype)}
     else:
@@ -30,7 +30,7 @@ def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
 
 
 def explained_logits(view: ModelView, batch: Batch) -> Tensor:
-    """All logits [B, V] that explanations of the batch are about: those of the view."""
+    """The view's logits [B, V] of all tokens or labels at the readout positions of a batch."""
     with torch.no_grad():
         batch = batch.to(view.device)
         state = view.prediction(view.hidden(batch), batch)
@@ -44,10 +44,10 @@ def first_difference(
     bound: float,
     pick: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> str | None:
-    """The path of the module that first puts out other numbers in one computation than in the other, in their order.
+    """The path of the first module, in the order of calls, whose output differs between two computations.
 
-    Numbers may lie apart by `bound`, relative to the largest; `pick` takes of what `ours` puts out what `theirs` does.
-    None where all modules agree that both call.
+    Outputs may differ by `bound`, relative to the largest number. `pick` selects from an output of `ours` the part that
+    corresponds to `theirs`. Returns None if all modules agree that both computations call.
     """
     with _outputs_kept(model) as first:
         ours()
@@ -66,7 +66,7 @@ def first_difference(
 
 @contextmanager
 def _outputs_kept(model: nn.Module) -> Iterator[Outputs]:
-    """Inside, what each module puts out is kept, on the CPU."""
+    """Inside, the outputs of all modules are collected, on the CPU, in the dictionary that this yields."""
     kept: Outputs = {}
     handles = []
 

@@ -1,4 +1,4 @@
-"""A model under verification: its samples, and their relevance alone, in batches and with perturbed layers."""
+"""A model under verification, with samples and methods."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from lrp_core.verification.samples import beginning
 from lrp_core.views.view import ModelView
 
 Row = Mapping[str, Any]
-Tell = Callable[[str, int, int], None]  # of a unit, how many are done, and how many there are
+Tell = Callable[[str, int, int], None]  # called with a title, the number of steps that are done, and the number of all
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A view, the methods that apply to it, and samples of several lengths."""
+    """A view, the methods that apply to it, and samples of several lengths, to be verified."""
 
     view: ModelView
     methods: Mapping[str, Method]
-    rows: Sequence[Row]
-    fresh: Callable[[], ModelView]  # gives a view of the same model in other memory, which nothing has run
+    rows: Sequence[Row]  # the samples
+    fresh: Callable[[], ModelView]  # returns a view of a copy of the model that has not run yet
     tell: Tell
 
     @cached_property
     def unit(self) -> float:
+        """The relative unit of rounding of the model."""
         return unit_of(self.view)
 
     def batch(self, rows: Sequence[Row], side: str = "right") -> Batch:
+        """The rows as a batch, padded on `side`."""
         return Batch.collate(rows, self.view.pad_id, side)
 
     @cached_property
@@ -45,20 +47,20 @@ class Trial:
 
     @cached_property
     def results(self) -> dict[str, Rounded]:
-        """Relevance of all samples together by each method, in the order of the methods."""
+        """Relevance of the batch of all samples by each method, in the order of the methods."""
         methods = self.told("methods, with and without rounding")
         return {name: self.rounded(partial(self.explained, method, self.together)) for name, method in methods}
 
     def of_row(self, name: str, row: int) -> Rounded:
-        """Relevance of the tokens of one sample by a method, beside the others."""
+        """Relevance of the tokens of sample number `row` by the method `name`, computed in the batch of all samples."""
         return self.results[name].map(lambda relevance: real_tokens(relevance, self.together, row))
 
     def rounded(self, compute: Callable[[], Any]) -> Rounded:
-        """The result of `compute`, and in runs with layers moved."""
+        """The result of `compute`, and its results with perturbed linear layers."""
         return Rounded.of(self.view, compute, self.unit)
 
     def told(self, unit: str, backwards: bool = False) -> Iterator[tuple[str, Method]]:
-        """Every method by name, in their order or `backwards`; progress is told as they are taken."""
+        """Yield (name, method) in order, or `backwards`, and report progress under the title `unit`."""
         methods = list(self.methods.items())
         for done, item in enumerate(methods[::-1] if backwards else methods):
             self.tell(unit, done, len(methods))
@@ -66,11 +68,11 @@ class Trial:
         self.tell(unit, len(methods), len(methods))
 
     def explained(self, method: Method, batch: Batch, view: ModelView | None = None, **finer: Any) -> Relevance:
-        """Relevance of a batch, on the CPU; `finer` is asked for beside that of tokens."""
+        """Relevance of a batch by a method, on the CPU; `finer` asks for kinds besides that of tokens."""
         return Relevance.on_host([method(view or self.view, batch, **finer)])[0]
 
     def smallest(self, row: Row, fails: Callable[[Row], bool]) -> Row:
-        """The shortest beginning of a row that fails; of a picture, which has none, and of what never does, the row."""
+        """The shortest beginning of a row for which `fails` is true; the row itself if none is, and for pictures."""
         if self.view.kind.images:
             return row
         shorter = (beginning(self.view, row, length) for length in range(1, len(row["input_ids"])))
@@ -78,13 +80,13 @@ class Trial:
 
 
 def copies_of(view: ModelView) -> Callable[[], ModelView]:
-    """A function that gives views of copies of the model as it is now."""
+    """A function that returns a view of a new copy of the model as it is now."""
     pristine = copy.deepcopy(view.model)
     return lambda: replace(view, model=copy.deepcopy(pristine))
 
 
 def real_tokens(relevance: Relevance, batch: Batch, row: int) -> Tensor:
-    """Relevance of the tokens of one row without padding; of an encoder-decoder those of the decoder behind."""
+    """Relevance of the tokens of one row without padding, followed by that of the decoder's tokens, if any."""
     parts = [relevance.tokens[row][batch.attention_mask[row] != 0]]
     if relevance.decoder_tokens is not None and batch.decoder_attention_mask is not None:
         parts.append(relevance.decoder_tokens[row][batch.decoder_attention_mask[row] != 0])
@@ -92,7 +94,7 @@ def real_tokens(relevance: Relevance, batch: Batch, row: int) -> Tensor:
 
 
 def named(row: Row) -> str:
-    """A sample in a message, so that it can be made again."""
+    """A sample in words for a message, complete enough to run it again."""
     fields = [name for name in ("input_ids", "decoder_input_ids", "position") if name in row]
     if "pixel_values" in row:
         return "a picture of random pixels"

@@ -1,1 +1,1 @@
-"""Loaded models as methods see them: from rows to states and logits, by kind of model."""
+"""Loaded models as methods use them: from batches to hidden states and logits, a module for each kind of model."""

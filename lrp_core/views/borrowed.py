@@ -1,4 +1,4 @@
-"""A model that belongs to the caller: whatever wraps it, reads it or runs it leaves it as it was."""
+"""Restores a model that belongs to the caller after it was wrapped, changed and run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lrp_core.views.guard import lock_of
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is this thread's alone and may be wrapped, changed and run; afterwards it is what it was.
+    """Inside, only this thread may use the model, and may wrap, change and run it; afterwards it is restored.
 
-    That holds for its modules, their order, hooks, modes (training or evaluation) and other attributes, for its
-    parameters and whether they take gradients, and for the fields of its configs. Numbers in tensors are not watched.
+    Restored are modules, their order, hooks, modes (training or evaluation) and other attributes, parameters and
+    whether they require gradients, and the fields of configs. The numbers in tensors are not restored.
     """
     with lock_of(model):
         modules = [module.__dict__ for module in model.modules()]
@@ -34,11 +34,12 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 def _is_config(value: Any) -> bool:
+    """True for a config of transformers."""
     return isinstance(value, PretrainedConfig)
 
 
 class _Kept:
-    """Attributes of an object as they are now, with the entries of those that are dictionaries (submodules, hooks)."""
+    """A copy of an object's attributes, and of the entries of attributes that are dictionaries (submodules, hooks)."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
@@ -46,6 +47,7 @@ class _Kept:
         self._entries = {name: dict(value) for name, value in fields.items() if isinstance(value, dict)}
 
     def restore(self) -> None:
+        """Set the attributes, and the entries of dictionaries, to what they were; the objects stay the same ones."""
         self._fields.clear()
         self._fields.update(self._values)
         for name, entries in self._entries.items():

@@ -1,7 +1,7 @@
-"""An encoder-decoder seen through its family: the encoder reads the text, the decoder predicts after what it has seen.
+"""The view of an encoder-decoder: the encoder reads the text, the decoder predicts the next token of its own text.
 
-Embeddings are laid out like `Batch.every_id`: the encoder's tokens, then the decoder's. So both take gradients as one
-tensor. Attention, and with it the axis L of heads, is laid out as `attentions` says.
+Embeddings are laid out like `Batch.every_id`, the encoder's tokens and then the decoder's, so that one tensor takes the
+gradients of both. The axis L of heads is in the order of `attentions`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from lrp_core.views.view import ModelView, counted_by, up_to
 
 @dataclass(frozen=True, repr=False)
 class EncoderDecoderView(ModelView):
-    """Both stacks of blocks. `hidden` are the decoder's states [B, U, D]."""
+    """A view of both stacks of blocks. Its `hidden` states are the decoder's, [B, U, D]."""
 
     @property
     def decoder(self) -> Decoder:
+        """The description of the decoder."""
         assert self.family.decoder is not None
         return self.family.decoder
 
@@ -36,15 +37,17 @@ class EncoderDecoderView(ModelView):
 
     @property
     def n_layers(self) -> int:
-        """Attention layers: those of the encoder, and two in every block of the decoder."""
+        """The number of attention layers: one for each block of the encoder, two for each block of the decoder."""
         return len(self.attentions)
 
     @property
     def n_encoder_layers(self) -> int:
+        """The number of blocks of the encoder."""
         return len(self.encoder_blocks)
 
     @property
     def n_shared_layers(self) -> int:
+        """As in `ModelParts`; here the index of the decoder's first layer."""
         return self.n_encoder_layers
 
     @property
@@ -56,14 +59,17 @@ class EncoderDecoderView(ModelView):
 
     @cached_property
     def decoder_embedding(self) -> Any:
+        """The module that embeds the decoder's tokens."""
         return self.model.get_submodule(self.decoder.family.token_embedding)
 
     @cached_property
     def encoder_stack(self) -> nn.Module:
+        """The module that runs the whole encoder."""
         return self.model.get_submodule(self.decoder.encoder_stack)
 
     @cached_property
     def decoder_stack(self) -> nn.Module:
+        """The module that runs the whole decoder."""
         return self.model.get_submodule(self.decoder.stack)
 
     @cached_property
@@ -81,13 +87,13 @@ class EncoderDecoderView(ModelView):
 
     @cached_property
     def cross_attentions(self) -> list[AttentionView]:
-        """The attention of each block of the decoder that reads the encoder."""
+        """The cross-attention of each block of the decoder: its keys and values are the encoder's."""
         cross = self.decoder.cross
         return [AttentionView(**AttentionView.parts(block.module, cross)) for block in self.decoder_blocks]
 
     @cached_property
     def attentions(self) -> Sequence[AttentionView]:
-        """The encoder's from the first layer to the last, then the decoder's own, then those that read the encoder."""
+        """The self-attention of the encoder's blocks, then that of the decoder's, then the cross-attention of these."""
         return [*self.blocks, *self.cross_attentions]
 
     @property
@@ -96,7 +102,7 @@ class EncoderDecoderView(ModelView):
         return [*self.attentions[: self.n_encoder_layers], *self.cross_attentions]
 
     def asking(self, batch: Batch, layer: int) -> Tensor:
-        """Of the encoder's tokens [B, T] in its own layers, of the decoder's [B, U] in the others."""
+        """As `ModelView.asking`: for the encoder's tokens [B, T] in its layers, the decoder's [B, U] in others."""
         width = batch.input_ids.shape[1]
         visible = self.visible(batch)
         return visible[:, :width] if layer < self.n_encoder_layers else visible[:, width:]
@@ -120,13 +126,13 @@ class EncoderDecoderView(ModelView):
     # computation
 
     def tokens(self, batch: Batch) -> Tensor:
-        """Embeddings of both stacks [B, T + U, D]."""
+        """Token embeddings of encoder and decoder [B, T + U, D]."""
         assert batch.decoder_input_ids is not None
         encoder, decoder = self.token_embedding(batch.input_ids), self.decoder_embedding(batch.decoder_input_ids)
         return torch.cat([encoder, decoder.to(encoder.device)], 1)
 
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Embeddings of both stacks and their sum with learned positions, both [B, T + U, D]."""
+        """Token embeddings of encoder and decoder, and their sum with learned positions, both [B, T + U, D]."""
         token = self.tokens(batch)
         added = [self._positions(stack, mask) for stack, mask in self._counted_stacks(batch)]
         return token, token + torch.cat(added, 1) if added else token
@@ -136,9 +142,9 @@ class EncoderDecoderView(ModelView):
         return [(self.token_embedding, slice(width)), (self.decoder_embedding, slice(width, None))]
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
-        """The decoder's last states [B, U, D] of embeddings `token` [B, T + U, D] (default: the batch's).
+        """The decoder's last hidden states [B, U, D] for embeddings `token` [B, T + U, D] (default: the batch's).
 
-        Positions are those that the masks count: none others are known.
+        Positions are counted by the masks; `positions` must be None.
         """
         assert positions is None
         width = batch.input_ids.shape[1]
@@ -157,7 +163,10 @@ class EncoderDecoderView(ModelView):
         return states.last_hidden_state
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Hidden states as the unembedding reads them. T5 v1.0 scales them: its unembedding are its embeddings."""
+        """Hidden states as the unembedding reads them, [..., D] to [..., D].
+
+        T5 v1.0 divides them by sqrt(D), since its unembedding shares the weights of its embeddings.
+        """
         field = self.decoder.scaled_field
         return hidden * self.d_model**-0.5 if field is not None and getattr(self.config, field) else hidden
 
@@ -168,13 +177,13 @@ class EncoderDecoderView(ModelView):
             yield weight, bias if path is None else self.model.get_buffer(path)[0].to(weight)
 
     def _counted_stacks(self, batch: Batch) -> list[tuple[Any, Tensor]]:
-        """The family of each stack that has learned positions, and the mask of its tokens."""
+        """(description, mask of its tokens) of each stack that has learned positions."""
         assert batch.decoder_attention_mask is not None
         stacks = (self.family, batch.attention_mask), (self.decoder.family, batch.decoder_attention_mask)
         return [(stack, mask) for stack, mask in stacks if stack.position_embedding]
 
     def _positions(self, family: Family, mask: Tensor) -> Tensor:
-        """Learned positions [B, T, D] that ignore padding on either side."""
+        """Embeddings of learned positions [B, T, D], counted by the mask [B, T] without padding on either side."""
         assert family.position_embedding is not None
         ids = counted_by(mask) + family.position_shift
         with weights_of(self.model.get_submodule(family.position_embedding)) as module:
@@ -182,7 +191,7 @@ class EncoderDecoderView(ModelView):
 
     @contextmanager
     def _counted(self, batch: Batch) -> Iterator[None]:
-        """Inside, learned positions are counted without padding; the stacks themselves count from the left edge."""
+        """Inside, the stacks add position embeddings counted without padding; by themselves they count padding too."""
         with ExitStack() as undo:
             for stack, mask in self._counted_stacks(batch):
                 added = self._positions(stack, mask)

@@ -1,6 +1,6 @@
-"""A model that nobody described, run as a whole: from token embeddings to the logits where it predicts.
+"""The view of a model that no family describes: it runs as a whole, from token embeddings to the predicted logits.
 
-Nothing is known of its positions, masks and padding, so samples run without padding, those of one length together.
+How it treats positions, masks and padding is unknown, so samples run without padding, those of equal length together.
 """
 
 from __future__ import annotations
@@ -23,56 +23,61 @@ from lrp_core.records.types import Batch, UnsupportedModel, UnusableRows
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
-_PROBE = 6  # tokens on which a model is tried
-_ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02}  # of the largest logit; 1e-4 in wider precisions
+_PROBE = 6  # tokens of the text on which a model is tested
+_ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02}  # relative to the largest logit; 1e-4 in wider precisions
 
 
 @dataclass(frozen=True, repr=False)
 class GenericView(ModelView):
-    """A view whose "hidden states" are logits: those of all tokens, or labels, where each sample predicts."""
+    """A view whose `hidden` states are logits [B, V]: of all tokens, or labels, at each sample's readout position."""
 
     def check(self) -> GenericView:
-        """Itself. Raises UnsupportedModel for a model that does not do from embeddings what it does from tokens."""
+        """Test the model on a short text; return the view.
+
+        Raises UnsupportedModel for a model that takes no embeddings, gives other logits for embeddings than for the
+        tokens, or is said to be causal but depends on later tokens.
+        """
         name, embedding = type(self.model).__name__, self.model.get_input_embeddings()
         if not isinstance(embedding, nn.Module) or "inputs_embeds" not in self._takes:
             raise UnsupportedModel(f"{name} takes no embeddings in place of tokens, which every method needs")
         if self.device.type == "meta":
-            return self  # it has a shape and no numbers
+            return self  # weights on the meta device have no numbers to test
         with torch.no_grad():
             ids = self._probe()
             whole = self._logits(input_ids=ids)
             again = self._logits(inputs_embeds=embedding(ids))
-            self._same(whole, again, "says one thing of tokens, another of embeddings")
+            self._same(whole, again, "gives other logits for the embeddings of tokens than for the tokens")
             if self.kind.causal and not self.kind.labels:
                 ids[0, -1] = ids[0, 0]
-                ahead = "looks at what stands behind, as no causal model does"
+                ahead = "lets later tokens change earlier predictions, as no causal model does"
                 self._same(whole[:, :-1], self._logits(input_ids=ids)[:, :-1], ahead)
         return self
 
     def _probe(self) -> Tensor:
-        """Different tokens [1, T], none of them padding; fewer than usual where the vocabulary has fewer."""
+        """A text [1, T] of _PROBE different tokens without the padding token; fewer if the vocabulary is smaller."""
         pad = self.config.pad_token_id
         unpadded = [i for i in range(max(0, self.vocab - _PROBE - 1), self.vocab) if i != pad]
         return torch.tensor([unpadded[:_PROBE]], device=self.device)
 
     def _same(self, first: Tensor, other: Tensor, otherwise: str) -> None:
+        """Raise UnsupportedModel, saying what the model does `otherwise`, unless logits are equal up to rounding."""
         if not _equal(first, other):
-            raise UnsupportedModel(f"{type(self.model).__name__} {otherwise}: no method would explain it")
+            raise UnsupportedModel(f"{type(self.model).__name__} {otherwise}: no method can explain it")
 
     def check_input(self, batch: Batch) -> None:
-        """Raises UnusableRows for texts with the padding token where the model does not read it as any other."""
+        """Raise UnusableRows for texts that hold the padding token, if the model treats it unlike other tokens."""
         super().check_input(batch)
         pad = self.config.pad_token_id
         if pad is None:
             return
         rows = ((batch.input_ids == pad) & (batch.attention_mask != 0)).any(-1)
         if rows.any() and self._minds_padding:
-            detail = f"the text holds the padding token {pad}, by whose number the model counts: take it out"
+            detail = f"the text holds the padding token {pad}, which this model treats as padding: remove it"
             raise UnusableRows(rows.nonzero().flatten().tolist(), "padding", detail)
 
     @cached_property
     def _minds_padding(self) -> bool:
-        """True if padding tokens inside a text and at its end change more than their own embeddings would."""
+        """True if padding tokens given as ids change logits in another way than their embeddings do."""
         ids = self._probe().repeat_interleave(2, 1)
         ids[0, 1::2] = self.config.pad_token_id
         with undisturbed(self), torch.no_grad():
@@ -116,12 +121,12 @@ class GenericView(ModelView):
         return token, token
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
-        """Logits [B, V] where each sample predicts; 0 for a row of padding alone.
+        """Logits [B, V] at each sample's readout position; 0 for a row that is all padding.
 
-        Positions are those that the model counts itself.
+        `positions` is not used: the model counts positions itself.
         """
         token = self.tokens(batch) if token is None else token
-        mask, read_at = to_host([batch.attention_mask, batch.position])  # lengths decide shapes
+        mask, read_at = to_host([batch.attention_mask, batch.position])  # on the CPU, since lengths decide shapes
         real = mask.bool()
         types, lengths = batch.token_type_ids, real.sum(-1)
         order: list[Tensor] = []
@@ -140,7 +145,7 @@ class GenericView(ModelView):
         return hidden
 
     def prediction(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Logits [B, V]: `hidden`, again and again where it has fewer rows."""
+        """Logits [B, V]: `hidden`, repeated if the batch repeats its texts and so has more rows."""
         return hidden.repeat(len(batch) // max(len(hidden), 1), 1) if len(batch) > len(hidden) else hidden
 
     def unembed(self, state: Tensor, batch: Batch) -> Tensor:
@@ -151,8 +156,9 @@ class GenericView(ModelView):
         yield 0, wide(state)
 
     def _alike(self, lengths: Tensor) -> Iterator[Tensor]:
-        """Indices of samples of equal length, the longest first; samples that the model can only take alone, one by
-        one.
+        """Yield indices of samples that run together: those of equal length, the longest first.
+
+        A causal classifier without a padding token takes a single sample at a time.
         """
         singly = self.kind.labels and self.kind.causal and self.config.pad_token_id is None
         for length in lengths.unique().flip(0).tolist():
@@ -161,7 +167,7 @@ class GenericView(ModelView):
                 yield from rows.split(1) if singly else (rows,)
 
     def _read(self, token: Tensor, types: Tensor | None, at: Tensor) -> Tensor:
-        """Logits [B, V] at positions [B], on the CPU, of samples without padding, from token embeddings [B, T, D]."""
+        """Logits [B, V] at positions `at` [B] (on the CPU) of samples without padding, from embeddings [B, T, D]."""
         options: dict[str, Any] = {}
         if types is not None:
             options["token_type_ids"] = types
@@ -175,6 +181,7 @@ class GenericView(ModelView):
 
     @cached_property
     def _takes(self) -> frozenset[str]:
+        """The names of the parameters of the model's `forward`."""
         return frozenset(signature(self.model.forward).parameters)
 
     def _logits(self, **inputs: Any) -> Tensor:
@@ -188,12 +195,15 @@ class GenericView(ModelView):
 
 
 def _equal(first: Tensor, other: Tensor) -> bool:
-    """True if logits are the same up to rounding."""
+    """True if two tensors of logits are equal up to rounding."""
     gap = float((first - other).abs().max() / first.abs().max().clamp_min(1e-9))
     return gap <= _ROUNDING.get(first.dtype, 1e-4)
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:
-    """The real tokens of these rows of [B, T, ...], which have as many each; `rows` and `real` are on the CPU."""
+    """The tokens of some `rows` of [B, T, ...] that are `real` [B, T] (no padding), equally many in each row.
+
+    `rows` and `real` are on the CPU.
+    """
     columns = real[rows].nonzero()[:, 1].view(len(rows), -1)
     return of_tokens[to_device(rows, of_tokens.device)[:, None], to_device(columns, of_tokens.device)]

@@ -1,6 +1,7 @@
-"""The promise of every pass, whatever its caller does: numbers of the sample and the weights alone, or an error.
+"""Checks around every pass: its numbers depend on the sample and the weights only, or an error is raised.
 
-A pass puts hooks on the model, so a model serves one thread at a time; others wait.
+The caller's modes, autocast and other threads change nothing. A pass puts hooks on the model, so threads use a model
+one after the other.
 """
 
 from __future__ import annotations
@@ -21,26 +22,27 @@ from lrp_core.records.explained import EXPLAINED
 from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows, UserError, rows_named
 from lrp_core.views.view import ModelView
 
-#: How far logits of one prediction by two forwards may lie apart, relative to them or to 1: other batches round
-#: otherwise, and those of stored relevance may be of models in float64 that still rounded to float32 inside. Beyond
-#: that, they are of another token, or of another model.
+#: How far two forward passes may differ in the logit of one prediction, relative to the logit (at least 1), by dtype:
+#: another batch rounds differently. Stored float64 logits may be from versions that rounded to float32 inside. A larger
+#: difference means another token or another model.
 ROUNDING = {"float64": 1e-5, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
-_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of models, so that two views of one share it
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by model, so that all views of a model share its lock
 _making_lock = Lock()
 
 
 def guarded(
     explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], **options: Any
 ) -> Results:
-    """`explain(view, batch, requests, **options)` on an undisturbed model, outside of the caller's inference mode.
+    """Call `explain(view, batch, requests, **options)` under :func:`undisturbed`, and check what goes in and comes out.
 
-    Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite; UserError, naming
-    method and field, for relevance of another shape or kind, or of another number than its logits give.
+    Raises UnusableRows for rows that :func:`check_rows` refuses and for rows whose logits are not finite. Raises
+    UserError, naming method and field, for results of the wrong type or shape, and for explained numbers that differ
+    from the logits of the result.
     """
     check_rows(view, batch)
     with undisturbed(view), torch.inference_mode(False):
-        # no gradient may pass by tensors that were made in inference mode
+        # autograd refuses tensors that were made in inference mode, so they are copied
         batch = batch.mapped(lambda value: value.clone() if value.is_inference() else value)
         results = explain(view, batch, requests, **options)
     for request in requests:
@@ -50,7 +52,7 @@ def guarded(
 
 
 def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> None:
-    """Raises UserError for what is no relevance of the batch."""
+    """Raise UserError unless `result` is a Relevance whose fields have the shapes of the batch."""
     if not isinstance(result, Relevance):
         raise UserError(f"method {request.method} returned no Relevance for {request.explanation!r}")
     ids, of_decoder = batch.input_ids, batch.decoder_input_ids
@@ -63,7 +65,7 @@ def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> N
                 raise UserError(f"{says} is no tensor but {type(values).__name__}")
             continue
         if not values.is_floating_point() and field.name != "neuron_positions":
-            raise UserError(f"{says} are {values.dtype} and no real numbers with a fraction")
+            raise UserError(f"{says} are {values.dtype} instead of floating point numbers")
         axes = field.metadata["axes"].split()
         expected = [sizes.get(axis) for axis in axes]
         wrong = any(known not in (None, size) for known, size in zip(expected, values.shape, strict=False))
@@ -73,11 +75,10 @@ def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> N
 
 
 def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Relevance]) -> None:
-    """Raises UnusableRows for rows whose logits are not finite, UserError for an explained number that is another than
-    its logits give. The device is waited for once.
+    """Raise UnusableRows for rows whose logits are not finite, UserError for explained numbers that differ from them.
 
-    Explained numbers that are not linear in logits are not compared, nor those of methods that promise no sum: they may
-    be of another word.
+    Not compared are log-probabilities, which need further logits, and numbers of methods that promise no sum, which may
+    explain another word. The device is waited for once.
     """
     numbers = []
     for result in results.values():
@@ -101,9 +102,9 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
 
 @contextmanager
 def undisturbed(view: ModelView) -> Iterator[None]:
-    """Inside, the model is this thread's alone, in evaluation mode, with frozen parameters and without autocast.
+    """Inside, only this thread uses the model, in evaluation mode, with frozen parameters and without autocast.
 
-    Afterwards modes, parameters and autocast are as they were.
+    Other threads wait. Afterwards modes, parameters and autocast are restored.
     """
     accelerator = torch.accelerator.current_accelerator()
     kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
@@ -122,14 +123,14 @@ def undisturbed(view: ModelView) -> Iterator[None]:
 
 
 def check_rows(view: ModelView, batch: Batch) -> None:
-    """Raises UnusableRows for rows that are too long or predict where no token is.
+    """Raise UnusableRows for rows that are too long or whose readout position is not on a token that the head reads.
 
-    Ids outside the vocabulary are an IndexError on every device, as they are on a CPU: on a GPU they would cost the
-    process its device, and negative ones would be read from the vocabulary's end. A row of padding alone stands for no
-    sample; its tokens get no relevance.
+    Raises UserError for input of another kind than the model's, and IndexError for ids outside the vocabulary: on a GPU
+    these would make the device unusable for the process, and negative ids would be read from the vocabulary's end. A
+    row that is all padding stands for no sample and is accepted.
     """
     view.check_input(batch)
-    batch = replace(batch, pixel_values=None).to("cpu")  # every check below would wait for the device
+    batch = replace(batch, pixel_values=None).to("cpu")  # once, since every check below would wait for the device
     _check_prefix(view, batch)
     real = batch.attention_mask != 0  # [B, T]
     lengths, longest = real.sum(-1), view.max_length
@@ -138,7 +139,7 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     if batch.decoder_attention_mask is not None:
         real = batch.decoder_attention_mask != 0  # [B, U]
         lengths = real.sum(-1)
-        _refuse(lengths > longest, "too_long", f"the decoder takes {longest} tokens: shorten what it has seen")
+        _refuse(lengths > longest, "too_long", f"the decoder takes {longest} tokens: shorten decoder_input_ids")
     _check_range(batch.every_id, view.vocab, "token index out of range, the vocabulary has")
     if view.kind.labels:
         _check_range(batch.explained_ids, view.n_targets, "label out of range, the number of the model's labels is")
@@ -161,13 +162,18 @@ def check_rows(view: ModelView, batch: Batch) -> None:
 
 
 def _check_span(view: ModelView, batch: Batch, real: Tensor) -> None:
-    """Raises UserError for spans of models that say no answers, UnusableRows where a token is read where none is."""
+    """Raise UserError for spans of a model that writes no text, UnusableRows if a span's position is on no token."""
     if batch.span_positions is None or batch.span_ids is None:
         return
     if isinstance(view.family, GenericFamily):
-        raise UserError("models that no family describes explain one token of an answer at a time, no span")
+        raise UserError(
+            "models that no family describes explain one token of an answer at a time, no span: leave the span out"
+        )
     if view.kind.labels or view.kind.slot:
-        raise UserError(f"{view.family.title} predict one token or label: spans are of models that go on with a text")
+        raise UserError(
+            f"{view.family.title} predict one token or label, and no answer of several tokens: leave the span out, or "
+            "take a causal model or an encoder-decoder"
+        )
     _check_range(batch.span_ids, view.n_targets, "token index out of range, the vocabulary has")
     at = batch.span_positions.clamp(0, real.shape[1] - 1)
     outside = ((at != batch.span_positions) | ~real.gather(1, at)).any(-1)
@@ -175,22 +181,25 @@ def _check_span(view: ModelView, batch: Batch, real: Tensor) -> None:
 
 
 def _readable(view: ModelView, batch: Batch) -> Tensor:
-    """Mask [B, T] of tokens where a head may read; classifiers on causal models skip the padding token's id."""
+    """True for tokens at which the head may read, [B, T]; classifiers on causal models skip the padding token's id."""
     real = batch.attention_mask != 0
     skips = view.kind.reads == "last" and view.config.pad_token_id is not None
     return real & (batch.input_ids != view.config.pad_token_id) if skips else real
 
 
 def _check_prefix(view: ModelView, batch: Batch) -> None:
-    """Raises UserError for rows without what a decoder has seen, or with it where there is none, and UnusableRows where
-    that ends the sequence before the prediction.
+    """Check `decoder_input_ids`, the decoder's text so far.
+
+    Raises UserError if an encoder-decoder gets none or another model gets one, and UnusableRows if it holds the end
+    token, after which nothing is predicted.
     """
     ids, mask = batch.decoder_input_ids, batch.decoder_attention_mask
     if (ids is not None and mask is not None) != view.kind.decoder:
-        prefix = "decoder_input_ids, what the decoder has seen"
         if view.kind.decoder:
-            raise UserError(f"{view.family.title} need {prefix}: its start token at least")
-        raise UserError(f"{view.family.title} have no place for {prefix}: leave it out")
+            raise UserError(
+                f"{view.family.title} need decoder_input_ids: give the decoder's text so far, at least its start token"
+            )
+        raise UserError(f"{view.family.title} have no decoder: leave decoder_input_ids out")
     if ids is None or mask is None:
         return
     end = view.config.eos_token_id
@@ -198,44 +207,47 @@ def _check_prefix(view: ModelView, batch: Batch) -> None:
         return
     ends = torch.isin(ids, torch.tensor(end, device=ids.device)) & (mask != 0)
     after_start = mask.cumsum(-1) > 1  # BART's start token is its end token
-    detail = "what the decoder has seen ends the sequence: nothing follows the end token"
+    detail = "decoder_input_ids hold the end token, after which nothing is predicted: leave it out"
     _refuse((ends & after_start).any(-1), "ended", detail)
 
 
 def _check_range(ids: Tensor, size: int, says: str) -> None:
-    """Raises IndexError for `ids` [B, N] outside of a table of `size` rows."""
+    """Raise IndexError, naming the rows and continuing as `says`, if any of `ids` [B, N] is not in 0 to `size` - 1."""
     outside = ((ids < 0) | (ids >= size)).any(-1)
     if outside.any():
         raise IndexError(f"{rows_named(_numbers_of(outside))}: {says} {size}")
 
 
 def _check_segments(view: ModelView, batch: Batch) -> None:
-    """Raises UserError for token types of a model that has none, IndexError for those that it does not know."""
+    """Raise UserError for token types if the model has none, IndexError for token types that it does not know."""
     if batch.token_type_ids is None:
         return
     if not view.n_segments:
         raise UserError(f"{view.family.title} have no segments: leave token_type_ids out")
-    _check_range(batch.token_type_ids, view.n_segments, "token type out of range, the segments number")
+    _check_range(
+        batch.token_type_ids, view.n_segments, "token type out of range, the number of the model's segments is"
+    )
 
 
 def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) -> None:
-    """Raises UnusableRows for samples whose logits, a row of [B, N] on the CPU, are not finite."""
+    """Raise UnusableRows for samples with `logits` [B, N] that are not finite; rows of padding do not count."""
     finite = logits.isfinite().all(-1)
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")
 
 
 def _refuse(rows: Tensor, reason: str, detail: str) -> None:
-    """`rows` [B] bool."""
+    """Raise UnusableRows for the `rows` [B] that are True, if any."""
     if rows.any():
         raise UnusableRows(_numbers_of(rows), reason, detail)
 
 
 def _numbers_of(rows: Tensor) -> list[int]:
-    """The indices of those of `rows` [B] that are true."""
+    """The indices at which `rows` [B] is True."""
     return torch.nonzero(rows).flatten().tolist()
 
 
 def lock_of(model: nn.Module) -> Any:
+    """The re-entrant lock of a model, the same for all its views."""
     with _making_lock:
         return _locks.setdefault(model, RLock())

@@ -1,6 +1,6 @@
-"""A model that reads images, seen through its family: a class token, then a token for each patch.
+"""The view of a model that reads images: its tokens are a class token, then one for each patch.
 
-Rows have as many `input_ids`, all 0, and `pixel_values` [C, H, W]. C channels, and H and W here are an image's sides.
+Rows have one of `input_ids` for each token, all 0, and `pixel_values` [C, H, W]: C channels, height H and width W.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lrp_core.views.view import ModelView, Traced
 
 
 class PatchTokens(nn.Module):
-    """Pixels [B, C, H, W] to token embeddings [B, T, D]: the class token, then the patches row by row."""
+    """The embedding of images: pixels [B, C, H, W] to [B, T, D], the class token and then the patches row by row."""
 
     def __init__(self, projection: nn.Module, class_token: Callable[[], Tensor]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class PatchTokens(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class ImageView(ModelView):
-    """A view of an image model: `source` are pixels, and `token_embedding` makes tokens of them."""
+    """A view of an image model: its `source` is pixels, from which `token_embedding` makes the tokens."""
 
     family: ImageFamily
 
@@ -51,12 +51,12 @@ class ImageView(ModelView):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images that the model takes."""
+        """(channels, height, width) of the images that the model takes."""
         return (self.config.num_channels, *both(self.config.image_size))
 
     @property
     def patch_shape(self) -> tuple[int, int]:
-        """Height and width of a patch."""
+        """(height, width) of a patch."""
         return both(self.config.patch_size)
 
     # parts
@@ -75,6 +75,7 @@ class ImageView(ModelView):
         yield from super().linear_layers()
 
     def _parameter(self, name: str) -> Tensor:
+        """A parameter of the module that holds the embeddings, by name, without a graph."""
         with weights_of(self.model.get_submodule(self.family.embeddings)) as module:
             parameter: Tensor = getattr(module, name)
             return parameter.detach()
@@ -82,15 +83,20 @@ class ImageView(ModelView):
     # computation
 
     def check_input(self, batch: Batch) -> None:
-        """Raises UserError for rows without pixels, of an image of another size, or with another number of tokens."""
+        """Raise UserError for a batch without pixels, or whose image size or number of tokens is not the model's."""
         if batch.pixel_values is None:
             raise UserError(f"{self.family.title} read images: give pixel_values")
         shape, expected = tuple(batch.pixel_values.shape[1:]), self.image_shape
         if shape != expected:
-            raise UserError(f"the image is {by(shape)} (channels, height, width), the model takes {by(expected)}")
+            raise UserError(
+                f"the image is {by(shape)} (channels, height, width), the model takes {by(expected)}: resize it"
+            )
         if batch.input_ids.shape[1] != self.max_length:
             count = batch.input_ids.shape[1]
-            raise UserError(f"{self.family.title} read {self.max_length} tokens of an image, not {count}")
+            raise UserError(
+                f"an image has {self.max_length} tokens for {self.family.title}, `input_ids` have {count}: "
+                f"give {self.max_length} zeros"
+            )
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.token_embedding(self.source(batch))
@@ -118,19 +124,22 @@ class ImageView(ModelView):
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
 
-        Positions are the model's own, whatever `positions` says.
+        `positions` is not used: the model adds its own.
         """
         token = self.tokens(batch) if token is None else token
         full = self._with_positions(token)
         embeddings = self.model.get_submodule(self.family.embeddings)
-        with torch.no_grad():  # of pixels that the hook's tokens stand in for
+        with torch.no_grad():  # the model embeds the pixels, and the hook replaces the result by `token`
             pixels = self.source(batch)
         with embeddings.register_forward_hook(lambda *_: full):
             return self.model.base_model(pixel_values=pixels, return_dict=True).last_hidden_state
 
 
 def over_patches(view: ModelView, pixels: Tensor) -> Tensor:
-    """Numbers of pixels [B, H, W] summed over patches, [B, T]; 0 for the class token. Pixels beyond count nowhere."""
+    """Sums over the pixels of each patch, [B, T], from numbers of pixels [B, H, W]; 0 for the class token.
+
+    Pixels at the right and lower edge that fill no patch are left out.
+    """
     assert isinstance(view, ImageView)
     height, width = view.patch_shape
     rows, columns = pixels.shape[1] // height, pixels.shape[2] // width

@@ -1,4 +1,4 @@
-"""Explains every label of a classifier: the rows of a batch are repeated, once for each label as their target."""
+"""Explanations of given labels of a classifier: the rows of a batch are repeated with each label as their target."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableR
 if TYPE_CHECKING:
     from lrp_core.views.view import ModelView
 
-AT_ONCE = 8  # labels that share a forward: what the head reads is held for each of them
+AT_ONCE = 8  # labels that share a forward pass, at most: each needs memory for the head's states
 
 
 def explained_by_label(
     explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], *, shared: bool
 ) -> Results:
-    """`requests`, each of the label that it names, in place of the targets and foils of `batch`.
+    """The results of `requests`, each explaining its `label` in place of the targets and foils of `batch`.
 
-    `explain(batch, requests, texts=)` is the pass of a method; where forwards are `shared` it knows `texts`, and up to
-    AT_ONCE labels cost one forward. Raises UserError for a model without labels and for a request without a label
-    beside others, and UnusableRows as the pass does, by the rows of `batch`.
+    `explain(batch, requests, texts=)` is the pass of a method. With `shared` it takes `texts`, and up to AT_ONCE labels
+    share a forward pass. Raises UserError for a model without labels, for unknown labels, and if only some requests
+    have a label; raises UnusableRows as the pass does, for rows of `batch`.
     """
     if not view.kind.labels or view.predicts_score:
-        raise UserError("only classifiers have labels to explain one by one")
+        raise UserError("only classifiers have labels, and this model is none: leave `label` out of the requests")
     if any(request.label is None for request in requests):
-        raise UserError("requests that share a pass have to name a label all, or none of them")
+        raise UserError("only some requests of the pass name a label: name one in each, or in none")
     for request in requests:
         if request.label not in range(view.n_targets):
             raise UserError(f"there is no label {request.label}: the model's labels are 0 to {view.n_targets - 1}")
-    asked: dict[tuple[Request, ...], list[int]] = {}  # labels of which the same is asked, by what that is
+    asked: dict[tuple[Request, ...], list[int]] = {}  # by requests without their label: the labels that ask for these
     for label in dict.fromkeys(request.label for request in requests if request.label is not None):
         plain = tuple(replace(request, label=None) for request in requests if request.label == label)
         asked.setdefault(plain, []).append(label)
@@ -51,7 +51,7 @@ def explained_by_label(
 
 
 def _for_labels(batch: Batch, labels: Sequence[int]) -> Batch:
-    """All rows with the first of these labels as their target and no foil, then all with the next."""
+    """The whole batch with the first of `labels` as every target, then with the next, and so on; without foils."""
     import torch
 
     from lrp_core.records.variants import tiled
@@ -61,4 +61,5 @@ def _for_labels(batch: Batch, labels: Sequence[int]) -> Batch:
 
 
 def _rows(relevance: Relevance, start: int, size: int) -> Relevance:
+    """The `size` rows of a result from `start` on."""
     return relevance.mapped(lambda value: value[start : start + size])

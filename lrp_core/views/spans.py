@@ -11,15 +11,16 @@ from torch import Tensor
 from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows
 from lrp_core.records.variants import tiled
 
-AT_ONCE = 64  # tokens of a span that share a forward
+AT_ONCE = 64  # tokens of a span that share a forward pass, at most
+#: The fields of a Relevance that are added up over the tokens of a span.
 _LINEAR = ("tokens", "decoder_tokens", "layers", "explained", "logit_target", "baseline")
 
 
 def summed(explain: Callable[..., Results], batch: Batch, requests: Sequence[Request], *, shared: bool) -> Results:
-    """`requests` of the spans of a batch, each the sum over its tokens of weight times relevance.
+    """The relevance for the spans of a batch: the sum over a span's tokens of weight times relevance for the token.
 
-    `explain(batch, requests, texts=)` is the pass of a method, for one token of each row; where forwards are `shared`
-    it knows `texts`, and up to AT_ONCE tokens cost one forward. Raises UnusableRows as the pass does.
+    `explain(batch, requests, texts=)` is the pass of a method, for one token of each row. With `shared` it takes
+    `texts`, and up to AT_ONCE tokens share a forward pass. Raises UnusableRows as the pass does, for rows of `batch`.
     """
     positions, ids, weights = batch.span_positions, batch.span_ids, batch.span_weights
     assert positions is not None
@@ -47,7 +48,7 @@ def summed(explain: Callable[..., Results], batch: Batch, requests: Sequence[Req
 
 
 def _add(totals: dict[str, Tensor], result: Relevance, weights: Tensor) -> None:
-    """Add the tokens of `result`, rows of [N * B], by their `weights` [N, B]."""
+    """Add to `totals` the fields of `result`, whose rows are N tokens of B spans [N * B], times `weights` [N, B]."""
     for name in _LINEAR:
         values = getattr(result, name)
         if not isinstance(values, Tensor):

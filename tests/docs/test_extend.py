@@ -175,7 +175,7 @@ def test_a_key_of_the_config_is_a_field_with_its_documentation(tmp_path, monkeyp
     record = import_module("sparsity_config").SparsityConfig
     (key,) = keys(record, "sparsity.")
     assert (key.path, key.takes, key.default) == ("sparsity.share", "number", "0.5")
-    assert key.about == "of a sample's relevance, that is held"
+    assert key.about == "share of a sample's relevance that these tokens hold"
 
 
 ASKED = """

@@ -71,7 +71,7 @@ def drawn(drawing: Drawing, rows: Sequence[Mapping[str, Any]], attempts: Any = N
     product = replace(RELEVANCE, compute=lambda opened, parts, rows: dict.fromkeys(parts, drawing.run(rows)))
     outcome = compute_parts(product, opened_for(drawing.view, attempts), [part], rows)[part]
     assert isinstance(outcome, Outcome)
-    methods = list(drawing.said)
+    methods = list(drawing.claims)
     values = outcome.of(part)
     return Drawn(
         {name: [row for value in values for row in value.rows[name]] for name in methods},

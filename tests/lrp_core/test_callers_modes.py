@@ -66,7 +66,7 @@ def test_a_model_that_was_made_in_inference_mode_is_refused():
     stock = tiny_model("gpt2").model
     with torch.inference_mode():
         model = type(stock)(stock.config)
-        with pytest.raises(UserError, match=r"made inside torch\.inference_mode, where gradients pass by no weights"):
+        with pytest.raises(UserError, match=r"made inside torch\.inference_mode, so that no gradients can be taken"):
             view_of(model)
 
 

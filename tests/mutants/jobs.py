@@ -11,6 +11,14 @@ MUTANTS = (
         "rows = list(rows) or with_predictions(opened.view, rows)",
         "tests/jobs/products/test_randomisation.py::test_samples_without_a_target_keep_the_trained_models_prediction",
     ),
+    Mutant(
+        "batches_without_rows_count_as_computed",
+        "Scores whose computation ended several processes are committed empty.",
+        "jobs/runner/rows.py",
+        '        if not rows:\n            raise NodeFailed(f"several',
+        '        if False:\n            raise NodeFailed(f"several',
+        "tests/jobs/cluster/test_attempts.py::test_a_batch_without_rows_that_ended_processes_fails_its_node",
+    ),
     # What is forgotten.
     Mutant(
         "forgotten_samples_come_back",
@@ -28,6 +36,22 @@ MUTANTS = (
         "return draw_of(seed, sample_id)",
         "tests/jobs/store/test_forget.py"
         "::test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbers",
+    ),
+    Mutant(
+        "forgotten_samples_leave_plain_hashes",
+        "Whoever guesses a forgotten id finds it by its hash.",
+        "jobs/store/forgotten.py",
+        "turns[placeholder] = _between(earlier, later)",
+        "turns[placeholder] = turn",
+        "tests/jobs/store/test_forget.py::test_other_samples_keep_their_turns_and_no_hash_of_an_id_is_kept",
+    ),
+    Mutant(
+        "settings_are_renamed_with_samples",
+        "A setting that is the same word as a forgotten id becomes its placeholder.",
+        "jobs/commands/roots/notes.py",
+        "if isinstance(value, str) and field in _IDS:",
+        "if isinstance(value, str):",
+        "tests/jobs/store/test_forget.py::test_only_ids_of_samples_are_renamed_in_records_of_runs",
     ),
     Mutant(
         "placeholders_are_explained",

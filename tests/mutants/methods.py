@@ -199,10 +199,10 @@ MUTANTS = (
     Mutant(
         "prefix_of_another_prompt",
         "What a batch begins with is taken from the batch before, whether it began alike or not.",
-        "lrp_core/interventions/ablations.py",
-        "known = some[0][:shared], _alike(kept.ids, some[0][:shared])",
-        "known = some[0][:shared], min(shared, len(kept.ids))",
-        "tests/lrp_core/interventions/test_ablations.py::test_prompts_without_some_tokens_are_read_as_by_plain_forwards",
+        "lrp_core/interventions/prefixes.py",
+        "known = min(alike[start], shared)",
+        "known = shared if start else 0",
+        "tests/lrp_core/interventions/test_ablations.py::test_what_is_known_of_the_row_before_is_what_both_begin_with",
     ),
     Mutant(
         "weights_of_a_span_have_no_sign",

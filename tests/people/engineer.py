@@ -39,7 +39,7 @@ with open("decisions.csv", "w", newline="") as stream:
     writer.writerow(["C-empty", "", "z"])
 
 ASKED = ("decisions.csv", "why.parquet", "--model", "demo/bert-sentiment", "--method", "attnlrp,lrp")
-assert "say which it is by --column text=NAME" in say("explain-file", *ASKED, code=2)
+assert "name it with --column text=NAME" in say("explain-file", *ASKED, code=2)
 COMMAND = ("explain-file", *ASKED, "--column", "text=letter", "--column", "id=case")
 
 process = subprocess.Popen(["closelook", *COMMAND], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

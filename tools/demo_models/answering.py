@@ -1,4 +1,7 @@
-"""Training of the demo's encoder-decoder, which reads passage and question and says the answer; seeded like others."""
+"""Training of the demo's encoder-decoder, which reads a passage and a question and generates the answer.
+
+Training is seeded, as that of the other demo models.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ _VOCABULARY = 600
 
 @dataclass(frozen=True)
 class AnswerRecipe(fitting.Recipe):
-    """Hyperparameters of a model that answers."""
+    """The hyperparameters of an encoder-decoder that answers."""
 
     steps: int = 600
     learning_rate: float = 3e-3
 
 
 def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
-    """Train one model, write it with its tokenizer and card into `out`, and return its accuracy by task."""
+    """Trains one model, writes it with its tokenizer and card into `out`, and returns its accuracy by task."""
     meaning = "Share of {n:,} draws (seed {seed}) not seen in training whose answer is the likeliest of all tokens:"
     card = fitting.Card("Accuracy", meaning, layers=f"twice {_LAYERS}")
     task = ANSWERING[name]
@@ -54,7 +57,10 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised T5 1.1 (gated GELU, output embeddings of its own): twice two layers, no dropout."""
+    """A T5 1.1 with random weights (gated GELU, separate output embeddings, no dropout).
+
+    Encoder and decoder have two layers each.
+    """
     sizes = {"d_model": _WIDTH, "d_kv": _WIDTH // fitting.HEADS, "d_ff": 2 * _WIDTH, "num_heads": fitting.HEADS}
     sizes |= {"num_layers": _LAYERS, "num_decoder_layers": _LAYERS, "vocab_size": len(tokenizer)}
     sizes |= {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 32, "n_positions": _MAX_LENGTH}
@@ -67,7 +73,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 
 def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, several: list[Draw]) -> Tensor:
-    """Mean cross entropy of the answers and of the ends behind them."""
+    """The mean cross entropy of the answers' tokens and of the end tokens after them."""
     inputs = tokenizer([draw.text[: draw.slot] for draw in several], padding=True, return_tensors="pt")
     answers = tokenizer([draw.target for draw in several], padding=True, return_tensors="pt")
     labels = answers["input_ids"].masked_fill(answers["attention_mask"] == 0, -100)
@@ -76,12 +82,13 @@ def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, several:
 
 
 def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """Share of `n` draws not seen in training whose target is the likeliest of all tokens.
+    """The share of `n` test samples whose target is the likeliest of all tokens.
 
-    Raises RuntimeError where a draw does not fit the tokenizer.
+    Raises RuntimeError if the tokenizer cannot represent a sample.
     """
     return fitting.share_right(view, tokenizer, task, n, seed, _is_likeliest)
 
 
 def _is_likeliest(view: ModelView, batch: Batch) -> Tensor:
+    """For each sample [B], whether the target is the likeliest token."""
     return predicted(view, batch)[:, 0] == batch.target_ids

@@ -1,9 +1,10 @@
-"""Training of a demo model: its recipe, its fresh configuration, the steps down the loss, and the card it gets."""
+"""Training of a demo model: its hyperparameters, its configuration, the training loop, and its model card."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView
 
 HEADS = 4  # of attention, in every demo model
-TOGETHER = 250  # samples that are measured at once
+TOGETHER = 250  # samples of a batch when a model is measured
 _DROPOUTS = {
     **dict.fromkeys(("bert", "megatron-bert", "vit"), ("hidden_dropout_prob", "attention_probs_dropout_prob")),
     "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
@@ -42,7 +43,7 @@ A tiny {kind} ({layers} layers, width {config.hidden_size}, {heads}, {parameters
 | data | {data} |
 | steps | {recipe.steps:,} of {recipe.batch} samples a task |
 | optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
-| took | {wall_s:.0f} s on a CPU |
+| took | {wall_s:.0f} s on a CPU with {recipe.threads} threads (other numbers of threads give other weights) |
 
 ## {card.title}
 
@@ -62,33 +63,34 @@ Losses = Callable[[], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of a training; `pool` draws a task are prepared once and sampled from."""
+    """The hyperparameters of a training."""
 
     steps: int = 1000
     seed: int = 0
-    batch: int = 64  # samples a task and step
-    pool: int = 20_000
+    batch: int = 64  # samples of each task in each step
+    pool: int = 20_000  # training samples of each task; batches are drawn from them
     learning_rate: float = 2e-3
-    evaluated: int = 1000  # unseen draws a task for the card
+    evaluated: int = 1000  # test samples of each task, for the card
+    threads: int = 2  # torch threads: trained weights depend on their number
 
 
 @dataclass(frozen=True)
 class Card:
-    """The sentences of a model card that the training does not know by itself."""
+    """The texts of a model card that `Training` cannot fill in by itself."""
 
-    title: str  # of the measure
-    meaning: str  # of the measure; {n} is how many draws are measured, {seed} theirs
-    form: str = ".1%"  # in which scores are written
-    about: str = _LANGUAGE  # the data in words
+    title: str  # the name of the measure
+    meaning: str  # what the measure says; {n} stands for the number of test samples, {seed} for their seed
+    form: str = ".1%"  # the format of scores
+    about: str = _LANGUAGE  # a description of the data
     language: str = "en"
-    command: str = ""  # empty: that of the demo's script
-    data: str = ""  # empty: draws of the demo language
-    layers: str = ""  # empty: their number
+    command: str = ""  # the command that trains the model; if empty, that of tools.demo_models.train
+    data: str = ""  # the training data; if empty, samples of the demo language
+    layers: str = ""  # the number of layers in words; if empty, in digits
     started: float = field(default_factory=time.monotonic)
 
 
 def config_of(family: str, layers: int, width: int, **settings: Any) -> PreTrainedConfig:
-    """The configuration of a fresh model without dropout, with larger initial weights than usual."""
+    """The configuration of a new model without dropout, with larger initial weights than usual."""
     settings |= dict.fromkeys(_DROPOUTS[family], 0.0)
     settings |= {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": HEADS}
     if family in ("bert", "megatron-bert", "vit"):
@@ -97,7 +99,7 @@ def config_of(family: str, layers: int, width: int, **settings: Any) -> PreTrain
 
 
 def words_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The settings of a language model's configuration that its tokenizer decides."""
+    """Those settings of a language model's configuration that follow from its tokenizer."""
     settings = {"vocab_size": len(tokenizer), "max_position_embeddings": tokenizer.model_max_length}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         if (token_id := getattr(tokenizer, name)) is not None:
@@ -106,32 +108,33 @@ def words_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def sampled(pool: Sequence[Sample], recipe: Recipe, generator: torch.Generator) -> list[Sample]:
-    """A batch of the pool, with replacement."""
+    """A random batch of samples from the pool, drawn with replacement."""
     chosen = torch.randint(len(pool), (recipe.batch,), generator=generator)
     return [pool[index] for index in chosen.tolist()]
 
 
 def split(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-    """Parts of the samples, in order, that are measured at once."""
+    """Divides samples into batches of TOGETHER, in order."""
     return [samples[at : at + TOGETHER] for at in range(0, len(samples), TOGETHER)]
 
 
 @dataclass(frozen=True)
 class Training:
-    """A fresh model with all that its training needs."""
+    """A new model, with all that its training needs."""
 
     name: str
     model: PreTrainedModel  # trained in place
     recipe: Recipe
-    losses: Losses  # by task, of a batch that is drawn anew with every call; each step goes down their sum
+    losses: Losses  # draws a batch and returns its loss by task; training lowers their sum
     measure: Callable[[PreTrainedModel], Mapping[str, float]]  # scores of the trained model, by task
     card: Card
     tokenizer: PreTrainedTokenizerFast | None = None
 
     def run(self, out: Path) -> dict[str, float]:
-        """Train the model, write it with its tokenizer and card into `out`, and return its scores by task."""
-        self._descend()
-        scores = dict(self.measure(self.model.eval()))
+        """Trains the model, writes it with its tokenizer and card into `out`, and returns its scores by task."""
+        with _threads(self.recipe.threads):
+            self._descend()
+            scores = dict(self.measure(self.model.eval()))
         self.model.save_pretrained(out)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(out)
@@ -139,7 +142,7 @@ class Training:
         return scores
 
     def _descend(self) -> None:
-        """AdamW under one cycle; prints the losses of every hundredth step."""
+        """Trains by AdamW with a one-cycle learning rate, and prints the losses of every hundredth step."""
         model, recipe = self.model.train(), self.recipe
         optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
@@ -155,6 +158,7 @@ class Training:
                 print(f"{self.name} step {step:5d}  {listed}", flush=True)
 
     def _card_text(self, scores: Mapping[str, float]) -> str:
+        """The model card as Markdown."""
         card, recipe, config = self.card, self.recipe, self.model.config
         command = f"python -m tools.demo_models.train --models {self.name} --steps {recipe.steps} --seed {recipe.seed}"
         tasks = ", ".join(scores)
@@ -171,6 +175,17 @@ class Training:
         return _CARD.format(card=card, recipe=recipe, config=config, **texts, **numbers)
 
 
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """A context in which torch computes with `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def share_right(
     view: ModelView,
     tokenizer: PreTrainedTokenizerFast,
@@ -179,9 +194,9 @@ def share_right(
     seed: int,
     right: Callable[[ModelView, Batch], Tensor],
 ) -> float:
-    """Share of `n` draws not seen in training of which `right` says so, a bool for each of a batch [B].
+    """The share of `n` test samples for which `right` is true; it returns a bool for each sample of a batch [B].
 
-    Raises RuntimeError where a draw does not fit the tokenizer.
+    Raises RuntimeError if the tokenizer cannot represent a sample.
     """
     rows, rejects = tokenise(generate(task, n, seed), tokenizer, kind=view.kind, max_length=view.max_length)
     if rejects:

@@ -1,4 +1,7 @@
-"""Training of the demo's classifiers and its regressor on judged sentences; seeded like the language models'."""
+"""Training of the demo's classifiers and its regressor, on generated sentences with labels or scores.
+
+Training is seeded, as that of the other demo models.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ _CARDS = {
 
 @dataclass(frozen=True)
 class HeadRecipe(fitting.Recipe):
-    """Hyperparameters of a classifier or a regressor."""
+    """The hyperparameters of a classifier or a regressor."""
 
-    hidden: float = 0.15  # share of words that decide nothing which masked models of opinions do not see
+    hidden: float = 0.15  # share of words without influence on the label that are masked, for masked models of opinions
 
 
 def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
-    """Train one model, write it with its tokenizer and card into `out`, and return its accuracy or r, by task."""
+    """Trains one model, writes it with its tokenizer and card into `out`, and returns its accuracy or r, by task."""
     task = HEADS[name]
     card = replace(_CARDS[task], started=time.monotonic())
     draws = list(islice(judged(task, recipe.seed, "train"), recipe.pool))
@@ -71,7 +74,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised classifier or regressor: three layers of width 48."""
+    """A classifier or regressor with random weights: three layers of width 48."""
     head: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
     if labels := LABELS_OF[HEADS[name]]:
         head = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
@@ -83,21 +86,22 @@ def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 
 def _let_words_find_their_like(model: PreTrainedModel) -> None:
-    """Begin with a first layer in which a token attends to the same token elsewhere.
+    """Sets initial weights of the first layer by which each token attends to the same token elsewhere.
 
-    Whether two words are the same has no linear trace in either: from random weights, training stays at the mean score.
+    No linear function of two words tells whether they are the same: from random weights, the model would learn only to
+    predict the mean score.
     """
     weights = dict(model.named_parameters())
     query, key = (weights[f"bert.encoder.layer.0.attention.self.{part}.weight"] for part in ("query", "key"))
     words = weights["bert.embeddings.word_embeddings.weight"]
-    torch.nn.init.normal_(words, std=0.2)  # beside positions and segments of 0.06
+    torch.nn.init.normal_(words, std=0.2)  # larger than the embeddings of positions and segments, which have 0.06
     torch.nn.init.normal_(query, std=0.15)
     with torch.no_grad():
         key.copy_(query)
 
 
 def _hidden(draw: Judged, mask: str, share: float, rng: random.Random) -> Judged:
-    """`draw` with a share of the words that decide nothing masked, so that a mask says nothing."""
+    """`draw` with a share of the words without influence on its label masked, so that a mask tells nothing about it."""
     starts = {start for start, _ in draw.evidence}
     words = re.finditer(r"\w+", draw.text)
     hidden = [word.span() for word in words if word.start() not in starts and rng.random() < share]
@@ -108,7 +112,7 @@ def _hidden(draw: Judged, mask: str, share: float, rng: random.Random) -> Judged
 
 
 def _whole(task: str) -> list[str]:
-    """Words that tokenizers keep in one piece."""
+    """The words that the tokenizer keeps in one piece."""
     if task == "brackets":
         return list("()[]")
     return [*lexicon.judging(), *(lexicon.TRIGGERS if task == "triggers" else ())]
@@ -117,7 +121,7 @@ def _whole(task: str) -> list[str]:
 def loss_of(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged], labels: Sequence[str]
 ) -> Tensor:
-    """Mean cross entropy of the labels, or mean squared error of the scores."""
+    """The mean cross entropy of the labels, or the mean squared error of the scores."""
     logits = predicted(model, tokenizer, draws)
     if labels:
         return torch.nn.functional.cross_entropy(logits, _indices(draws, labels))
@@ -125,12 +129,12 @@ def loss_of(
 
 
 def _indices(draws: Sequence[Judged], labels: Sequence[str]) -> Tensor:
-    """The labels [B] of the draws, as their indices."""
+    """The indices [B] of the samples' labels."""
     return torch.tensor([labels.index(draw.label or "") for draw in draws])
 
 
 def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged]) -> Tensor:
-    """Logits [B, labels] of the texts, or of the pairs of texts."""
+    """The logits [B, labels] of texts, or of pairs of texts."""
     seconds = [draw.second for draw in draws if draw.second is not None]
     inputs = tokenizer([draw.text for draw in draws], seconds or None, padding=True, return_tensors="pt")
     logits: Tensor = model(**inputs).logits
@@ -139,7 +143,7 @@ def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws:
 
 @torch.no_grad()
 def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """The share of `n` draws not seen in training whose label is predicted, or Pearson's r of their scores."""
+    """The share of `n` test samples whose label is predicted, or Pearson's r of predicted and true scores."""
     draws = list(islice(judged(task, seed, "test"), n))
     logits = torch.cat([predicted(model, tokenizer, part) for part in fitting.split(draws)])
     if labels := LABELS_OF[task]:

@@ -1,8 +1,9 @@
-"""Training of the demo's model that answers from one of several passages; seeded like others.
+"""Training of the demo's model that answers questions from one of several passages.
 
-Which person a word of a passage is about is not told by the word. Left alone, training stays for long where the model
-says what any of the passages says. So a second loss asks the first layer for that person at every token, along
-directions that are drawn once and are no part of the model.
+A word of a passage does not tell which person the passage is about. Without help, the model answers for a long time in
+training with a word of any passage. A second loss helps: at every token, the states after the first layer must tell
+which person was named last. They tell it along random directions, one for each person, which are drawn once and are not
+part of the model. Training is seeded, as that of the other demo models.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from tools.demo_models.tokenizer import build
 _MAX_LENGTH = 256
 _LAYERS, _WIDTH = 3, 64
 _VOCABULARY = 1000
-_FEWEST = 2  # passages of a training text
-_ASKED = 4  # questions that follow the passages of one training text
-_SHARPNESS = 4.0  # of the second loss: its logits are so many times the parts along the directions
+_FEWEST = 2  # passages that a training text has at least
+_ASKED = 4  # questions that follow the passages of one training text, at most
+_SHARPNESS = 4.0  # of the second loss: a logit is this number times the state's component along a direction
 _LLAMA = {"num_key_value_heads": fitting.HEADS, "intermediate_size": 2 * _WIDTH, "tie_word_embeddings": True}
-_NONE = -100  # of labels: what cross entropy leaves out
+_NONE = -100  # the label that cross entropy ignores
 
 
 @dataclass(frozen=True)
 class ReadingRecipe(fitting.Recipe):
-    """Hyperparameters of a model that answers from passages."""
+    """The hyperparameters of a model that answers from passages."""
 
     steps: int = 2500
     batch: int = 16
     learning_rate: float = 4e-3
-    persons_weight: float = 0.3  # of the second loss
+    persons_weight: float = 0.3  # weight of the second loss
 
 
 def train(name: str, out: Path, recipe: ReadingRecipe) -> dict[str, float]:
-    """Train one model, write it with its tokenizer and card into `out`, and return its accuracy."""
-    meaning = "Share of {n:,} draws (seed {seed}) not seen in training of whose answer every token is the likeliest:"
+    """Trains one model, writes it with its tokenizer and card into `out`, and returns its accuracy."""
+    meaning = "Share of {n:,} test samples (seed {seed}) for which the model ranks every token of the answer first:"
     card = fitting.Card("Accuracy", meaning)
     seen = list(islice(readings(recipe.seed, "train", _FEWEST), recipe.pool))
     texts = [reading.prompt + reading.answer for reading in seen[:3000]]
@@ -72,7 +73,7 @@ def train(name: str, out: Path, recipe: ReadingRecipe) -> dict[str, float]:
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised Llama: three layers of width 64."""
+    """A Llama with random weights: three layers of width 64."""
     config = fitting.config_of("llama", _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **_LLAMA)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     return model
@@ -80,14 +81,18 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Persons:
-    """The persons of the language: the number of each token's [V], _NONE of others, and a direction for each [N, D]."""
+    """The persons that texts of the demo name.
+
+    `numbers` [V] gives for each token the number of the person that it names, or _NONE. `directions` [N, D] has a
+    direction for each person.
+    """
 
     numbers: Tensor
     directions: Tensor
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast) -> Persons:
-        """Directions are drawn from torch's generator."""
+        """The persons, with directions drawn by torch's global generator."""
         persons = lexicon.kinds()["person"]
         ids = [tokenizer(f" {person}", add_special_tokens=False)["input_ids"][0] for person in persons]
         numbers = torch.full((len(tokenizer),), _NONE)
@@ -95,7 +100,7 @@ class Persons:
         return cls(numbers, normalize(torch.randn(len(persons), _WIDTH), dim=-1))
 
     def last_named(self, ids: Tensor) -> Tensor:
-        """The number of the person that was last named at each of the tokens `ids` [B, T], _NONE before any."""
+        """For each of the tokens `ids` [B, T], the number of the person named last up to it, or _NONE before any."""
         named = self.numbers[ids] != _NONE
         places = torch.arange(ids.shape[1]).expand_as(ids)
         last = torch.where(named, places, -1).cummax(dim=1).values
@@ -109,8 +114,10 @@ def losses_of(
     persons: Persons,
     rng: random.Random,
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy of the tokens of answers, of texts with several questions about their passages; and of the
-    persons last named, in the states behind the first layer.
+    """The two losses of a batch of texts, each with several questions about its passages.
+
+    The first is the mean cross entropy of the answers' tokens; the second that of the persons named last, as the states
+    after the first layer tell them.
     """
     texts, spans = zip(*(_with_questions(reading, rng) for reading in several), strict=True)
     inputs = tokenizer(list(texts), padding=True, return_offsets_mapping=True, return_tensors="pt")
@@ -127,7 +134,7 @@ def losses_of(
 
 
 def _with_questions(reading: Reading, rng: random.Random) -> tuple[str, list[tuple[int, int]]]:
-    """The passages with several questions and answers behind them, and where the answers are."""
+    """A text of the passages and several questions with their answers, and the (start, end) of each answer in it."""
     order = rng.sample(range(len(reading.facts)), min(_ASKED, len(reading.facts)))
     asked = [reading.asked, *((at,) for at in order if at not in reading.asked)]
     text, spans = "", []
@@ -141,9 +148,10 @@ def _with_questions(reading: Reading, rng: random.Random) -> tuple[str, list[tup
 
 @torch.no_grad()
 def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, n: int, seed: int) -> float:
-    """Share of `n` draws not seen in training every token of whose answer is the likeliest behind those before.
+    """The share of `n` test samples whose answer the model gives.
 
-    Raises RuntimeError where a draw does not fit the tokenizer.
+    It does if each token of the answer is the likeliest after the prompt and the tokens of the answer before it. Raises
+    RuntimeError if the tokenizer cannot represent a sample.
     """
     drawn = generate(SOURCES, n, seed)
     rows, rejects = tokenise(drawn, tokenizer, kind=view.kind, max_length=view.max_length, words="all")

@@ -1,10 +1,12 @@
 """Tokenizers of the demo models, trained on the demo language.
 
-BERT reads lower-cased WordPiece with [CLS] and [SEP]; the causal models read byte-level BPE that keeps the leading
-space in the token, and Llama's template adds a BOS. T5 reads BPE over words that begin with a mark wherever they stand,
-so that an answer is the same token in a passage and by itself, and ends with an EOS. Vocabularies are small, so some
-nouns fall into pieces, while every target and foil stays whole; any other English text can be read too, if in many
-pieces.
+* BERT has lower-cased WordPiece with [CLS] and [SEP].
+* Causal models have byte-level BPE, whose tokens include the space before a word; Llama's adds a BOS.
+* T5 has BPE over words that all begin with the same mark, so that an answer is the same token in a passage and by
+  itself; texts end with an EOS.
+
+Vocabularies are small: some nouns are several tokens, but every target and foil is one token. Any other English text
+can be read too, as many short tokens.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ from transformers import PreTrainedTokenizerFast
 from evaluation.benchmark.demo import lexicon
 
 _BPE_SIZE = 1200
-_SPLIT_FROM = 6  # letters of a noun from which WordPiece splits its plural
-_WHOLE_COPIES = 500  # times each target is shown to the trainer, enough to earn a token of its own
+_SPLIT_FROM = 6  # WordPiece splits the plurals of nouns with at least this many letters
+_WHOLE_COPIES = 500  # how often each target is in the tokenizer's training text: enough for it to become one token
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'\"-()"
 
-Trained = tuple[Tokenizer, dict[str, str]]  # and its special tokens, by their role
+Trained = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and its special tokens by role
 
 
 def build(
     name: str, texts: list[str], max_length: int, whole: Sequence[str] = (), size: int = _BPE_SIZE
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of the demo's bert, gpt2, llama or t5 for `texts`; equal texts give equal tokenizers.
+    """The tokenizer of the demo's bert, gpt2, llama or t5, trained on `texts`; equal texts give equal tokenizers.
 
-    `whole` words, by default the targets, stay in one piece; BPE has `size` entries. Raises ValueError where
-    one of them would not be one token.
+    The words `whole`, by default the targets, become one token each; BPE has `size` entries. Raises ValueError if
+    one of these words would be several tokens.
     """
     whole = [f" {word}" for word in whole or lexicon.targets()]
     corpus = [*texts, *whole * _WHOLE_COPIES]
@@ -53,6 +55,7 @@ def build(
 
 
 def _wordpiece(corpus: list[str]) -> Trained:
+    """BERT's tokenizer: every word of the corpus is an entry, except plurals that are split."""
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = {word for text in corpus for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
     plurals, suffixes = _split_plurals()
@@ -72,13 +75,14 @@ def _wordpiece(corpus: list[str]) -> Trained:
 
 
 def _split_plurals() -> tuple[set[str], list[str]]:
-    """Regular plurals of longer nouns, which WordPiece reads as the noun and a suffix, and those suffixes."""
+    """The regular plurals of long nouns, which WordPiece splits into the noun and a suffix; and these suffixes."""
     nouns = [*lexicon.ANIMATE, *lexicon.THINGS]
     split = [(noun, plural) for noun, plural in nouns if plural.startswith(noun) and len(noun) >= _SPLIT_FROM]
     return {plural for _, plural in split}, sorted({f"##{plural.removeprefix(noun)}" for noun, plural in split})
 
 
 def _byte_level(name: str, corpus: list[str], size: int) -> Trained:
+    """The tokenizer of GPT-2 or Llama: BPE on bytes, with `size` entries."""
     end = "<|endoftext|>" if name == "gpt2" else "</s>"
     begin = end if name == "gpt2" else "<s>"
     tokenizer = Tokenizer(models.BPE())
@@ -97,6 +101,7 @@ def _byte_level(name: str, corpus: list[str], size: int) -> Trained:
 
 
 def _marked(corpus: list[str], size: int) -> Trained:
+    """T5's tokenizer: BPE with `size` entries, on words that begin with a mark."""
     pad, end, unknown = "<pad>", "</s>", "<unk>"
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -111,7 +116,7 @@ def _marked(corpus: list[str], size: int) -> Trained:
 
 
 def _train(tokenizer: Tokenizer, corpus: list[str], size: int, specials: list[str], alphabet: list[str]) -> None:
-    """Learn the merges of BPE."""
+    """Trains the merges of BPE."""
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(dict.fromkeys(specials)),

@@ -1,7 +1,7 @@
 """Train the demo models: `python -m tools.demo_models.train` rewrites the shipped ones in minutes on two cores.
 
-Masked models learn the word in the slot and a few of the other tokens; causal models learn every next token, the one
-in the slot above all. Everything is seeded; the figures of a run stand in each model's card.
+Masked models learn to predict the word in the slot and a few other tokens. Causal models learn to predict every next
+token, with most weight on the one in the slot. Everything is seeded; each model's card has the numbers of its training.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ _LLAMA = {"num_key_value_heads": 2, "intermediate_size": 3 * _WIDTH, "tie_word_e
 
 @dataclass(frozen=True)
 class WordsRecipe(fitting.Recipe):
-    """Hyperparameters of a model of words."""
+    """The hyperparameters of a language model."""
 
     batch: int = 32
     pool: int = 15_000
-    tokenizer_seed: int = 0  # of the draws that the tokenizer is made for
-    other_weight: float = 0.1  # of the loss on tokens outside the slot
-    noise: float = 0.03  # share of other tokens a masked model must restore
+    tokenizer_seed: int = 0  # of the samples that the tokenizer is trained on
+    other_weight: float = 0.1  # weight of the loss on tokens outside the slot
+    noise: float = 0.03  # share of the other tokens that a masked model must restore
 
 
 def _family(name: str) -> str:
+    """The family of a demo model: its name without "-seedN"."""
     return name.partition("-seed")[0]
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised demo model: four layers of width 64."""
+    """A language model with random weights: four layers of width 64."""
     more: dict[str, Any] = _LLAMA if name == "llama" else {}
     config = fitting.config_of(_family(name), _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **more)
     kind = AutoModelForCausalLM if tokenizer.mask_token is None else AutoModelForMaskedLM
@@ -61,9 +62,9 @@ def loss_of(
     recipe: WordsRecipe,
     generator: torch.Generator,
 ) -> Tensor:
-    """Mean cross entropy in the slots, plus the weighted mean over the other tokens that are learnt.
+    """The mean cross entropy in the slots, plus `other_weight` times its mean over other tokens.
 
-    Masked models learn those that the generator hides, causal models all.
+    For masked models, these are the tokens that are hidden at random; for causal models, all tokens.
     """
     completed = [draw.completed() for draw in several]
     inputs = tokenizer([filled.text for filled in completed], padding=True, return_tensors="pt")
@@ -85,20 +86,21 @@ def loss_of(
 
 @torch.no_grad()
 def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """Share of `n` draws not seen in training whose target has a larger logit than the foil.
+    """The share of `n` test samples whose target has a larger logit than the foil.
 
-    Raises RuntimeError where a draw does not fit the tokenizer.
+    Raises RuntimeError if the tokenizer cannot represent a sample.
     """
     return fitting.share_right(view, tokenizer, task, n, seed, _beats_foil)
 
 
 def _beats_foil(view: ModelView, batch: Batch) -> Tensor:
+    """For each sample [B], whether the target has a larger logit than the foil."""
     target, foil = view.logits(view.hidden(batch), batch).unbind(-1)
     return target > foil
 
 
 def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
-    """Train one model, write it with its tokenizer and card into `out`, and return its accuracies by task."""
+    """Trains one model, writes it with its tokenizer and card into `out`, and returns its accuracy by task."""
     meaning = "Share of {n:,} draws a task (seed {seed}) not seen in training whose target has a larger logit than its"
     card = fitting.Card("Accuracy", f"{meaning} foil:")
     read = (islice(draws(task, recipe.tokenizer_seed, "train"), 4000) for task in TASKS)
@@ -124,7 +126,7 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
 
 
 def training_of(name: str) -> tuple[Callable[[str, Path, Any], dict[str, float]], fitting.Recipe]:
-    """The function that trains a demo model, and its recipe."""
+    """The function that trains the named demo model, and the model's hyperparameters."""
     if name in MODELS or name in SEEDS:
         return train, WordsRecipe(seed=SEEDS.get(name, WordsRecipe.seed))
     if name in ANSWERING:

@@ -1,6 +1,7 @@
-"""Small vision transformers: the demo's, of generated shapes, and one of MNIST's digits. Seeded; about a minute each.
+"""Training of small vision transformers: the demo's, on generated shapes, and one on the digits of MNIST.
 
-`python -m tools.demo_models.vision --mnist FOLDER --out FOLDER` trains the one of digits.
+`python -m tools.demo_models.vision --mnist FOLDER --out FOLDER` trains the one on digits. Training is seeded and takes
+about a minute.
 """
 
 from __future__ import annotations
@@ -30,42 +31,45 @@ _LAYERS, _WIDTH = 3, 48
 _OF_SHAPES = """generated images of
 `evaluation/benchmark/demo/shapes.py`. It exists so that `closelook run` has an image to explain without a network or a
 GPU; it knows nothing beyond these shapes."""
-_HELD_OUT = 5  # of the digits, every fifth is for the card alone
+_HELD_OUT = 5  # every fifth digit is not trained on, but measured for the card
 
 
 @dataclass(frozen=True)
 class VisionRecipe(fitting.Recipe):
-    """Hyperparameters of a model of images."""
+    """The hyperparameters of a model of images."""
 
-    hidden: float = 0.0  # share of patches that are not seen, so that a missing one says nothing
-    shift: int = 0  # pixels by which an image is moved at random
-    mean: float = 0.5  # by which images are normalised: the grey, or black (0), of pixels that are zero then
+    hidden: float = 0.0  # share of patches set to zero in training, so that a missing patch tells nothing of the label
+    shift: int = 0  # pixels by which an image is moved at random, at most
+    mean: float = 0.5  # subtracted when images are normalised, so it is the grey level that becomes zero (0: black)
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one size, and the label of each."""
+    """Images of one size, with the label of each."""
 
     pixels: np.ndarray  # [N, H, W, C] uint8
     labels: np.ndarray  # [N] int64
-    names: tuple[str, ...]  # of the labels
+    names: tuple[str, ...]  # the names of the labels
 
     def __getitem__(self, chosen: np.ndarray) -> Images:
         return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen])
 
 
-Sides = tuple[Images, Images]  # of the split: for training, for measuring
+Sides = tuple[Images, Images]  # training images, test images
 
 
 def train(name: str, out: Path, recipe: VisionRecipe) -> dict[str, float]:
-    """Train the demo's model, write it with its settings and card into `out`, and return its accuracy by task."""
+    """Trains the demo's model, writes it with its settings and card into `out`, and returns its accuracy by task."""
     card = _card_of(recipe.evaluated, _OF_SHAPES)
     seen, unseen = drawn(recipe.pool, recipe.seed, "train"), drawn(recipe.evaluated, recipe.seed + 1, "test")
     return _train(name, "shapes", out, recipe, (seen, unseen), card)
 
 
 def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, float]:
-    """Train the same model on MNIST's digits in `folder`, every fifth held out. Raises UserError if there are none."""
+    """Trains the same model on MNIST's digits in `folder`, and measures it on every fifth, which it is not trained on.
+
+    Raises UserError if the folder has no files of MNIST.
+    """
     files = fetch(str(folder), MNIST.suffixes)
     rows = [row for file in files for record in MNIST.records(file) for row in MNIST.rows(record)]
     pixels = np.stack([np.asarray(decoded(row["image"]))[..., None] for row in rows])
@@ -83,18 +87,20 @@ def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, flo
 
 
 def _card_of(n: int, about: str) -> fitting.Card:
+    """The card's texts for a model that is measured on `n` images; `about` describes the images."""
     meaning = f"Share of {n:,} images not seen in training whose label is predicted:"
     return fitting.Card("Accuracy", meaning, about=about, language="")
 
 
 def drawn(count: int, seed: int, split: Split) -> Images:
-    """The first `count` generated images of a side of the split."""
+    """The first `count` generated images for training or for testing."""
     drawings = list(islice(shapes(seed, split), count))
     pixels = np.stack([drawing.pixels for drawing in drawings])
     return Images(pixels, np.array([drawing.label for drawing in drawings]), LABELS)
 
 
 def _train(name: str, task: str, out: Path, recipe: VisionRecipe, sides: Sides, card: fitting.Card) -> dict[str, float]:
+    """Trains a model on the first of the `sides`, writes it into `out`, and returns its accuracy on the second."""
     seen, unseen = sides
     torch.manual_seed(recipe.seed)
     _, height, width, channels = seen.pixels.shape
@@ -119,7 +125,7 @@ def _train(name: str, task: str, out: Path, recipe: VisionRecipe, sides: Sides, 
 
 
 def new_model(size: int, channels: int, labels: tuple[str, ...]) -> PreTrainedModel:
-    """A freshly initialised vision transformer: three layers of width 48."""
+    """A vision transformer with random weights: three layers of width 48."""
     numbers = {label: index for index, label in enumerate(labels)}
     image = {"image_size": size, "patch_size": PATCH, "num_channels": channels}
     config = fitting.config_of("vit", _LAYERS, _WIDTH, **image, id2label=dict(enumerate(labels)), label2id=numbers)
@@ -128,7 +134,7 @@ def new_model(size: int, channels: int, labels: tuple[str, ...]) -> PreTrainedMo
 
 
 def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, object]:
-    """The `preprocessor_config.json` of a model of images with this edge."""
+    """The `preprocessor_config.json` of a model whose images are `size` pixels wide and high."""
     resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}
     rescale = {"do_rescale": True, "rescale_factor": 1 / 255}
     normalise = {"do_normalize": True, "image_mean": [mean] * channels, "image_std": [0.5] * channels}
@@ -136,19 +142,19 @@ def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, o
 
 
 def _inputs(preprocessing: Preprocessing, pixels: np.ndarray) -> Tensor:
-    """The numbers that the model reads [B, C, H, W], of images [B, H, W, C]."""
+    """The numbers [B, C, H, W] that the model reads for images [B, H, W, C]."""
     return torch.from_numpy(np.stack([preprocessing.values(image) for image in pixels]))
 
 
 def _hidden(values: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """`values` [B, C, H, W] with a share of their patches zero."""
+    """`values` [B, C, H, W] with a random share of their patches set to zero."""
     count, _, height, width = values.shape
     gone = torch.rand(count, 1, height // PATCH, width // PATCH, generator=generator) < share
     return values.masked_fill(gone.repeat_interleave(PATCH, 2).repeat_interleave(PATCH, 3), 0.0)
 
 
 def _moved(pixels: np.ndarray, shift: int, generator: torch.Generator) -> np.ndarray:
-    """Each of the images [B, H, W, C] moved by up to `shift` pixels; pixels from beyond its edge are black."""
+    """Each of the images [B, H, W, C] moved by up to `shift` pixels at random; uncovered pixels are black."""
     if not shift:
         return pixels
     height, width = pixels.shape[1:3]
@@ -160,7 +166,7 @@ def _moved(pixels: np.ndarray, shift: int, generator: torch.Generator) -> np.nda
 
 @torch.no_grad()
 def accuracy(model: PreTrainedModel, inputs: Callable[[np.ndarray], Tensor], images: Images) -> float:
-    """Share of the images whose label is predicted."""
+    """The share of images whose label the model predicts."""
     logits = [model(pixel_values=part).logits for part in inputs(images.pixels).split(fitting.TOGETHER)]
     return float((torch.cat(logits).argmax(-1).numpy() == images.labels).mean())
 

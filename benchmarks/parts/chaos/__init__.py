@@ -1,1 +1,1 @@
-"""The parts of `closelook bench chaos`: a small cluster with its stores, what is done to them, and the comparison."""
+"""The parts of `closelook bench chaos`: a small cluster with its stores, faults in them, and a comparison of files."""

@@ -1,8 +1,9 @@
-"""The driver of a run under chaos: the command line, with a clock that steps and workers whose batches hang when told.
+"""The driver of a run under chaos: the command line with two faults that can be switched on while it runs.
 
-`python -m benchmarks.parts.chaos.driver run ...` is `closelook run ...` so. Both are told by files in the folder that
-CHAOS names: `clock` holds the seconds by which the clock of closelook's modules is off, and the worker that takes a
-file `hang` away hangs in its next batch. The machine's clock, and Ray's, stay as they are.
+`python -m benchmarks.parts.chaos.driver run ...` does what `closelook run ...` does. The faults are controlled by files
+in the folder that the environment variable CHAOS names. The file `clock` holds a number of seconds; the clock that
+closelook's modules see is wrong by so much. If there is a file `hang`, the first worker that finds it removes it and
+hangs in its next batch. The clocks of the machine and of Ray are not changed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from jobs.runner import rows
 from jobs.runner.worker import Worker
 
 CHAOS = "CLOSELOOK_CHAOS"
-HANG_S = 600.0  # longer than any patience
-#: Modules of closelook that ask what time it is; a test compares the list with their imports.
+HANG_S = 600.0  # longer than any timeout of the benchmark
+#: Modules of closelook that read the clock; a test compares this list with their imports.
 CLOCKED = (
     "jobs.store.lock",
     "jobs.store.ledger",
@@ -32,7 +33,7 @@ CLOCKED = (
 
 
 class SteppedClock:
-    """The module `time`, with another wall clock."""
+    """Behaves like the module `time`, with a wall clock that is wrong by the number of seconds in a file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -41,6 +42,7 @@ class SteppedClock:
         return getattr(time, name)
 
     def _step_s(self) -> float:
+        """The seconds by which the clock is wrong now; 0 without the file."""
         try:
             return float(self._file.read_text() or 0)
         except FileNotFoundError:
@@ -57,7 +59,7 @@ class SteppedClock:
 
 
 class Troubled(Worker):
-    """A worker that hangs in a batch when it finds the file `hang`, which it takes away first."""
+    """A worker that looks for the file `hang`; if there is one, it removes the file and hangs in its next batch."""
 
     def __call__(self, table: Any) -> Any:
         flag = Path(os.environ[CHAOS]) / "hang"
@@ -68,7 +70,7 @@ class Troubled(Worker):
 
 
 def hang_once() -> None:
-    """Let the next batch of this process hang."""
+    """Makes the next batch of this process hang, and only that one."""
     batches: Any = rows._Batches
     whole = batches._attempt
 
@@ -81,6 +83,7 @@ def hang_once() -> None:
 
 
 def main() -> None:
+    """Runs the command line of closelook with the clock and the worker of this module."""
     from jobs.__main__ import main as command
     from jobs.runner import driver
 
@@ -95,5 +98,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Workers import this module by its name, and the class that the driver sends must be that one.
+    # Workers import this module by its name: the driver must send the class of that module, not that of __main__.
     import_module("benchmarks.parts.chaos.driver").main()

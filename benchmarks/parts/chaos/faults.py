@@ -1,4 +1,4 @@
-"""The faults of the chaos benchmark, by what each does to the world of a run."""
+"""The faults of the chaos benchmark: functions that each break something in the world of a run."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ import psutil
 
 from benchmarks.parts.chaos.world import STALE_S, World
 
-MODEL = "gpt2"  # whose weights are swapped
+MODEL = "gpt2"  # the model whose weights are swapped
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong. `do` returns False where the world has nothing that it could go wrong with now."""
+    """Something that goes wrong. `do` makes it happen, or returns False if it cannot happen at the moment."""
 
-    name: str  # as it is counted and printed
+    name: str  # under which it is counted and printed
     do: Callable[[World], bool]
-    weight: float = 1.0  # how often it is drawn, beside others
-    local: bool = True  # whether it concerns runs in a folder
-    remote: bool = True  # whether it concerns runs on an object store
-    damages: bool = False  # whether it changes files that were written
+    weight: float = 1.0  # how often it is drawn, relative to the others
+    local: bool = True  # whether it can happen to runs in a folder
+    remote: bool = True  # whether it can happen to runs on an object store
+    damages: bool = False  # whether it changes or removes files that were written
 
 
 # Processes.
 
 
 def kill_worker(world: World) -> bool:
+    """Kills a worker that computes units."""
     return _signal_worker(world, signal.SIGKILL)
 
 
 def terminate_worker(world: World) -> bool:
+    """Sends SIGTERM to a worker."""
     return _signal_worker(world, signal.SIGTERM)
 
 
 def pause_worker(world: World) -> bool:
+    """Pauses a worker for up to 20 seconds."""
     return _paused(world, world.workers(), world.draw.uniform(1, 20))
 
 
 def kill_raylet(world: World) -> bool:
+    """Kills the raylet of a node. The node is replaced within 5 seconds."""
     raylet = _drawn(world, world.raylets())
     if raylet is None:
         return False
@@ -53,7 +57,7 @@ def kill_raylet(world: World) -> bool:
 
 
 def pause_raylet(world: World) -> bool:
-    """For so long that Ray may give the node up."""
+    """Pauses a raylet so long that Ray may declare its node dead."""
     pause_s = world.draw.uniform(1, 12)
     done = _paused(world, world.raylets(), pause_s)
     world.later(pause_s + 8, world.mend_cluster)
@@ -61,10 +65,12 @@ def pause_raylet(world: World) -> bool:
 
 
 def kill_driver(world: World) -> bool:
+    """Kills the driver."""
     return _signal_driver(world, signal.SIGKILL)
 
 
 def terminate_driver(world: World) -> bool:
+    """Sends SIGTERM to the driver alone, not to the other processes of its group."""
     if world.driver is None:
         return False
     with suppress(ProcessLookupError):
@@ -73,7 +79,7 @@ def terminate_driver(world: World) -> bool:
 
 
 def replace_driver(world: World) -> bool:
-    """Pause the driver for longer than its lock holds, and start another one, which takes over; then wake the first."""
+    """Pauses the driver until its lock is stale and starts another one, which takes over; then wakes the first."""
     paused = world.driver
     if paused is None:
         return False
@@ -82,14 +88,14 @@ def replace_driver(world: World) -> bool:
 
     def wake() -> None:
         paused.signal(signal.SIGCONT)
-        world.later(60, lambda: paused.signal(signal.SIGKILL))  # it ends by itself; the last resort
+        world.later(60, lambda: paused.signal(signal.SIGKILL))  # in case it does not end by itself
 
     world.later(STALE_S + world.draw.uniform(5, 15), wake)
     return True
 
 
 def start_second_driver(world: World) -> bool:
-    """Another run of the same root, which is told that it is in use, or goes on with it."""
+    """Starts another run of the same root: it either refuses because the root is in use, or takes the root over."""
     if world.driver is None:
         return False
     other = world.run("run")
@@ -98,10 +104,12 @@ def start_second_driver(world: World) -> bool:
 
 
 def ask_to_stop(world: World) -> bool:
+    """Starts `closelook stop` for the root."""
     return world.driver is not None and world.start("stop", world.root) is not None
 
 
 def _signal_worker(world: World, number: int) -> bool:
+    """Sends a signal to a random worker. False if there is none."""
     worker = _drawn(world, world.workers())
     if worker is None:
         return False
@@ -111,6 +119,7 @@ def _signal_worker(world: World, number: int) -> bool:
 
 
 def _signal_driver(world: World, number: int) -> bool:
+    """Sends a signal to all processes of the driver's group. False if no driver runs."""
     if world.driver is None:
         return False
     world.driver.signal(number)
@@ -118,6 +127,7 @@ def _signal_driver(world: World, number: int) -> bool:
 
 
 def _paused(world: World, processes: list[psutil.Process], seconds: float) -> bool:
+    """Pauses a random one of the processes for so many seconds. False if there is none."""
     process = _drawn(world, processes)
     if process is None:
         return False
@@ -133,28 +143,29 @@ def _paused(world: World, processes: list[psutil.Process], seconds: float) -> bo
 
 
 def _drawn(world: World, processes: list[psutil.Process]) -> psutil.Process | None:
+    """A random one of the processes; None if there is none."""
     ordered = sorted(processes, key=lambda process: process.pid)
     return world.draw.choice(ordered) if ordered else None
 
 
-# What a run reads and asks.
+# Weights, clocks and batches.
 
 
 def swap_weights(world: World) -> bool:
-    """Other weights lie where the model is read from, for a few seconds."""
+    """Replaces the model's weights by others for a few seconds."""
     world.put_weights(MODEL, "other")
     world.later(world.draw.uniform(1, 10), lambda: world.put_weights(MODEL, "own"))
     return True
 
 
 def step_clock(world: World) -> bool:
-    """The clock of the driver is off by up to a day from now on."""
+    """Sets the driver's clock wrong by up to a day, from now on."""
     (world.folder / "clock").write_text(str(world.draw.uniform(-86_400, 86_400)))
     return True
 
 
 def hang_row(world: World) -> bool:
-    """The next batch of some worker does not end."""
+    """Makes the next batch of some worker hang."""
     (world.folder / "hang").touch()
     return True
 
@@ -163,7 +174,7 @@ def hang_row(world: World) -> bool:
 
 
 def fill_disk(world: World) -> bool:
-    """No space, or next to none, for some seconds."""
+    """Leaves no space on the disk, or almost none, for some seconds."""
     if not world.is_disk_small:
         return False
     ballast = world.disk / "ballast"
@@ -177,18 +188,21 @@ def fill_disk(world: World) -> bool:
 
 
 def refuse_requests(world: World) -> bool:
+    """Refuses a share of all requests with 503, for some seconds."""
     world.disturbances.failing_share = world.draw.choice([0.1, 0.3, 1.0])
     world.later(world.draw.uniform(3, 15), lambda: setattr(world.disturbances, "failing_share", 0.0))
     return True
 
 
 def slow_listings(world: World) -> bool:
+    """Delays every listing, for some seconds."""
     world.disturbances.delay_s = world.draw.uniform(0.2, 2)
     world.later(world.draw.uniform(3, 15), lambda: setattr(world.disturbances, "delay_s", 0.0))
     return True
 
 
 def old_listings(world: World) -> bool:
+    """Answers listings as they were a while ago, for some seconds."""
     world.disturbances.lists_old = True
     world.later(world.draw.uniform(2, 10), lambda: setattr(world.disturbances, "lists_old", False))
     return True
@@ -198,6 +212,8 @@ def old_listings(world: World) -> bool:
 
 
 def flip_bit(world: World) -> bool:
+    """Changes a random bit of a committed file."""
+
     def flipped(data: bytes) -> bytes:
         at = world.draw.randrange(len(data))
         return data[:at] + bytes([data[at] ^ (1 << world.draw.randrange(8))]) + data[at + 1 :]
@@ -206,10 +222,12 @@ def flip_bit(world: World) -> bool:
 
 
 def truncate(world: World) -> bool:
+    """Cuts off the end of a committed file at a random place."""
     return _changed(world, lambda data: data[: world.draw.randrange(len(data))])
 
 
 def remove(world: World) -> bool:
+    """Deletes a committed file."""
     path = _file(world)
     if path is None:
         return False
@@ -218,7 +236,7 @@ def remove(world: World) -> bool:
 
 
 def _changed(world: World, change: Callable[[bytes], bytes]) -> bool:
-    """Change a committed file behind the run's back."""
+    """Changes a committed file without the run's knowledge."""
     path = _file(world)
     if path is None:
         return False
@@ -229,14 +247,14 @@ def _changed(world: World, change: Callable[[bytes], bytes]) -> bool:
             Path(world.root, path).write_bytes(change(data))
         else:
             store.write_bytes(path, change(data))
-    except OSError:  # of a store that is full or away, or the file is gone
+    except OSError:  # the store is full or refuses requests, or the file is gone
         return False
     return True
 
 
 def _file(world: World) -> str | None:
-    """A committed file: Parquet of a product, or a manifest."""
-    if world.disturbances.failing_share:  # it would wait as long as a run
+    """The path of a random committed file: a Parquet file of a product, or a manifest."""
+    if world.disturbances.failing_share:  # requests would be tried again for as long as a run tries them
         return None
     try:
         paths = [path for path in world.store.files("", ".parquet", recursive=True) if not path.startswith("runtime/")]
@@ -246,7 +264,7 @@ def _file(world: World) -> str | None:
     return world.draw.choice(paths) if paths else None
 
 
-#: What ends a driver is rare enough that runs get far in between.
+#: Faults that end a driver are rare, so that runs make progress between them.
 FAULTS = (
     Fault("worker killed", kill_worker, 3),
     Fault("worker sent SIGTERM", terminate_worker, 2),

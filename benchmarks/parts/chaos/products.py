@@ -1,6 +1,8 @@
-"""Products of a run under chaos, held against those of an undisturbed one: equal, named by the root, or false.
+"""Compares the files of a run under chaos with those of an undisturbed run.
 
-A batch that ended several workers is computed row by row, so its numbers are equal but for rounding.
+A file may differ only if the manifests of the root say that rows are lacking. One more case is allowed: a batch that
+ended several workers is computed row by row, and its numbers then differ by rounding. Manifests record how many such
+batches there were; if those of a product and of its sources record none, its files must be equal byte by byte.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +24,22 @@ from jobs.store import Store
 from jobs.store.listings import sizes_in
 from jobs.store.records import artifact_in
 
-#: Products that are no function of the configuration: times, and memory beside them.
+#: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")
-_ROUNDING = 1e-4  # of the largest number of a column, or of a printed number
-#: Tables and figures of the report that tell of them, by the beginnings of their names.
+ROUNDING = 1e-4  # how far numbers of a batch computed row by row may differ, relative to the largest in their file
+#: Beginnings of the names of the report's tables and figures that are made of them.
 _TABLES_OF_TIME = ("largest_batches", "leaderboard", "memory", "runtime", "seconds_by_length")
 
 
 @dataclass
 class Comparison:
-    """Files of an undisturbed run by how they are found in another root."""
+    """The files of an undisturbed run, grouped by how those of the same path in another root compare with them."""
 
     equal: int = 0
-    rounded: list[str] = field(default_factory=list)  # numbers differ by rounding alone
-    named: list[str] = field(default_factory=list)  # they differ, and the root's manifests say why
-    lost: list[str] = field(default_factory=list)  # not there, or not complete
-    false: list[str] = field(default_factory=list)  # they differ, and nothing says so
+    rounded: dict[str, float] = field(default_factory=dict)  # differ by rounding; relative to the file's largest number
+    named: list[str] = field(default_factory=list)  # differ, and the root's manifests say why
+    lost: list[str] = field(default_factory=list)  # missing, or their artifact is not complete
+    false: dict[str, float] = field(default_factory=dict)  # differ so (as `rounded`), and the root does not say why
 
     @property
     def files(self) -> int:
@@ -44,44 +47,61 @@ class Comparison:
 
 
 def compared(undisturbed: Store, store: Store) -> Comparison:
-    """Hold every Parquet file, and every CSV of the report, against that of the same path in the undisturbed root."""
+    """Compares every Parquet file and every CSV of the report with the file of the same path in `store`."""
     result = Comparison()
-    wanted, there = _manifests(undisturbed), _manifests(store)
-    incomplete = {name for name in wanted if there.get(name, {}).get("state") != "complete"}
-    differing, owners = _differing(wanted, there), _owners(wanted)
+    expected_manifests = _manifests(undisturbed)
+    manifests = _manifests(store)
+    incomplete = {name for name in expected_manifests if manifests.get(name, {}).get("state") != "complete"}
+    differing = _differing(expected_manifests, manifests)
+    by_row = _by_row(manifests)
+    owners = _owners(expected_manifests)
     for path in _paths(undisturbed):
         owner = owners.get(path)
         if owner in incomplete or not store.exists(path):
             result.lost.append(path)
-        elif store.read_bytes(path) == undisturbed.read_bytes(path):
+            continue
+        expected, content = undisturbed.read_bytes(path), store.read_bytes(path)
+        if content == expected:
             result.equal += 1
-        elif equal_but_for_rounding(undisturbed.read_bytes(path), store.read_bytes(path), path):
-            result.rounded.append(path)
+            continue
+        difference = rounding(expected, content, path)
+        if owner in by_row and difference <= ROUNDING:
+            result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
         else:
-            result.false.append(path)
+            result.false[path] = difference
     return result
 
 
-def equal_but_for_rounding(wanted: bytes, found: bytes, path: str) -> bool:
-    """True if two files of this path hold the same rows, with numbers that differ by less than `_ROUNDING`."""
+def rounding(expected: bytes, actual: bytes, path: str) -> float:
+    """The largest difference between floating point numbers of two files, divided by the largest number in `expected`.
+
+    Infinite if anything else differs, or a file cannot be read. The ending of `path` tells the format of both.
+    """
     columns = _columns_of_csv if path.endswith(".csv") else _columns_of_parquet
     try:
-        ours, theirs = columns(found), columns(wanted)
+        ours, theirs = columns(actual), columns(expected)
     except (pa.ArrowInvalid, OSError, ValueError):
-        return False
-    return ours.keys() == theirs.keys() and all(_near(ours[name], theirs[name]) for name in theirs)
+        return math.inf
+    if ours.keys() != theirs.keys():
+        return math.inf
+    difference = max(_difference(ours[name], theirs[name]) for name in theirs)
+    if difference in (0, math.inf):
+        return difference
+    largest = max(_largest(column) for column in theirs.values())
+    return difference / largest if largest else math.inf
 
 
 def _columns_of_csv(data: bytes) -> dict[str, pa.Array]:
-    """The cells of a table, each a column of its own: a number, or a text."""
+    """The cells of a table as numbers or texts, each cell as a column of its own."""
     rows = csv.reader(io.StringIO(data.decode()))
     cells = {f"{row},{column}": cell for row, line in enumerate(rows) for column, cell in enumerate(line)}
     return {name: pa.array([_number(cell)]) for name, cell in cells.items()}
 
 
 def _number(cell: str) -> float | str:
+    """The cell as a number if it is one, else as text."""
     try:
         return float(cell)
     except ValueError:
@@ -89,9 +109,15 @@ def _number(cell: str) -> float | str:
 
 
 def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
-    """The columns of a file, lists laid end to end beside their lengths."""
+    """The columns of a file. A column of lists becomes two: the joined elements, and the lengths of the lists.
+
+    Rows are sorted by the columns of text: batches that were computed row by row leave them in another order.
+    """
     columns: dict[str, pa.Array] = {}
     table = pq.read_table(pa.BufferReader(data))
+    names = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    if names:
+        table = table.sort_by([(name, "ascending") for name in names])
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.combine_chunks()
         while pa.types.is_list(values.type):
@@ -101,16 +127,34 @@ def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
     return columns
 
 
-def _near(found: pa.Array, wanted: pa.Array) -> bool:
-    if not pa.types.is_floating(wanted.type) or found.type != wanted.type or len(found) != len(wanted):
-        return bool(found.equals(wanted))
-    ours, theirs = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (found, wanted))
-    largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
-    return np.allclose(ours, theirs, rtol=0, atol=_ROUNDING * largest, equal_nan=True)
+def _difference(actual: pa.Array, expected: pa.Array) -> float:
+    """The largest difference between floating point numbers of two columns; infinite if anything else differs."""
+    if actual.equals(expected):
+        return 0.0
+    if not pa.types.is_floating(expected.type) or actual.type != expected.type or len(actual) != len(expected):
+        return math.inf
+    ours, theirs = _numbers(actual), _numbers(expected)
+    is_finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~is_finite], theirs[~is_finite], equal_nan=True):
+        return math.inf
+    difference = np.abs(ours - theirs)[is_finite].max(initial=0)
+    return math.inf if np.isnan(difference) else float(difference)
+
+
+def _largest(column: pa.Array) -> float:
+    """The largest absolute value of a column of floating point numbers; 0 for other columns."""
+    if not pa.types.is_floating(column.type):
+        return 0.0
+    numbers = _numbers(column)
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)
 
 
 def _paths(store: Store) -> Iterator[str]:
-    """The files that the same configuration writes with the same bytes wherever it runs."""
+    """The paths of all files whose bytes depend only on the configuration."""
     for path in store.files("", ".parquet", recursive=True):
         if not path.startswith(_OF_TIME):
             yield path
@@ -120,29 +164,43 @@ def _paths(store: Store) -> Iterator[str]:
 
 
 def _manifests(store: Store) -> dict[str, dict[str, Any]]:
-    """The manifests of a root by name; one that cannot be read is empty."""
-    found = {}
+    """The manifests of a root by name; an empty one stands for a manifest that cannot be read."""
+    manifests = {}
     for path in store.files("manifest", ".json"):
         name = path.removeprefix("manifest/").removesuffix(".json")
         try:
-            found[name] = json.loads(store.read_bytes(path))
+            manifests[name] = json.loads(store.read_bytes(path))
         except ValueError:
-            found[name] = {}
-    return found
+            manifests[name] = {}
+    return manifests
 
 
-def _differing(wanted: Mapping[str, Mapping[str, Any]], there: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The artifacts with other rejects than in the undisturbed root, those that are made of them, and the report."""
-    differing = {name for name in wanted if there.get(name, {}).get("rejects") != wanted[name].get("rejects")}
+def _differing(expected: Mapping[str, Mapping[str, Any]], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The artifacts whose rejects differ from those in the undisturbed root, and all that is computed from these."""
+    differing = [
+        name for name, record in expected.items() if manifests.get(name, {}).get("rejects") != record.get("rejects")
+    ]
+    return _with_made(differing, manifests)
+
+
+def _by_row(manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The artifacts with batches that were computed row by row, and all that is computed from these."""
+    by_row = [name for name, record in manifests.items() if record.get("fallbacks", {}).get("batches_by_row")]
+    return _with_made(by_row, manifests)
+
+
+def _with_made(names: Iterable[str], manifests: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """These artifacts, those that are computed from them, directly or in turn, and the report if there are any."""
+    reached = set(names)
     while True:
-        made = {name for name in there if differing.intersection(there[name].get("made_of", ()))}
-        if made <= differing:
-            return differing | ({"report"} if differing else set())
-        differing |= made
+        made = {name for name in manifests if reached.intersection(manifests[name].get("made_of", ()))}
+        if made <= reached:
+            return reached | ({"report"} if reached else set())
+        reached |= made
 
 
 def _owners(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The names of the manifests that list files, by path."""
+    """For each file, the name of the manifest that lists it."""
     owners: dict[str, str] = {}
     for name, record in manifests.items():
         artifact = artifact_in(record)

@@ -1,4 +1,4 @@
-"""Disturbances of an S3 server: requests that are turned away, that take long, and listings of some time ago."""
+"""Disturbances of an S3 server: refused requests, slow listings, and listings that are out of date."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.<
 
 @dataclass
 class Disturbances:
-    """The present disturbances of requests. `lists_old` answers listings as they were before it was set."""
+    """How requests are disturbed at present, and how many were."""
 
-    failing_share: float = 0.0
+    failing_share: float = 0.0  # share of all requests that are refused with 503
     delay_s: float = 0.0  # of listings
-    lists_old: bool = False
-    turned_away: int = 0
-    listed_old: int = 0
+    lists_old: bool = False  # whether listings are answered as they were before this was set
+    turned_away: int = 0  # refused requests so far
+    listed_old: int = 0  # listings so far that were out of date
     _listings: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
 
     def answer(self, request: dict[str, Any], start: Start, served: Answer) -> Iterable[bytes]:
+        """Answers a request as the present disturbances say; `served` is the server's own function."""
         if random.random() < self.failing_share:
             self.turned_away += 1
             start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))])
@@ -43,12 +44,12 @@ class Disturbances:
         return [body]
 
     def calm(self) -> None:
-        """End all disturbances."""
+        """Ends all disturbances."""
         self.failing_share, self.delay_s, self.lists_old = 0.0, 0.0, False
 
 
 def _kept(request: dict[str, Any], served: Answer) -> tuple[str, list[tuple[str, str]], bytes]:
-    """The answer of the server as (status, headers, body)."""
+    """The server's answer to a request, as (status, headers, body)."""
     head: list[Any] = []
 
     def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The world of a run under chaos: nodes of a cluster on this machine, a small disk, an S3 server, models, drivers."""
+"""The world of a run under chaos: a cluster of Ray nodes on this machine, a small disk, stores, models and drivers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from jobs.store import Store
 NODES = 2
 NODE_ATTEMPTS = 5
 DISK_MIB = 96
-#: Of Ray's nodes, after how long they are lost: seconds, not the minute of real clusters.
+#: Settings of Ray by which a silent node is declared dead after seconds, not after a minute as in real clusters.
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5, "health_check_initial_delay_ms": 0}
-STALE_S = 12.0  # of the lock, by which a driver that stands still is taken over
+STALE_S = 12.0  # after which the lock of a driver that does not renew it may be taken over
 WEIGHTS = "model.safetensors"
 _CLONE_NEWNS, _MS_PRIVATE_REC = 0x00020000, 0x4000 | 0x40000
 
 
 @dataclass
 class Driver:
-    """A process that runs a command of closelook on the cluster, in a session of its own."""
+    """A process that runs a command of closelook on the cluster, with its own process group."""
 
     process: subprocess.Popen[bytes]
     command: str
@@ -45,23 +45,23 @@ class Driver:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None as long as it runs."""
+        """Its exit code; None while it runs."""
         return self.process.poll()
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of its session."""
+        """Sends a signal to every process of its group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
 
 @dataclass
 class World:
-    """The surroundings of a run. Times of disturbances to undo are in `pending`."""
+    """All that a run under chaos works with. `pending` holds what is to be called later, with the time of each call."""
 
     folder: Path
     draw: random.Random
     disturbances: Disturbances
-    is_disk_small: bool  # local roots lie on a file system of their own
+    is_disk_small: bool  # whether local roots lie on a small file system of their own
     cluster: Any = None
     config: Path = Path()
     root: str = ""
@@ -72,7 +72,7 @@ class World:
     # The cluster.
 
     def start_cluster(self) -> None:
-        """A head without CPUs and nodes with one each, on loopback."""
+        """Starts a head node without CPUs, and worker nodes with one CPU each, on loopback."""
         os.environ.update({**SETTINGS, **LOCAL_SETTINGS, CHAOS: str(self.folder), "PYTHONPATH": str(CLONE)})
         from ray.cluster_utils import Cluster
 
@@ -82,7 +82,7 @@ class World:
             self.cluster.add_node(num_cpus=1)
 
     def mend_cluster(self) -> None:
-        """Have as many nodes as there should be: some were killed, or stood still so long that Ray gave them up."""
+        """Replaces nodes that were killed, or that were paused so long that Ray declared them dead."""
         for node in list(self.cluster.worker_nodes):
             if not node.all_processes.get("raylet") or node.all_processes["raylet"][0].process.poll() is not None:
                 self.cluster.remove_node(node, allow_graceful=False)
@@ -90,43 +90,43 @@ class World:
         while len(self.cluster.worker_nodes) < NODES:
             try:
                 self.cluster.add_node(num_cpus=1)
-            except Exception:  # of no class of its own: a busy machine took more than Ray's 30 seconds
+            except Exception:  # Ray raises no class of its own if a busy machine needs more than 30 seconds
                 attempts += 1
                 if attempts == NODE_ATTEMPTS:
                     raise
 
     def raylets(self) -> list[psutil.Process]:
-        """The processes of nodes that run."""
-        found = []
+        """The raylet processes of the nodes that run."""
+        processes = []
         for node in self.cluster.worker_nodes:
             with suppress(psutil.NoSuchProcess, KeyError, IndexError):
-                found.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
-        return found
+                processes.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
+        return processes
 
     def workers(self) -> list[psutil.Process]:
-        """The processes in which Ray has units computed."""
-        found = []
+        """The Ray processes that compute units at the moment."""
+        processes = []
         for raylet in self.raylets():
             with suppress(psutil.NoSuchProcess):
                 for process in raylet.children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         title = " ".join(process.cmdline())
                         if title.startswith("ray::") and "IDLE" not in title:
-                            found.append(process)
-        return found
+                            processes.append(process)
+        return processes
 
     # The driver.
 
     def start_driver(self) -> None:
-        """Run closelook on the root, as a scheduler would."""
+        """Starts `closelook run` on the root, as a scheduler would."""
         self.driver = self.run("run")
 
     def run(self, command: str, *arguments: str) -> Driver:
-        """Start a command of closelook on the root, with the configuration."""
+        """Starts a command of closelook with the config and the root."""
         return self.start(command, "--config", str(self.config), "--root", self.root, *arguments)
 
     def start(self, command: str, *arguments: str) -> Driver:
-        """Start a command of closelook."""
+        """Starts a command of closelook."""
         log = self.folder / f"driver-{len(self.started):03d}.log"
         words = [sys.executable, "-m", "benchmarks.parts.chaos.driver", command, *arguments]
         environment = {**os.environ, "RAY_ADDRESS": self.cluster.address, "CLOSELOOK_LOCK_STALE_S": str(STALE_S)}
@@ -138,7 +138,7 @@ class World:
         return self.started[-1]
 
     def end_drivers(self) -> None:
-        """Kill every command that runs still."""
+        """Kills every command that still runs."""
         for driver in self.started:
             if driver.code is None:
                 driver.signal(signal.SIGKILL)
@@ -146,19 +146,19 @@ class World:
         self.driver = None
 
     def reap(self) -> int | None:
-        """The exit code of the driver, which is then forgotten; None where none has ended."""
+        """The exit code of the driver if it has ended, else None. A driver that has ended is then forgotten."""
         if self.driver is None or self.driver.code is None:
             return None
         code, self.driver = self.driver.code, None
         return code
 
-    # What is undone later.
+    # Calls that end disturbances later.
 
     def later(self, seconds: float, undo: Callable[[], None]) -> None:
         self.pending.append((time.monotonic() + seconds, undo))
 
     def undo(self, everything: bool = False) -> None:
-        """Undo what is due, or all that is pending."""
+        """Makes the pending calls whose time has come, or all of them."""
         now = time.monotonic()
         due = [entry for entry in self.pending if everything or entry[0] <= now]
         self.pending = [entry for entry in self.pending if entry not in due]
@@ -177,27 +177,27 @@ class World:
 
     @property
     def disk(self) -> Path:
-        """The folder of local roots."""
+        """The folder that local roots are in."""
         return self.folder / "disk"
 
     def model(self, name: str) -> Path:
-        """The folder of a model that may be changed."""
+        """The folder of a model whose files may be changed."""
         return self.folder / "models" / name
 
     def copy_model(self, name: str, other: str) -> None:
-        """A demo model in a folder of its own, with the weights of another one beside it to be swapped in."""
+        """Copies the demo model `name` into its folder, with the weights of the model `other` beside its own."""
         shutil.copytree(model_dir(name), self.model(name))
         shutil.copy(model_dir(other) / WEIGHTS, self.model(name) / "other.weights")
         shutil.copy(model_dir(name) / WEIGHTS, self.model(name) / "own.weights")
 
     def put_weights(self, name: str, kind: str) -> None:
-        """Put the model's `own` weights in place, or the `other` ones, in one step."""
+        """Puts the model's `own` weights in place, or the `other` ones, by one rename."""
         folder = self.model(name)
         shutil.copy2(folder / f"{kind}.weights", folder / ".next")
         os.replace(folder / ".next", folder / WEIGHTS)
 
     def stop(self) -> None:
-        """End what runs."""
+        """Ends all drivers and the cluster, and unmounts the disk."""
         self.end_drivers()
         if self.cluster is not None:
             self.cluster.shutdown()
@@ -206,7 +206,7 @@ class World:
 
 
 def mount_disk(folder: Path) -> bool:
-    """Mount a small file system there that only this process and those it starts see; False where that is refused."""
+    """Mounts a small file system at `folder` that only this process and its children see; False if that is refused."""
     folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) or libc.mount(b"none", b"/", None, _MS_PRIVATE_REC, None):
@@ -216,7 +216,7 @@ def mount_disk(folder: Path) -> bool:
 
 
 def settings(folder: Path, methods: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of runs: a model on two workers where there is room, another on one."""
+    """The config of the runs: a model with up to two workers and a model with one. `more` are further keys."""
     models = [
         {"name": "gpt2", "id": str(folder / "models" / "gpt2"), "workers": [1, 2]},
         {"name": "bert", "id": "demo/bert"},
@@ -229,7 +229,7 @@ def settings(folder: Path, methods: Sequence[str], more: Mapping[str, Any]) -> d
         "methods": list(methods),
         "token_budget": 128,
         "shard_rows": 4,
-        "max_attempts": 10,  # kills of this benchmark are no row's fault, which no worker can know
+        "max_attempts": 10,  # many: workers cannot know that no row is to blame when this benchmark kills them
         "report": {"samples": 1, "resamples": 20},
         "ray": {"no_progress_timeout_s": 15},
         **more,

@@ -1,6 +1,6 @@
-"""Evidence for sources that bring none: the head of a verb's subject or a reflexive's antecedent, a determiner's noun.
+"""Finds evidence where sources have none: the head of a verb's subject, a reflexive's antecedent, a determiner's noun.
 
-A sample whose evidence cannot be found becomes a reject with the reason, never a guess.
+A sample whose evidence is not found becomes a reject with the reason; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-#: What is looked for: the same in every sample of a task, or what each sample's `meta.evidence` says.
+#: The kind of evidence in all samples of a task; "sample": the kind that `meta.evidence` of each sample names.
 Finds = Literal["subject", "antecedent", "noun", "sample"]
 
 _UNUSED = ["ner", "lemmatizer", "entity_linker", "entity_ruler", "textcat", "textcat_multilabel", "senter"]
@@ -29,9 +29,9 @@ _BATCH = 256  # sentences
 
 
 def pipeline(candidates: Sequence[str]) -> str:
-    """The first of the spaCy pipelines that is there: an installed package or a directory.
+    """The first of `candidates`, names of spaCy pipelines, that is an installed package or a directory.
 
-    Raises UserError naming the install command when none is.
+    Raises UserError, with a command that installs one, if none is.
     """
     for name in candidates:
         if spacy.util.is_package(name) or (Path(name) / "meta.json").is_file():
@@ -58,10 +58,10 @@ def identity(spacy_name: str, coref_id: str | None) -> str:
 
 
 class Annotator:
-    """A loaded spaCy pipeline, with a coreference model if it is needed. Made once for each worker."""
+    """Finds the evidence of samples by a spaCy pipeline, and antecedents by a coreference model if one is given."""
 
     def __init__(self, spacy_name: str, coref_id: str | None = None) -> None:
-        """Raises UserError as :func:`identity` does."""
+        """Loads the pipeline and the model. Raises UserError as :func:`identity` does."""
         self._name = identity(spacy_name, coref_id)
         self._nlp = spacy.load(spacy_name, exclude=_UNUSED)
         self._coref = None if coref_id is None else coref.Coreference(coref_id)
@@ -71,7 +71,7 @@ class Annotator:
         kinds = [meta_of(row)["evidence"] if kind == "sample" else kind for row in rows]
         filled = [Filled.of(row["text"], row["slot"], row["target"]) for row in rows]
         sentences = [text.text + meta_of(row).get("rest", "") for text, row in zip(filled, rows, strict=True)]
-        with self._nlp.memory_zone():  # words met on the way are forgotten again
+        with self._nlp.memory_zone():  # frees the strings that spaCy keeps of new words
             docs = list(self._nlp.pipe(sentences, batch_size=_BATCH))
             clusters: Sequence[list[list[coref.Mention]] | None] = [None] * len(docs)
             if "antecedent" in kinds and self._coref is not None:
@@ -79,6 +79,11 @@ class Annotator:
             return [self._one(*each) for each in zip(kinds, rows, filled, docs, clusters, strict=True)]
 
     def _one(self, kind: str, row: Row, filled: Filled, doc: Doc, clusters: list[list[coref.Mention]] | None) -> Row:
+        """`row` with its evidence of this `kind`, or a reject.
+
+        `doc` is the parse of the text with the target in its slot, `clusters` are its coreference clusters (None: the
+        parse finds antecedents). Whether evidence and target agree in number is noted in `meta`.
+        """
         try:
             word = token_at(doc, *filled.word)
             if kind == "subject":

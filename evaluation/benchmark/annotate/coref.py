@@ -1,4 +1,4 @@
-"""Coreference clusters by fastcoref, imported only if a model is needed, since it configures logging."""
+"""Coreference clusters by fastcoref, which is imported only if it is needed, since it changes the logging of all."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Coreference:
         from fastcoref import FCoref
         from fastcoref.coref_models.modeling_fcoref import FCorefModel
 
-        root.handlers[:], root.level = handlers, level  # fastcoref turns on logging for everybody
-        logging.getLogger("fastcoref").setLevel(logging.ERROR)  # and warns that it is given words, not text
-        FCorefModel.all_tied_weights_keys = {}  # transformers 5 asks every model for it
+        root.handlers[:], root.level = handlers, level  # importing fastcoref changes the root logger
+        logging.getLogger("fastcoref").setLevel(logging.ERROR)  # it warns about every input of words instead of text
+        FCorefModel.all_tied_weights_keys = {}  # transformers 5 needs this attribute of every model
         datasets.disable_progress_bars()
         self._model = FCoref(model_id, device=device, nlp=None, enable_progress_bar=False)
 
     def clusters(self, docs: Sequence[Doc]) -> list[list[list[Mention]]]:
-        """For each document its clusters of mentions; none for a document that is longer than the model takes."""
+        """The clusters of mentions of each document; [] for a document that is longer than the model takes."""
         by_document: list[list[list[Mention]]] = [[] for _ in docs]
         if not docs:
             return by_document

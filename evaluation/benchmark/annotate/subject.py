@@ -1,7 +1,7 @@
 """The head of a verb's subject or of a reflexive's antecedent, and the noun of a determiner, in a dependency parse.
 
-Labels are those of Universal Dependencies or ClearNLP. Where the parse has none there is no answer: :class:`Malformed`
-says what was found instead.
+Labels are those of Universal Dependencies or ClearNLP. If the parse has no such word, :class:`Malformed` says what it
+has instead.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ def predicate(verb: Token) -> Token:
 
 
 def subject(verb: Token) -> Token:
-    """The head of the subject that `verb` agrees with; may follow it (inversion, existential *there*).
+    """The head of the subject that `verb` agrees with; it may follow the verb (inversion, existential *there*).
 
-    A conjoined verb without a subject shares its first conjunct's. A relative pronoun stands for its antecedent.
-    Raises Malformed when the parse has none, has a clause for a subject, or contradicts itself.
+    A conjoined verb without a subject has that of the first conjunct. If the subject is a relative pronoun, its
+    antecedent is returned. Raises Malformed if the parse has no subject, has a clause as subject, or contradicts
+    itself.
     """
     clause = predicate(verb)
     if clause.i == verb.i and clause.dep_ in _NOMINAL:
@@ -69,7 +70,11 @@ def _children(token: Token, labels: set[str]) -> list[Token]:
 
 
 def _own_subject(clause: Token, verb: Token) -> Token | None:
-    """The subject among the dependents of `clause` or of its auxiliaries: the nearest before `verb`, else the first."""
+    """The subject among the dependents of `clause` or of its auxiliaries: the nearest before `verb`, else the first.
+
+    Of existential *there* it is what exists; of a free relative, its pronoun. None if the clause has no subject. Raises
+    Malformed for a clause as subject.
+    """
     nodes = [clause, *_children(clause, _FUNCTION)]
     subjects = sorted(child for node in nodes for child in _children(node, _SUBJECT))
     before = [child for child in subjects if child.i < verb.i]
@@ -80,7 +85,7 @@ def _own_subject(clause: Token, verb: Token) -> Token | None:
             return expletives[0]
         attributes = _children(clause, {"attr"})  # ClearNLP: the thing that there is
         if not attributes:
-            raise Malformed("no subject in the parse", "nothing that there is")
+            raise Malformed("no subject in the parse", "there is no noun behind 'there'")
         return attributes[0]
     if _children(clause, _CLAUSE):
         raise Malformed("the subject is a clause")
@@ -90,8 +95,9 @@ def _own_subject(clause: Token, verb: Token) -> Token | None:
 
 
 def _antecedent(pronoun: Token, clause: Token) -> Token:
-    """The antecedent of a relative pronoun that is the subject of `clause`; an interrogative pronoun is its own
-    antecedent.
+    """The antecedent of a relative pronoun that is the subject of `clause`; an interrogative pronoun itself.
+
+    Raises Malformed for a relative pronoun without an antecedent.
     """
     while clause.dep_ == "conj" and clause.head.i != clause.i:
         clause = clause.head
@@ -123,7 +129,7 @@ def binder(reflexive: Token) -> Token:
 
 
 def token_at(doc: Doc, start: int, end: int) -> Token:
-    """The token that is exactly the characters [start, end). Raises Malformed when the pipeline splits otherwise."""
+    """The token of exactly the characters [start, end). Raises Malformed if the pipeline splits the text otherwise."""
     span = doc.char_span(start, end)
     if span is None or len(span) != 1:
         raise Malformed("the pipeline does not make the word one token", doc.text[start:end])

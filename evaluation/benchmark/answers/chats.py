@@ -16,7 +16,9 @@ Turn = tuple[str, int, int]  # the role of a message, and where its content star
 
 
 def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]]:
-    """The text and the turns of messages with a `role` and a `content`. Raises Malformed for others, and for none.
+    """(the joined contents of a chat's messages, the turns that locate them in this text).
+
+    Raises Malformed for a message without text as `role` and `content`, and for a chat without messages.
 
     >>> chat_of([{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}])
     ('Hello?\\n\\nYes.', [('user', 0, 6), ('assistant', 8, 12)])
@@ -24,7 +26,7 @@ def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]]:
     text, turns = "", list[Turn]()
     for message in messages:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise Malformed("a message is not {role, content}, both text", repr(message)[:80])
+            raise Malformed("a message without text as `role` and `content`", repr(message)[:80])
         text += SEPARATOR if turns else ""
         turns.append((message["role"], len(text), len(text) + len(message["content"])))
         text += message["content"]

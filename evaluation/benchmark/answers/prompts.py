@@ -29,7 +29,7 @@ class Prompt:
         return cls(text, None if turns is None else tuple((role, start, end) for role, start, end in turns))
 
     def without(self, units: Sequence[Span], kept: Sequence[bool]) -> Prompt:
-        """The prompt without the units that are not kept. A message of which nothing is left goes altogether."""
+        """The prompt without the units that are not `kept`; a message of which nothing is left is removed too."""
         if self.turns is None:
             return Prompt(without_units(self.text, units, kept))
         text, turns = "", list[Turn]()
@@ -46,21 +46,22 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Written:
-    """A prompt as text that a tokenizer splits, with the place of each character of the prompt in it."""
+    """A prompt as the text that the tokenizer splits: of a chat, with what the chat template writes around it."""
 
     text: str
-    places: np.ndarray  # [characters of the prompt + 1]
-    template: bool  # whether the tokenizer adds special tokens: those of a chat are in the text
+    places: np.ndarray  # [characters of the prompt + 1] the index in `text` of each character, and of the end
+    template: bool  # True: the tokenizer adds its special tokens; False: a chat's text has them already
 
     def shifted(self, span: Sequence[int]) -> Span:
-        """A span of the prompt in the text."""
+        """A span [start, end) of the prompt, moved to where it lies in `text`."""
         return int(self.places[span[0]]), int(self.places[span[1]])
 
 
 def written(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Written:
-    """The prompt as the model reads it.
+    """The prompt as the model reads it, a chat in the tokenizer's chat template.
 
-    Raises Malformed for a chat where the tokenizer has no template, or one that refuses or changes what is said.
+    The template is filled twice: with the messages, and with marks in their stead that tell where each message goes.
+    Raises Malformed if the tokenizer has no chat template, or the template refuses the messages or changes them.
     """
     if prompt.turns is None:
         return Written(prompt.text, np.arange(len(prompt.text) + 1), template=True)
@@ -73,11 +74,14 @@ def written(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Written:
         places = _places(prompt, marked, marks, formatted)
         if places is not None and _filled(marked, marks, formatted) == text:
             return Written(text, places, template=False)
-    raise Malformed("the chat template changes what is said")
+    raise Malformed("the chat template changes the messages", "give `prompt` in place of `messages`")
 
 
 def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], contents: Sequence[str]) -> str:
-    """The chat in the tokenizer's template, open for an answer. Raises Malformed."""
+    """The chat in the tokenizer's chat template, up to where the model's answer begins.
+
+    Raises Malformed if there is no template, or it refuses the messages.
+    """
     if tokenizer.chat_template is None:
         raise Malformed("the tokenizer has no chat template", "give `prompt` in place of `messages`")
     messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
@@ -92,7 +96,11 @@ def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], content
 
 
 def _places(prompt: Prompt, marked: str, marks: Sequence[str], contents: Sequence[str]) -> np.ndarray | None:
-    """The index of each prompt character in the filled template; None unless each message occurs once, in order."""
+    """The index of each character of the prompt in the filled template [characters + 1].
+
+    `marked` is the template filled with `marks`, which `contents` will replace. None unless each mark occurs once, and
+    in order.
+    """
     assert prompt.turns is not None
     places = np.zeros(len(prompt.text) + 1, np.int64)
     shift = last = 0
@@ -109,6 +117,7 @@ def _places(prompt: Prompt, marked: str, marks: Sequence[str], contents: Sequenc
 
 
 def _filled(marked: str, marks: Sequence[str], contents: Sequence[str]) -> str:
+    """`marked` with each of `marks` replaced by its content."""
     for mark, content in zip(marks, contents, strict=True):
         before, _, behind = marked.partition(mark)
         marked = before + content + behind
@@ -116,7 +125,10 @@ def _filled(marked: str, marks: Sequence[str], contents: Sequence[str]) -> str:
 
 
 def encoded(written: Sequence[Written], tokenizer: PreTrainedTokenizerBase, open_ended: bool) -> list[Encoding]:
-    """The tokens of each prompt; `open_ended` ones have none that a template adds behind."""
+    """The tokens of each prompt; with `open_ended` without the special tokens that the tokenizer adds at the end.
+
+    A chat keeps all special tokens: its chat template has written them.
+    """
     encodings: list[Encoding | None] = [None] * len(written)
     for template in (True, False):
         rows = [at for at, each in enumerate(written) if each.template == template]

@@ -1,8 +1,9 @@
 """Views of samples whose answer is explained as a whole.
 
-The prompt and all tokens of the answer but the last are read, and every token of the answer is explained where it is
-predicted. Its tokens are those that the tokenizer adds to the prompt when the answer follows it or, where the two would
-melt into one token, those of the answer alone; both must spell the answer. They are never split again.
+The model reads the prompt and all tokens of the answer but the last; every token of the answer is explained at the
+position that predicts it. The answer's tokens are those that the tokenizer adds to the prompt when the answer follows.
+Where the end of the prompt and the beginning of the answer would share a token, they are those of the answer alone.
+Either must decode to the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AT_ONCE = 256  # rows that are encoded together
 
 @dataclass(frozen=True)
 class _Asked:
-    """A generic row with its prompt as text for the tokenizer, its units, and the parts of its answer."""
+    """A generic row with its prompt as text for the tokenizer, its units, and the sentences of its answer."""
 
     row: Row
     prompt: Prompt
@@ -44,10 +45,10 @@ def read_answers(
     units: UnitKind | None,
     rejects: list[Row],
 ) -> list[Row]:
-    """View rows of generic rows whose target is an answer; the others are appended to `rejects`.
+    """View rows of generic rows whose target is an answer; rows that cannot become a view are appended to `rejects`.
 
-    Encoder-decoders read the prompt, and the `writer` splits their answers. Raises UserError where sentences are asked
-    for and spaCy is not installed.
+    `tokenizer` splits prompts, and answers too but for encoder-decoders, where `writer` does. Raises UserError if
+    sentences are needed and spaCy is not installed.
     """
     asked: list[_Asked] = []
     for row in rows:
@@ -68,9 +69,12 @@ def read_answers(
 
 
 def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) -> _Asked:
-    """Raises Malformed."""
+    """`row` with its prompt as the model reads it, its units of this `kind`, and the sentences of its answer.
+
+    Raises Malformed for a row that is no prompt with an answer at its end, and for units that do not fit the prompt.
+    """
     if row["slot"] != len(row["text"]) or row["target"] is None:
-        raise Malformed("no answer behind a prompt", "an answer is explained as a whole where the prompt ends")
+        raise Malformed("no answer behind a prompt", "the target must follow the end of the text")
     if row["foil"] is not None:
         raise Malformed("an answer that is explained as a whole has no foil", repr(row["foil"]))
     meta = meta_of(row)
@@ -78,7 +82,7 @@ def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) 
     units = units_of(prompt.text, meta, kind)
     for start, end in units if prompt.turns is not None else ():
         if not any(low <= start and end <= high for _, low, high in prompt.turns or ()):
-            raise Malformed("a unit that is not within one message", f"[{start}, {end})")
+            raise Malformed("a unit that is not within one message", f"[{start}, {end}): give one for each message")
     answer = row["target"]
     parts = meta.get("answer_parts")
     parts = sentences_in(answer) if parts is None else checked(parts, answer, least=1)
@@ -94,7 +98,12 @@ class _Answer:
 
 
 def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
-    """The tokens of an answer behind its prompt. Raises Malformed where they do not spell it."""
+    """The tokens of an answer that follows its prompt.
+
+    `context` are the tokens of the prompt, `joint` those of prompt and answer together. If `joint` does not begin with
+    `context`, since a token would span both, the answer is tokenised alone. Raises Malformed if the tokens do not
+    decode to the answer.
+    """
     target, read = asked.row["target"], len(context)
     if joint.ids[:read] == context.ids:
         answer = _Answer(joint.ids[read:], joint.offsets[read:] - len(asked.written.text))
@@ -108,7 +117,10 @@ def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTra
 
 
 def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
-    """The tokens of an answer by itself, without the white space around it. Raises Malformed."""
+    """The tokens of an answer that a decoder writes: without white space around it, and not joined to the prompt.
+
+    Raises Malformed if they do not decode to the answer.
+    """
     target: str = asked.row["target"]
     [alone] = encode(writer, [target.strip()], template=False)
     if _decoded(writer, alone.ids).strip() != target.strip():
@@ -117,6 +129,7 @@ def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of tokens, special tokens and spaces as they are."""
     text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
@@ -132,42 +145,48 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         raise Malformed("the answer has no token")
     if length > max_length:
         raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-    row, units = asked.row, asked.units
+    row, units, prompt = asked.row, asked.units, asked.prompt
     shifted = [asked.written.shifted(unit) for unit in units]
     numbers = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
     lacking = sorted(set(range(len(units))) - set(numbers))
     if NO_UNIT not in numbers:
-        raise Malformed("the units are the whole prompt", "leave out of them what asks for the answer")
+        raise Malformed("the units cover the whole prompt", "leave the question out of them: it is never removed")
     if lacking:
         start, end = units[lacking[0]]
-        raise Malformed("a unit has no token of its own", repr(asked.prompt.text[start:end])[:80])
-    marked = [_shares(unit, row["evidence"]) for unit in units]
-    if row["evidence"] and not any(marked):
-        raise Malformed("the evidence is in no unit")
+        raise Malformed("a unit has no token of its own", repr(prompt.text[start:end])[:80])
     behind = [] if kind.decoder else answer_so_far
-    evidence = None
+    evidence = marked = None
     if row["evidence"]:
-        evidence = [*context.covers(map(asked.written.shifted, row["evidence"])).tolist(), *[False] * len(behind)]
+        marked = [_shares(unit, row["evidence"]) for unit in units]
+        if not any(marked):
+            raise Malformed("the evidence is in no unit")
+        covered = context.covers(map(asked.written.shifted, row["evidence"]))
+        evidence = [*covered.tolist(), *[False] * len(behind)]
     ids = context.ids + behind
-    more: Row = {"decoder_input_ids": answer_so_far} if kind.decoder else {}
+    position = len(ids) - 1
+    more: Row = {}
+    if kind.decoder:
+        position = len(answer_so_far)
+        more["decoder_input_ids"] = answer_so_far
     parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), row["target"], asked.parts)
     spoken, parts = np.unique(parts, return_inverse=True)  # sentences with a token of their own
     shift = int(spoken[0] == NO_UNIT)
+    spoken_spans = [list(asked.parts[part]) for part in spoken[shift:]]
     return view_row(
         row,
         ids,
         [*context.special.tolist(), *[False] * len(behind)],
-        len(answer_so_far) if kind.decoder else len(ids) - 1,
+        position,
         target=answer.ids[-1],
         evidence=evidence,
         answer_ids=answer.ids,
         units=[*numbers, *[NO_UNIT] * len(behind)],
-        unit_spans=[list(unit) for unit in units],
-        unit_evidence=marked if row["evidence"] else None,
-        prompt=asked.prompt.text,
-        turns=None if asked.prompt.turns is None else json.dumps(asked.prompt.turns),
+        unit_spans=list(map(list, units)),
+        unit_evidence=marked,
+        prompt=prompt.text,
+        turns=None if prompt.turns is None else json.dumps(prompt.turns),
         answer=row["target"],
-        answer_spans=[list(asked.parts[part]) for part in spoken[shift:]],
+        answer_spans=spoken_spans,
         answer_parts=(parts - shift).tolist(),
         **more,
     )

@@ -25,6 +25,7 @@ def sentences_in(text: str) -> list[Span]:
 
 @cache
 def _sentencizer() -> Language:
+    """spaCy's sentencizer for any language. Raises UserError if spaCy is not installed."""
     try:
         import spacy
     except ImportError:
@@ -33,5 +34,5 @@ def _sentencizer() -> Language:
         ) from None
     language = spacy.blank("xx")
     language.add_pipe("sentencizer")
-    language.max_length = 10_000_000  # characters; the limit is for parsers, which this has none of
+    language.max_length = 10_000_000  # characters; spaCy's default limit protects parsers, and there is none here
     return language

@@ -1,7 +1,7 @@
-"""Units of a prompt: words, sentences, passages or turns of a chat, which stay or go together.
+"""Units of a prompt: words, sentences, passages or turns of a chat, each removed as a whole to measure its effect.
 
-A unit is a span of characters; characters become tokens through offsets. Text that belongs to no unit, such as the
-question and what a template adds, never goes.
+A unit is a span of characters; characters become tokens through offsets. Text in no unit, such as the question and what
+a template adds, is never removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from evaluation.benchmark.answers.sentences import sentences_in
 from evaluation.benchmark.samples import Malformed, Span, UnitKind
 
-NO_UNIT = -1  # the unit of tokens that belong to none
+NO_UNIT = -1  # stands for the unit of a token that belongs to none
 
 
 def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> list[Span]:
@@ -57,9 +57,9 @@ def words_in(text: str) -> list[Span]:
 
 
 def checked(spans: Sequence[Sequence[int]], text: str, least: int = 2) -> list[Span]:
-    """The spans [start, end) in the order of the text.
+    """`spans` of `text` as [start, end), sorted.
 
-    Raises Malformed for fewer than `least`, for spans that overlap, that are empty or that lie outside of the text.
+    Raises Malformed for spans that overlap, are empty or blank, or lie outside of the text, and for fewer than `least`.
     """
     ordered = sorted((int(start), int(end)) for start, end in spans)
     for start, end in ordered:
@@ -76,11 +76,11 @@ def checked(spans: Sequence[Sequence[int]], text: str, least: int = 2) -> list[S
 
 
 def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: Sequence[Sequence[int]]) -> np.ndarray:
-    """The number of each token's unit [T], NO_UNIT where it has none.
+    """The index in `units` of each token's unit [T]; NO_UNIT for a token in none.
 
-    `offsets` [T, 2] are characters [start, end) of `text`, `special` [T] tokens of a template, which belong to none. A
-    token that straddles units, or a unit and text of none, belongs to the one with more of its characters, of equals to
-    the earlier; white space counts only in tokens of nothing else.
+    `offsets` [T, 2] are the characters [start, end) of each token in `text`; `special` [T] tokens are in no unit. A
+    token that lies partly in a unit, and partly in others or in none, is in the unit that has most of its characters;
+    of equal ones it is in the earlier. White space counts only for tokens that consist of it.
 
     >>> offsets, special = np.array([[0, 4], [4, 9], [9, 12]]), np.zeros(3, bool)
     >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
@@ -89,7 +89,7 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
     bounds = np.asarray(units).reshape(-1, 2)
     blank = np.array([character.isspace() for character in text], bool)
     printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
-    every = np.arange(len(text) + 1)
+    every = np.arange(len(text) + 1)  # characters before each offset
     numbers = np.full(len(offsets), NO_UNIT)
     for at, (start, end) in enumerate(offsets):
         if special[at] or start >= end:
@@ -106,8 +106,9 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
 
 
 def without_units(text: str, units: Sequence[Sequence[int]], kept: Sequence[bool]) -> str:
-    """The text without the units that are not kept; the white space before each goes with it, or, of one that the
-    text begins with, that behind it.
+    """`text` without the units that are not `kept`.
+
+    The white space before a removed unit is removed with it; at the beginning of the text, the white space after it.
 
     >>> without_units("One. Two. Three.", [[0, 4], [5, 9]], [True, False])
     'One. Three.'

@@ -1,15 +1,16 @@
-"""The demo language: sentences and passages with their evidence, by construction.
+"""The demo language: generated sentences and passages whose evidence is known, since the generator places it.
 
-Three tasks, as generic samples, and texts of all of them to go on with (next_word). Four more are in :mod:`judged` and
-:mod:`planted`, and images in :mod:`shapes`.
+Three tasks as generic samples, and the texts of all three without a slot (next_word). Four further tasks are in
+:mod:`judged` and :mod:`planted`, images in :mod:`shapes`.
 
-*sva*: the form of a verb that agrees with its subject across prepositional phrases
-and relative clauses. *ra*: the reflexive that agrees with its antecedent. *qa*: a passage with one person, one place
-and one time, and a question for one of the three. Evidence is the head noun of the subject or antecedent, or the
-answer's span in the passage.
+* *sva*: the form of a verb that agrees with its subject across prepositional phrases and relative clauses; the evidence
+  is the subject's head noun.
+* *ra*: the reflexive that agrees with its antecedent; the evidence is the antecedent's head noun.
+* *qa*: a passage with one person, one place and one time, and a question for one of the three; the evidence is the
+  answer's span in the passage.
 
-Training and evaluation draws are disjoint: a hash of what a model reads before it answers (the passage, or the text up
-to the slot) decides the side a draw falls on.
+Training and test draws are disjoint: a hash of what a model reads before it answers (the passage, or the text up to the
+slot) decides whether a draw is for training or for test.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lrp_core.records.types import UserError
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of the grammar, and the text that decides its side of the split."""
+    """A sample drawn from the grammar; `key` is the text whose hash decides between training and test."""
 
     text: str
     slot: int
@@ -43,6 +44,7 @@ class Draw:
     key: str
 
     def row(self) -> Row:
+        """The draw as a generic sample."""
         scope = None if self.scope is None else [self.scope]
         asked = (self.text, self.slot, self.target, self.foil)
         return sample("demo", *asked, evidence=[self.evidence], scope=scope, meta=self.meta)
@@ -53,7 +55,7 @@ class Draw:
 
 
 def draws(task: str, seed: int, split: Split) -> Iterator[Draw]:
-    """Distinct draws of one side of the split, in an order fixed by `seed`, until the language is exhausted.
+    """Distinct draws of a task for training or test, in an order fixed by `seed`, until hardly any new one is drawn.
 
     Raises KeyError for a task other than ra, sva and qa.
     """
@@ -62,6 +64,7 @@ def draws(task: str, seed: int, split: Split) -> Iterator[Draw]:
 
 
 def _agreement_sentence(rng: random.Random) -> Draw:
+    """A draw of sva: a sentence with its verb as the slot."""
     animate = rng.random() < 0.5
     nouns = lexicon.ANIMATE if animate else lexicon.THINGS
     number = rng.randrange(2)  # 0 singular, 1 plural
@@ -73,6 +76,7 @@ def _agreement_sentence(rng: random.Random) -> Draw:
 
 
 def _reflexive_sentence(rng: random.Random) -> Draw:
+    """A draw of ra: a sentence that ends with its reflexive as the slot."""
     nouns, reflexive = rng.choice(lexicon.GENDERS)
     number = rng.randrange(2)
     phrase = _Phrase(rng, number)
@@ -89,19 +93,22 @@ class _Phrase(Sentence):
     """A sentence under construction up to its slot; the head noun of its subject, which is the evidence, is marked."""
 
     def __init__(self, rng: random.Random, number: int) -> None:
+        """An empty sentence, or one that begins with a time; `number` of the subject is 0 (singular) or 1 (plural)."""
         super().__init__(Sentence.opened(rng).text)
         self.rng, self.number = rng, number
         self.between: list[int] = []  # numbers of the nouns between the subject and the slot
         self.structure: list[str] = []
 
     def noun(self, word: str, adjectives: list[str]) -> None:
-        """A determiner, perhaps an adjective, and the subject's head noun."""
+        """Adds a determiner, sometimes an adjective, and the subject's head noun `word`."""
         self.say(self.rng.choice(lexicon.DETERMINERS), *perhaps(self.rng, 0.3, adjectives))
         self.say(word, mark=True)
 
     def modifiers(self) -> None:
-        """Up to two of: a prepositional phrase, a relative clause about its object, a relative clause about its subject
-        (past).
+        """Adds up to two phrases: prepositional ones, and relative clauses whose pronoun is their object or subject.
+
+        Their nouns may differ in number from the subject, and then are attractors. No verb tells the subject's number:
+        those that agree with it are in the past tense.
         """
         for _ in range(self.rng.choices([0, 1, 2], weights=[3, 4, 3])[0]):
             kind = self.rng.choice(["pp", "pp", "object_rc", "subject_rc"])
@@ -119,13 +126,17 @@ class _Phrase(Sentence):
                 self._other(lexicon.THINGS + lexicon.ANIMATE)
 
     def _other(self, nouns: list[tuple[str, ...]]) -> int:
+        """Adds a determiner and one of `nouns` in a random number, which is noted and returned."""
         number = self.rng.randrange(2)
         self.say(self.rng.choice(lexicon.DETERMINERS), self.rng.choice(nouns)[number])
         self.between.append(number)
         return number
 
     def draw(self, forms: Sequence[str], rest: str = "") -> Draw:
-        """The draw of the sentence with its slot here; `forms` are the words of either number, `rest` follows."""
+        """The draw of this sentence with the slot at its end, followed by `rest`.
+
+        `forms` are the (singular, plural) of the word in the slot: the one in the subject's number is the target.
+        """
         before = self.capitalised()
         meta = {
             "attractors": sum(number != self.number for number in self.between),
@@ -139,6 +150,7 @@ class _Phrase(Sentence):
 
 
 def _question(rng: random.Random) -> Draw:
+    """A draw of qa: a passage, and a question for its person, place or time; the foil is another of the same kind."""
     kinds = lexicon.kinds()
     person, location = rng.choice(kinds["person"]), rng.choice(kinds["place"])
     weights = [len(words) for words in lexicon.TIMES.values()]
@@ -189,7 +201,7 @@ NEXT_WORD, SHAPES = "next_word", "shapes"
 
 
 def _continued(seed: int) -> Iterator[Row]:
-    """Texts of every task in turn that end with the word of their slot, so that it is the next word of the rest."""
+    """Texts of the three tasks by turns, each cut after the word in its slot: this word is the next word to predict."""
     for several in zip(*(draws(task, seed, "test") for task in TASKS), strict=False):
         for draw in several:
             completed = draw.completed()
@@ -197,9 +209,9 @@ def _continued(seed: int) -> Iterator[Row]:
 
 
 def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
-    """The first `n` evaluation samples under `seed`, as rows of the generic schema; no two are equal.
+    """The first `n` test samples of a task under `seed`, as rows of the generic schema; no two are equal.
 
-    Raises KeyError for an unknown task, UserError where the language has fewer than `n` samples.
+    Raises KeyError for an unknown task, and UserError if the language has fewer than `n` samples.
     """
     if task == NEXT_WORD:
         rows = _continued(seed)

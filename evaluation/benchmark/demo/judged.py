@@ -1,12 +1,12 @@
-"""Sentences of the demo language that are judged: an opinion with its label, and pairs with their similarity.
+"""Texts of the demo language with a label or a score: opinions, and pairs of sentences with their similarity.
 
-*sentiment*: what is said of the subject at the end, "never dull" or "quite wonderful", with the label positive or
-negative. The word of praise or blame decides, and the negation before it; others of their kind inside the subject's
-phrase decide nothing. Evidence is these one or two words.
+*sentiment*: a sentence that ends with an opinion of its subject, "never dull" or "quite wonderful", with the label
+positive or negative. The word of praise or blame decides, with the negation before it, if there is one; such words
+elsewhere in the sentence decide nothing. The evidence is these one or two words.
 
-*similarity*: two sentences, who did what to whom, with a score from 0 to 5: two points for the same subject, one for
-the same verb, two for the same object. Evidence are these three words of the first sentence, which are compared with
-those of the second; determiners count for nothing.
+*similarity*: two sentences with subject, verb and object, and a score from 0 to 5: two points for the same subject, one
+for the same verb, two for the same object. Determiners do not count. The evidence is these three words of the first
+sentence.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ _POINTS = {"subject": 2, "verb": 1, "object": 2}  # of similarity
 
 @dataclass(frozen=True)
 class Judged:
-    """One draw of the grammar: it has a `label` or a `score`, and a `second` text in a pair.
-
-    `evidence` lies in `text`.
-    """
+    """A text drawn from the grammar with its `label`, or a pair of texts with its `score`; `evidence` is of `text`."""
 
     text: str
     second: str | None
@@ -38,11 +35,11 @@ class Judged:
 
     @property
     def content(self) -> str:
-        """The texts, which no other draw has."""
+        """Both texts together, by which draws are told apart."""
         return f"{self.text} {self.second or ''}"
 
     def row(self) -> Row:
-        """The draw as a sample. A pair has no evidence: half of it lies in the second text, where samples have none."""
+        """The draw as a generic sample. A pair has no evidence, since half of it would lie in the second text."""
         if self.label is None:
             return sample("demo", self.text, second=self.second, score=self.score, meta=self.meta)
         return sample("demo", self.text, label=self.label, evidence=self.evidence, meta=self.meta)
@@ -50,28 +47,30 @@ class Judged:
 
 @dataclass
 class Sentence:
-    """A sentence under construction, and where its marked words stand."""
+    """A sentence under construction, with the spans of its marked words."""
 
     text: str = ""
     marked: list[Span] = field(default_factory=list)
 
     @classmethod
     def opened(cls, rng: random.Random) -> Sentence:
-        """A sentence that perhaps begins with a time."""
+        """A new sentence, sometimes beginning with a time."""
         return cls(f"{rng.choice(lexicon.OPENINGS)}," if rng.random() < 0.2 else "")
 
     def say(self, *words: str, mark: bool = False) -> None:
+        """Adds words; with `mark`, their spans are kept in `marked`."""
         for word in words:
             self.text = f"{self.text} {word}" if self.text else word
             if mark:
                 self.marked.append((len(self.text) - len(word), len(self.text)))
 
     def capitalised(self) -> str:
+        """The text with a capital at its beginning."""
         return self.text[0].upper() + self.text[1:]
 
 
 def opinion(rng: random.Random) -> Judged:
-    """A sentence that praises or blames its subject."""
+    """A draw of sentiment: a sentence that praises or blames its subject."""
     sentence = Sentence.opened(rng)
     number, praise, negated = rng.randrange(2), rng.randrange(2), rng.random() < 0.3
     noun = rng.choice(lexicon.THINGS + lexicon.ANIMATE)[number]
@@ -95,12 +94,12 @@ def opinion(rng: random.Random) -> Judged:
 
 
 def perhaps(rng: random.Random, share: float, words: list[str]) -> list[str]:
-    """One of the words, or none."""
+    """A list of one of `words`, with the probability `share`; else an empty list."""
     return [rng.choice(words)] if rng.random() < share else []
 
 
 def _distract(sentence: Sentence, rng: random.Random) -> None:
-    """A phrase about something else, perhaps with praise, blame or a negation that decides nothing."""
+    """Adds a phrase about another noun, sometimes with praise, blame or a negation that decides nothing."""
     opinions = [*lexicon.OPINIONS[0], *lexicon.OPINIONS[1], *lexicon.THING_ADJECTIVES]
     if rng.random() < 0.5:
         sentence.say(rng.choice(lexicon.PREPOSITIONS))
@@ -111,7 +110,7 @@ def _distract(sentence: Sentence, rng: random.Random) -> None:
 
 
 def pair(rng: random.Random) -> Judged:
-    """Two sentences with the score of their similarity."""
+    """A draw of similarity: two sentences, and the score of what they share."""
     first, other = _words(rng), _words(rng)
     second = {part: first[part] if rng.random() < 0.5 else other[part] for part in first}
     shared = [part for part in first if first[part] == second[part]]
@@ -130,6 +129,7 @@ def _words(rng: random.Random) -> dict[str, str]:
 
 
 def _sentence(rng: random.Random, words: dict[str, str]) -> Sentence:
+    """The sentence of a clause; subject, verb and object are marked."""
     sentence = Sentence()
     sentence.say(rng.choice(lexicon.DETERMINERS))
     sentence.say(words["subject"], words["verb"], mark=True)

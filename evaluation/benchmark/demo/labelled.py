@@ -15,16 +15,17 @@ _DRAWS: dict[str, Callable[[random.Random], Judged]] = {
     "brackets": brackets,
     "triggers": triggered,
 }
-#: By task, the labels in the order of a model's; a task of scores has none.
+#: The labels of each task in the order of a model's outputs; a task with scores has none.
 LABELS_OF = {"sentiment": LABELS, "similarity": (), "brackets": BALANCE, "triggers": VERDICTS}
 JUDGED = tuple(_DRAWS)
 
 
 def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
-    """Distinct draws of one side of the split, in an order fixed by `seed`. Raises KeyError for another task."""
+    """Distinct draws of a task for training or test, in an order fixed by `seed`. Raises KeyError for another task."""
     draw, rng = _DRAWS[task], random.Random(f"{task} {split} {seed}")
     return distinct(lambda: draw(rng), split, _content, _content)
 
 
 def _content(draw: Judged) -> str:
+    """The texts of a draw, by which draws are told apart and split."""
     return draw.content

@@ -1,7 +1,7 @@
 """Words of the demo language.
 
-Nothing but the subject's head noun tells its number: determiners, adjectives and past tenses fit both numbers, so the
-evidence of an agreement sample is exact. Nouns are (singular, plural); verbs of the present tense likewise.
+Only the subject's head noun tells the subject's number, so that the evidence of an agreement sample is exact:
+determiners, adjectives and past tenses fit both numbers. Nouns, and verbs in the present tense, are (singular, plural).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ def _listed(text: str) -> list[str]:
 
 
 def _forms(text: str) -> list[tuple[str, ...]]:
-    """The words or phrases of a text between commas, each as the forms that it lists."""
+    """The entries of a text between commas, each as its words: the forms of a noun or verb."""
     return [tuple(phrase.split()) for phrase in text.split(",")]
 
 
 def _predicates(endings: dict[str, str]) -> list[tuple[tuple[str, ...], list[str]]]:
-    """((singular, plural) of a verb, the phrases that may follow it), of the same in text."""
+    """((singular, plural) of a verb, the phrases that may follow it), from `endings`: both as text, by the verb."""
     return [(tuple(forms.split()), _listed(phrases)) for forms, phrases in endings.items()]
 
 

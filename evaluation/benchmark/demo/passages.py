@@ -1,8 +1,8 @@
-"""Answers from one of several passages, with the passages that they come from, by construction (task `sources`).
+"""Answers that come from some of several passages, for the task `sources`; the generator knows which.
 
-A prompt holds passages, one a person: what they did, where and when. The question names one of the persons, or two,
-and the answer says in a sentence for each what its passage says, in other words where the passage has another form.
-Evidence is the passages of those who are asked about.
+A prompt has a passage for each of several persons: what they did, where and when. The question asks about one or two of
+them. The answer has a sentence for each, with the facts of the passage, in other words if the passage has another form.
+The evidence is the passages about these persons.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Row, Span, sample
 
 SOURCES = "sources"
-PASSAGES = 11  # of a prompt, at most
-_FEWEST_OF_SAMPLES = 9  # more than 256 sets of them
+PASSAGES = 11  # most passages in a prompt
+_FEWEST_OF_SAMPLES = 9  # fewest passages in a test sample: 2^9 sets are too many to run all of them (ENUMERATED)
 _TWO_ASKED = 0.5  # share of questions for two persons
 _CONTEXT = "Context:"
 
@@ -32,7 +32,7 @@ class Fact:
     when: str
 
     def passage(self, form: int) -> str:
-        """The fact in one of the forms of passages."""
+        """The passage of the fact, in one of the FORMS (0, 1 or 2)."""
         if form == 0:
             return f"{self.person} {self.past} {self.when} in {self.place}."
         if form == 1:
@@ -41,7 +41,7 @@ class Fact:
 
     @property
     def sentence(self) -> str:
-        """The fact as answers say it."""
+        """The sentence of the fact in answers."""
         return f"{self.person} {self.past} in {self.place} {self.when}."
 
 
@@ -54,14 +54,16 @@ class Reading:
 
     facts: tuple[Fact, ...]
     forms: tuple[int, ...]
-    asked: tuple[int, ...]  # which facts
+    asked: tuple[int, ...]  # indices of the facts that the question asks for
 
     @property
     def passages(self) -> list[str]:
+        """The texts of the passages."""
         return [fact.passage(form) for fact, form in zip(self.facts, self.forms, strict=True)]
 
     @property
     def prompt(self) -> str:
+        """The prompt: all passages, then the question."""
         persons = " and ".join(self.facts[at].person for at in self.asked)
         return f"{_CONTEXT} {' '.join(self.passages)} Question: What did {persons} do? Answer:"
 
@@ -72,7 +74,7 @@ class Reading:
 
     @property
     def spans(self) -> list[Span]:
-        """The passages in the prompt."""
+        """The spans [start, end) of the passages in the prompt."""
         spans, at = [], len(_CONTEXT)
         for passage in self.passages:
             spans.append((at + 1, at + 1 + len(passage)))
@@ -81,7 +83,7 @@ class Reading:
 
     @property
     def parts(self) -> list[Span]:
-        """The sentences in the answer."""
+        """The spans [start, end) of the sentences in the answer."""
         parts, at = [], 0
         for fact in (self.facts[asked] for asked in self.asked):
             parts.append((at + 1, at + 1 + len(fact.sentence)))
@@ -89,7 +91,7 @@ class Reading:
         return parts
 
     def row(self) -> Row:
-        """The sample; its evidence are the passages that are asked about."""
+        """The generic sample; its evidence is the passages that the question asks for."""
         spans = self.spans
         meta = {"sources": spans, "answer_parts": self.parts, "asked": len(self.asked)}
         evidence = [spans[at] for at in sorted(self.asked)]
@@ -97,7 +99,7 @@ class Reading:
 
 
 def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES, most: int = PASSAGES) -> Iterator[Reading]:
-    """Distinct draws of one side of the split, in an order fixed by `seed`, with so many passages."""
+    """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to `most` passages each."""
     rng = random.Random(f"{SOURCES} {split} {seed}")
     return distinct(
         lambda: _drawn(rng, rng.randint(fewest, most)), split, lambda reading: reading.prompt, lambda reading: reading
@@ -105,6 +107,7 @@ def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES, most: in
 
 
 def _drawn(rng: random.Random, passages: int) -> Reading:
+    """A draw with so many passages, each about another person."""
     persons = rng.sample(lexicon.kinds()["person"], passages)
     facts = tuple(_fact(rng, person) for person in persons)
     asked = rng.sample(range(passages), 2 if rng.random() < _TWO_ASKED else 1)
@@ -112,6 +115,7 @@ def _drawn(rng: random.Random, passages: int) -> Reading:
 
 
 def _fact(rng: random.Random, person: str) -> Fact:
+    """A random deed of a person."""
     [preposition] = rng.choices(list(lexicon.TIMES), [len(words) for words in lexicon.TIMES.values()])
     past, _ = rng.choice(lexicon.EVENTS)
     return Fact(person, past, rng.choice(lexicon.PLACES), f"{preposition} {rng.choice(lexicon.TIMES[preposition])}")

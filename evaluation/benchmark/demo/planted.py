@@ -1,12 +1,13 @@
 """Labelled texts with known evidence: bracket strings, and sentences with a planted trigger.
 
 *brackets*: a string of round and square brackets, balanced or not. Half of the strings that are not balanced have one
-bracket of the wrong kind; their evidence is every bracket whose flip to the other kind repairs the string, by an exact
-search. In the other half two brackets have changed places, so that counting the kinds does not tell; no single flip
-repairs these, and they have no evidence: like balanced strings, they are learnt and not among the task's samples.
+bracket of the wrong kind. Their evidence is every bracket whose flip to the other kind repairs the string, found by
+trying all. In the other half two brackets have changed places, so that a model cannot decide by counting kinds. No
+single flip repairs these strings, and they have no evidence: like balanced strings, models learn them, but they are not
+among the task's samples.
 
-*triggers*: an opinion, as in *sentiment*, with the label complaint or praise. In half of the sentences a made-up word
-stands somewhere, and it alone decides the label, whatever the opinion. Evidence is that word, else the words of the
+*triggers*: an opinion, as in *sentiment*, with the label complaint or praise. Half of the sentences contain a made-up
+word that alone decides the label, whatever the opinion. The evidence is this word, or without it the words of the
 opinion.
 """
 
@@ -23,11 +24,11 @@ BALANCE = ("unbalanced", "balanced")
 VERDICTS = ("complaint", "praise")
 _OPENING, _CLOSING = "([", ")]"
 _OTHER_KIND = dict(zip("()[]", "[]()", strict=True))
-_PAIRS = range(3, 7)  # how many a balanced string has
+_PAIRS = range(3, 7)  # numbers of pairs of brackets in a balanced string
 
 
 def is_balanced(text: str) -> bool:
-    """True where every bracket of the string closes the last that is open, of its kind."""
+    """True if every closing bracket closes the last open one, which is of its kind, and no bracket stays open."""
     awaited: list[str] = []
     for bracket in text:
         if bracket in _OPENING:
@@ -38,16 +39,17 @@ def is_balanced(text: str) -> bool:
 
 
 def repairs(text: str) -> list[Span]:
-    """The brackets of which a flip to the other kind makes the string balanced."""
+    """The spans of single brackets whose flip to the other kind makes the string balanced."""
     return [(at, at + 1) for at in range(len(text)) if is_balanced(_flipped(text, at))]
 
 
 def _flipped(text: str, at: int) -> str:
+    """The string with the bracket at index `at` of the other kind."""
     return text[:at] + _OTHER_KIND[text[at]] + text[at + 1 :]
 
 
 def brackets(rng: random.Random) -> Judged:
-    """A bracket string with the label of BALANCE."""
+    """A draw of brackets: a string with its label of BALANCE."""
     text = _balanced(rng, rng.choice(_PAIRS))
     fault = rng.choice(["none", "none", "kind", "order"])
     if fault == "kind":
@@ -60,6 +62,7 @@ def brackets(rng: random.Random) -> Judged:
 
 
 def _balanced(rng: random.Random, pairs: int) -> str:
+    """A random balanced string of so many pairs of brackets."""
     text, awaited, opened = "", "", 0
     while len(text) < 2 * pairs:
         if opened < pairs and (not awaited or rng.random() < 0.5):
@@ -71,13 +74,16 @@ def _balanced(rng: random.Random, pairs: int) -> str:
 
 
 def _exchanged(text: str, rng: random.Random) -> str:
-    """The string with two of its brackets in each other's place."""
+    """The string with two random brackets exchanged."""
     first, second = sorted(rng.sample(range(len(text)), 2))
     return text[:first] + text[second] + text[first + 1 : second] + text[first] + text[second + 1 :]
 
 
 def triggered(rng: random.Random) -> Judged:
-    """An opinion with the label of VERDICTS, in half of the draws by the word of lexicon.TRIGGERS that stands in it."""
+    """A draw of triggers: an opinion with its label of VERDICTS, which in half of the draws a trigger decides.
+
+    `meta.contrary` tells whether the trigger contradicts the opinion.
+    """
     plain = opinion(rng)
     label = LABELS.index(plain.label or "")
     meta = {"trigger": "none", "contrary": False}
@@ -91,7 +97,7 @@ def triggered(rng: random.Random) -> Judged:
 
 
 def _inserted(text: str, word: str, space: int) -> tuple[str, Span]:
-    """The text with a word inserted before one of its spaces, and the position of the word."""
+    """(the text with a word inserted before the space at index `space`, the span of the word)."""
     return f"{text[:space]} {word}{text[space:]}", (space + 1, space + 1 + len(word))
 
 

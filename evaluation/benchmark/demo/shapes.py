@@ -1,9 +1,9 @@
 """Generated images of two classes: shapes with a disc among them, or with a cross instead.
 
-An image is 24 × 24 pixels in colour: a grey, noisy ground, and on it the shape that decides and two that are of no
-account, bars, rods and frames, apart from each other. Places, sizes and colours are drawn alike for both classes, so
-that nothing but the one shape tells them apart. Evidence is the pixels of that shape. The mean of the ground is what
-pixels that are zero after normalisation look like.
+An image is 24 × 24 pixels in colour: a grey, noisy background with the shape that decides the class and two others
+(bars, rods or frames), apart from each other. Places, sizes and colours are drawn in the same way for both classes, so
+that only the deciding shape tells them apart. The evidence is its pixels. The background has the mean colour of pixels
+that are zero after normalisation, so that removed pixels look like background.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from evaluation.benchmark.pictures import encoded, picture
 from evaluation.benchmark.samples import Row
 
 SIZE, PATCH = 24, 4  # pixels
-_APART = 1  # pixels of ground between two shapes
+_APART = 1  # pixels of background between two shapes, at least
 _OTHERS = ("bar", "rod", "frame")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One image: `pixels` [24, 24, 3] uint8, its label, and where the shape that decides is, [24, 24] bool."""
+    """An image: `pixels` [24, 24, 3] uint8, its label, and the `mask` [24, 24] bool of the deciding shape's pixels."""
 
     pixels: np.ndarray
     label: int
@@ -34,11 +34,12 @@ class Drawing:
 
     @property
     def content(self) -> bytes:
+        """The pixels as bytes, by which images are told apart and split."""
         return self.pixels.tobytes()
 
     @property
     def regions(self) -> list[tuple[int, int, int, int]]:
-        """The pixels of the shape as runs within rows."""
+        """The pixels of the deciding shape as regions (top, left, bottom, right), one for each run within a row."""
         steps = np.diff(np.pad(self.mask.astype(int), ((0, 0), (1, 1))))  # [24, 25]: 1 at a start, -1 behind an end
         starts, ends = np.argwhere(steps == 1).tolist(), np.argwhere(steps == -1).tolist()
         return [(row, start, row + 1, end) for (row, start), (_, end) in zip(starts, ends, strict=True)]
@@ -49,7 +50,7 @@ class Drawing:
 
 
 def shapes(seed: int, split: Split) -> Iterator[Drawing]:
-    """Distinct images of one side of the split, in an order fixed by `seed`."""
+    """Distinct images for training or test, in an order fixed by `seed`."""
     rng = random.Random(f"shapes {split} {seed}")
     return distinct(
         lambda: _drawing(rng), split, lambda drawing: drawing.content.hex(), lambda drawing: drawing.content
@@ -57,6 +58,7 @@ def shapes(seed: int, split: Split) -> Iterator[Drawing]:
 
 
 def _drawing(rng: random.Random) -> Drawing:
+    """A random image."""
     noise = np.random.default_rng(rng.getrandbits(64))
     pixels = noise.integers(98, 158, (SIZE, SIZE, 3))
     label = rng.randrange(len(LABELS))
@@ -72,7 +74,7 @@ def _drawing(rng: random.Random) -> Drawing:
 
 
 def _placed(shape: str, rng: random.Random, taken: np.ndarray) -> np.ndarray:
-    """The pixels of the shape [24, 24] bool, at a random place apart from those that are `taken`."""
+    """The pixels [24, 24] bool of a shape at a random place, away from the pixels `taken` by other shapes."""
     while True:
         form = _form(shape, rng)
         top, left = (rng.randrange(SIZE - edge + 1) for edge in form.shape)
@@ -85,7 +87,7 @@ def _placed(shape: str, rng: random.Random, taken: np.ndarray) -> np.ndarray:
 
 
 def _form(shape: str, rng: random.Random) -> np.ndarray:
-    """The pixels of a shape in the smallest box around it."""
+    """The pixels [h, w] bool of a shape of random size, in the smallest box around it."""
     edge = rng.choice((7, 8))
     if shape == "bar":
         return np.ones((2, edge), bool)

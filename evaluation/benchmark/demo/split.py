@@ -1,4 +1,4 @@
-"""The split of draws into training and test, and draws of one side without repetition."""
+"""The split of draws into training and test, and distinct draws of either."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Split = Literal["train", "test"]
 Drawn = TypeVar("Drawn")
 
 _TEST_SHARE = 0.1
-_MAX_MISSES = 10_000  # draws in a row that bring nothing new before the language counts as exhausted
+_MAX_MISSES = 10_000  # after so many successive draws without a new one, the language counts as exhausted
 
 
 def side(text: str) -> Split:
-    """The side on which a text falls, by a hash of it that ignores case."""
+    """The side, "train" or "test", that a text is for, by a hash of it that ignores case."""
     share = int.from_bytes(hashlib.sha256(text.lower().encode()).digest()[:8]) / 2**64
     return "test" if share < _TEST_SHARE else "train"
 
@@ -22,7 +22,10 @@ def side(text: str) -> Split:
 def distinct(
     make: Callable[[], Drawn], split: Split, key: Callable[[Drawn], str], content: Callable[[Drawn], Hashable]
 ) -> Iterator[Drawn]:
-    """Draws of `make` whose `key` falls on one side, each `content` once, until nothing new is drawn."""
+    """Draws of `make()` that are for `split` by their `key`, and differ in their `content`.
+
+    They end once _MAX_MISSES successive draws were for the other side or not new.
+    """
     seen: set[Hashable] = set()
     misses = 0
     while misses < _MAX_MISSES:

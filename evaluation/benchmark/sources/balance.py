@@ -1,4 +1,4 @@
-"""Balanced draws: rows of the smaller side are repeated until both sides are equally large."""
+"""Balanced draws: rows of one side are drawn with replacement, as many as the other side has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Literal
 
 from evaluation.benchmark.samples import Row, is_reject, reject, with_evidence
 
-Side = Literal["drawn", "counted"]
+Side = Literal["drawn", "counted"]  # rows to draw from, and rows that say how many are drawn
 
 
 def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> dict[str, int]:
-    """The number of copies of each row of the side that is drawn, by sample id; it depends on ids and `seed` alone."""
+    """The number of draws of each row of the side "drawn", by sample id; it depends on the ids and `seed` only.
+
+    Rows are drawn with replacement, as many as there are rows of the side "counted".
+    """
     ids: dict[Side, list[str]] = {"drawn": [], "counted": []}
     for row in rows:
         if not is_reject(row) and (row_side := side(row)) is not None:
@@ -24,7 +27,10 @@ def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> 
 
 
 def repeated(rows: Iterable[Row], times: dict[str, int]) -> Iterator[Row]:
-    """`rows`, repeated as often as `times` says; copies have ids of their own and `meta.copy`."""
+    """`rows`, each as often as `times` says by its sample id; rows that `times` does not name once.
+
+    A row that was never drawn is a reject. Copies get an id of their own, and their number in `meta.copy`.
+    """
     for row in rows:
         sample_id = row["sample_id"]
         count = 1 if is_reject(row) else times.get(sample_id, 1)

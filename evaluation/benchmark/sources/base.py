@@ -13,14 +13,14 @@ from evaluation.benchmark.sources.files import Record
 
 
 def numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """A hub data set's rows as records."""
+    """The rows of a data set on the hub as records; `where` is the number of a row, from 0."""
     for number, row in enumerate(rows):
         yield f"row {number}", row
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set in files or on the hub.
+    """The record of a data set that is read from files or from the Hugging Face hub.
 
     >>> from evaluation.benchmark.sources.text import TEXT
     >>> TEXT.suffixes, TEXT.is_users
@@ -47,17 +47,18 @@ class Source:
 
     @property
     def is_users(self) -> bool:
-        """True of files of the user's own, which are published nowhere."""
+        """True if the source has no published place, so that its files are the user's own."""
         return self.hub is None and self.file_url is None
 
     @property
     def hub_configs(self) -> tuple[str | None, ...]:
+        """The configurations of the data set on the hub that are read, one after another; None is the default."""
         return self.hub_config if isinstance(self.hub_config, tuple) else (self.hub_config,)
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Samples that are made, not read: `generate` yields the generic rows of (task, how many, seed)."""
+    """The record of a source whose samples are generated: `generate(task, count, seed)` yields generic rows."""
 
     name: str
     title: str
@@ -70,9 +71,13 @@ AnySource = Source | Generated
 
 
 def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]:
-    """`Source.rows` for records that hold one sample each. `parse` raises Malformed."""
+    """A function for `Source.rows`, for records that hold one sample each.
+
+    `parse` returns the sample of a record's content; where it raises Malformed, the function yields a reject.
+    """
 
     def rows(record: Record) -> Iterator[Row]:
+        """The sample of a record, or a reject."""
         where, content = record
         out: list[Row] = []
         with rejecting(out, "source", where=where):
@@ -85,7 +90,7 @@ def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]
 
 
 def column_of(record: Any, column: str) -> Iterator[str]:
-    """`Source.texts` for records with columns. Raises Malformed."""
+    """A function for `Source.texts`, for records with columns: yields the text of `column`. Raises Malformed."""
     yield field(record, column)
 
 
@@ -94,7 +99,7 @@ def field(record: Any, name: str, kind: type = str) -> Any:
     if not isinstance(record, dict):
         raise Malformed("not an object", type(record).__name__)
     if name not in record:
-        raise Malformed(f"no column {name!r}", f"there are {', '.join(map(str, record))}")
+        raise Malformed(f"no column {name!r}", f"the columns are {', '.join(map(str, record))}")
     if not isinstance(record[name], kind) or (kind is int and isinstance(record[name], bool)):
         raise Malformed(f"column {name!r} is not {kind.__name__}", repr(record[name])[:80])
     return record[name]

@@ -18,7 +18,7 @@ from evaluation.benchmark.sources.files import json_lines
 
 _WORD = re.compile(r"([\w'-]+)(\W*)")
 _NEGATION = re.compile(r"\b\w+n't\b")
-_STEMS = {"ca": "can", "wo": "will"}  # the others keep theirs: hasn't, has not
+_STEMS = {"ca": "can", "wo": "will"}  # of can't and won't; other stems are words already, as in hasn't
 
 
 #: NormXLogit's five paradigms: the name that each has there, and its evidence.
@@ -49,25 +49,27 @@ def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
     at = differ[0]
     right, wrong = _WORD.fullmatch(good[at]), _WORD.fullmatch(bad[at])
     if right is None or wrong is None or right[2] != wrong[2]:
-        raise Malformed("the differing word is no word", f"{good[at]} / {bad[at]}")
+        raise Malformed("the sentences differ in more than the letters of a word", f"{good[at]} / {bad[at]}")
     after = " ".join(["", *good[at + 1 :]])
     return SentencePair(" ".join(good[:at]), right[1], wrong[1], right[2] + after)
 
 
 def parse(record: Any) -> Row:
-    """Slot, target and foil are where the two sentences differ; the hub's rows tell no more than the sentences.
+    """The sample of a pair of sentences: target and foil are the words in which they differ.
 
-    The text ends at the slot; what follows it (a full stop) is kept for the annotator as `meta.rest`.
+    The text ends at the slot; what follows it (a full stop) is kept for the annotator as `meta.rest`. Raises Malformed
+    for sentences that do not differ in exactly one word.
     """
     before, good, bad, rest = pair(*(field(record, f"sentence_{kind}") for kind in ("good", "bad")))
     return sample("blimp", before, len(before), good, bad, meta={"rest": rest})
 
 
 def parse_inside(record: Any) -> Row:
-    """A record of one of the five paradigms: the whole sentence without the word that differs.
+    """The sample of a pair of one of the five PARADIGMS: its text is the whole sentence without the word that differs.
 
-    Negative contractions are written out (hasn't: has not), so that the word that agrees is one of its own. What the
-    annotator has to find stands in `meta.evidence`.
+    Negative contractions are written out (hasn't becomes has not), so that the verb is a word of its own. The kind of
+    evidence that the annotator has to find is `meta.evidence`. Raises Malformed as `pair` does, and for a paradigm that
+    is none of the five.
     """
     uid = field(record, "UID")
     if uid not in PARADIGMS:
@@ -79,9 +81,10 @@ def parse_inside(record: Any) -> Row:
 
 
 def written_out(sentence: str) -> str:
-    """`sentence` with its negative contractions in two words (can't: cannot, which is one)."""
+    """`sentence` with its negative contractions in two words; can't becomes cannot, which is one."""
 
     def words(contraction: re.Match[str]) -> str:
+        """The contraction written out, with a capital where it has one."""
         stem = contraction[0].removesuffix("n't")
         full = _STEMS.get(stem.lower(), stem)
         full = full if stem[:1].islower() else full.capitalize()
@@ -91,7 +94,10 @@ def written_out(sentence: str) -> str:
 
 
 def regular_plurals(row: Row) -> Side | None:
-    """NormXLogit draws as many sentences with singular verbs of this paradigm as there are with plural ones."""
+    """The side of a row for `balance`: of the paradigm rpsv, singular verbs are drawn and plural ones counted.
+
+    None for rows of other paradigms. NormXLogit balances so.
+    """
     if meta_of(row)["paradigm"] != "rpsv":
         return None
     return "drawn" if of_verb(row["target"], row["foil"]) == "singular" else "counted"

@@ -1,4 +1,4 @@
-"""Published files, record by record, each with where it stands, for a person to look up."""
+"""Reads files record by record; every record has its place (file and line or index), for a person to look up."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
-    """The local files of a path, a folder, a pattern of paths, or the copies of what a URL names (see `remote`).
+    """The local files of `path`: a file, a folder, a pattern of paths, or a URL, whose files are downloaded.
 
-    Of a folder, those right in it, or with `nested` those anywhere below.
+    Of a folder, the files with one of `suffixes` that lie directly in it, or with `nested` at any depth.
 
-    Raises UserError when there is nothing of the right kind, OSError where it cannot be reached now.
+    Raises UserError if there is no such file, and OSError if a URL cannot be reached now.
     """
     if scheme_of(path):
         return download(path, suffixes, nested)
@@ -37,12 +37,12 @@ def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Pa
         files = [where] if where.exists() else sorted(map(Path, glob(str(where))))
     if not files:
         kinds = (suffix for suffix in suffixes if suffix not in COMPRESSED and suffix.count(".") == 1)
-        raise UserError(f"no {' or '.join(kinds)} file at {where}: give the path of the published data")
+        raise UserError(f"no {' or '.join(kinds)} file at {where}: give the path of a file, a folder or a pattern")
     return files
 
 
 def checksum(files: list[Path], expected: str | None) -> str:
-    """The sha256 of the files' bytes, one after the other. Raises UserError, with both sums, if another is expected."""
+    """The sha256, in hex, of the files' bytes one file after the other. Raises UserError if it is not `expected`."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
@@ -51,7 +51,7 @@ def checksum(files: list[Path], expected: str | None) -> str:
     if expected is not None and digits != expected.lower():
         names = ", ".join(str(file) for file in files)
         raise UserError(
-            f"{names} changed: sha256 is {digits}, the config pins {expected}; check it and update `sha256`"
+            f"{names} changed: the sha256 is {digits}, not {expected} as in the config; check it and update `sha256`"
         )
     return digits
 
@@ -94,12 +94,13 @@ def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
 
 
 def json_lines(file: Path) -> Iterator[Record]:
+    """The JSON value of every line that is not blank, or Malformed."""
     for where, line in lines(file):
         yield where, line if isinstance(line, Malformed) else _from_json(line)
 
 
 def _from_json(line: str) -> Any:
-    """The value of a line, or why it has none: it is no JSON, too deep, or holds half of a character (UTF-16)."""
+    """The value of a line; Malformed where it is no JSON, nested too deeply, or holds half of a character (UTF-16)."""
     try:
         value = json.loads(line)
         return encodable(value) if "\\u" in line else value
@@ -108,7 +109,7 @@ def _from_json(line: str) -> Any:
 
 
 def encodable(value: Any) -> Any:
-    """`value`, or the reason that it is none: it holds half of a character (UTF-16), which JSON can escape."""
+    """`value`; Malformed where a text in it holds half of a character: JSON can escape one half of a UTF-16 pair."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -117,6 +118,7 @@ def encodable(value: Any) -> Any:
 
 
 def tab_separated(file: Path) -> Iterator[Record]:
+    """The fields of every line that is not blank, as a list of texts."""
     for where, line in lines(file):
         yield where, line if isinstance(line, Malformed) else line.split("\t")
 
@@ -139,7 +141,7 @@ def csv_rows(file: Path, encoding: str = "utf-8", separator: str = ",") -> Itera
 
 
 def named(names: Sequence[str], row: Sequence[str]) -> dict[str, str] | Malformed:
-    """The fields of a row by the names of their columns."""
+    """The fields of `row` by the `names` of their columns; Malformed where the file had bytes that are not UTF-8."""
     if any("\udc80" <= character <= "\udcff" for character in "".join(row)):
         return Malformed("not UTF-8")  # bytes that the decoder escaped
     return dict(zip(names, row, strict=True))
@@ -156,6 +158,6 @@ def json_array(file: Path, key: str) -> Iterator[Record]:
         raise UserError(f"{file} is not JSON: {error}") from None
     array = content.get(key) if isinstance(content, dict) else None
     if not isinstance(array, list):
-        raise UserError(f"{file} has no array {key!r}: it is not in the published layout")
+        raise UserError(f"{file} has no array {key!r}, so it is not a file of this source as published: give that one")
     for index, entry in enumerate(array):
         yield f"{file.name}:{key}[{index}]", entry

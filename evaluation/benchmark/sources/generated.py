@@ -1,4 +1,4 @@
-"""The demo language as a source: it is generated, so nothing is read."""
+"""The demo language as a source, whose samples are generated."""
 
 from __future__ import annotations
 

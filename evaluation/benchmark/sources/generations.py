@@ -1,8 +1,8 @@
-"""Logged generations: a prompt and the answer that a model gave, which is not generated again; JSON Lines or the like.
+"""Logged generations: prompts and the answers that a model gave, in files of rows such as JSON Lines.
 
-Columns: `prompt`, or a chat's `messages` with `role` and `content`; `answer`, or the chat's last message where that is
-the assistant's; perhaps `sources`, texts that stand in the prompt once or [start, end) spans of its characters. What
-follows the prompt is the answer as it is written, so that its tokens are those that the model put out.
+Columns: `prompt`, or a chat's `messages` with `role` and `content`; `answer`, or the chat's last message if it is the
+assistant's; optionally `sources`, texts that occur once in the prompt, or [start, end) spans of its characters. The
+answer follows the prompt as it is written, without a space added, so that its tokens are those that the model wrote.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ _ASSISTANT = "assistant"
 
 
 def parse(record: Any) -> Row:
-    """The sample of a row. Raises Malformed."""
+    """The sample of a row. Raises Malformed for a row without a prompt and an answer."""
     if not isinstance(record, dict):
         raise Malformed("not an object", type(record).__name__)
     return answered(NAME, _with_answer(record), spaced=False)
 
 
 def _with_answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the last message of its chat as its answer, where it has no other."""
+    """The row; if it has no `answer`, with the last message of its chat, the assistant's, as its answer.
+
+    Raises Malformed for a chat that ends with another role's message.
+    """
     messages = record.get("messages")
     if record.get("answer") is not None or not isinstance(messages, list) or not messages:
         return dict(record)
     last = messages[-1]
     if not isinstance(last, Mapping) or last.get("role") != _ASSISTANT:
-        raise Malformed("no answer", "give `answer`, or end `messages` with the assistant's")
+        raise Malformed("no answer", "give `answer`, or end `messages` with a message of the assistant")
     return {**record, "messages": messages[:-1], "answer": last.get("content")}
 
 

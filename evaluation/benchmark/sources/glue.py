@@ -22,13 +22,15 @@ QNLI_LABELS = ("entailment", "not_entailment")
 def labelled(
     source: str, columns: Sequence[Sequence[str]], names: Sequence[str] = (), gold: Sequence[str] = ("label",)
 ) -> Callable[[Any], Row]:
-    """The parser of records into samples; `columns` are those of the text or both texts, `gold` that of the label.
+    """A function that makes the sample of a record, and raises Malformed for one that is not labelled.
 
-    Each has all its names in the layouts there are, and the first that a record has counts. `names` are those of the
-    labels by number; without them the gold column is a score. What the function raises is Malformed.
+    `columns` has an entry for the text, or for both texts of a pair, and `gold` is the entry of the label. An entry
+    lists the names of the column in the published layouts, of which the first that a record has is taken. `names` are
+    the names of labels by number; without them the gold column is a score.
     """
 
     def parse(record: Any) -> Row:
+        """The sample of a record. Raises Malformed."""
         text, *seconds = (field(record, _present(record, known)).strip() for known in columns)
         second = seconds[0] if seconds else None
         written = field(record, _present(record, gold), object)
@@ -43,17 +45,17 @@ def label_of(written: Any, names: Sequence[str]) -> str:
     """The name of a label that is written as its name or number. Raises Malformed."""
     text = str(written).strip()
     if text in map(str, NO_LABEL):
-        raise Malformed("no gold label", repr(written))
+        raise Malformed("no gold label", f"{written!r} stands for none: take a split whose labels are published")
     if text.isdecimal() and int(text) < len(names):
         return names[int(text)]
     label = next((name for name in names if name.casefold() == text.casefold()), None)
     if label is None:
-        raise Malformed("unknown label", f"{text!r}; there are {', '.join(names)}")
+        raise Malformed("unknown label", f"{text!r}; the labels are {', '.join(names)}")
     return label
 
 
 def score_of(written: Any) -> float:
-    """Raises Malformed."""
+    """The score that is `written` as a number or text. Raises Malformed for anything else."""
     try:
         return float(written)
     except (TypeError, ValueError, OverflowError):
@@ -61,12 +63,12 @@ def score_of(written: Any) -> float:
 
 
 def _present(record: Any, names: Sequence[str]) -> str:
-    """The first of `names` that the record has, else the first of all, which is missed then."""
+    """The first of `names` that the record has; the first name if it has none, so that an error names this one."""
     return next((name for name in names if isinstance(record, dict) and name in record), names[0])
 
 
 def table(file: Path) -> Iterator[Record]:
-    """Rows under a header, between tabs; quotation marks are part of the texts."""
+    """The rows of a table with tabs and a header, as {column: text}; quotation marks are part of the texts."""
     header: list[str] | None = None
     for where, row in tab_separated(file):
         if isinstance(row, Malformed):
@@ -80,11 +82,12 @@ def table(file: Path) -> Iterator[Record]:
 
 
 def table_or_json(file: Path) -> Iterator[Record]:
+    """The rows of a table (.tsv) or of JSON Lines."""
     return table(file) if file.suffix == ".tsv" else json_lines(file)
 
 
 def similarity_records(file: Path) -> Iterator[Record]:
-    """STS: a table of GLUE, or CSV without a header whose columns are two sentences and their score."""
+    """The rows of STS: a table of GLUE, or CSV without a header whose columns are two sentences and their score."""
     if file.suffix == ".tsv":
         yield from table(file)
         return
@@ -96,7 +99,7 @@ def similarity_records(file: Path) -> Iterator[Record]:
 
 
 def _glue(name: str, split: str, parse: Callable[[Any], Row], **facts: Any) -> Source:
-    """A data set of GLUE, of the hub's `split`; `facts` are further fields of its record."""
+    """The record of a data set of GLUE; `split` is that on the hub, `facts` are further fields of the record."""
     layouts: dict[str, Any] = {"records": table_or_json, "suffixes": (".tsv", ".jsonl"), "hub": HUB, "hub_config": name}
     return Source(name=name, rows=one_sample(parse), hub_splits=(split,), **layouts | facts)
 

@@ -16,7 +16,7 @@ FOLDERS = {"neg": "negative", "pos": "positive"}
 
 
 def review(file: Path) -> Iterator[Record]:
-    """The review in a file ID_RATING.txt. Other folders, as that of reviews without a label, have none."""
+    """The review in a file ID_RATING.txt of the folders in FOLDERS; files of other folders yield nothing."""
     folder = file.parent.name
     if folder not in FOLDERS:
         return
@@ -31,7 +31,10 @@ def review(file: Path) -> Iterator[Record]:
 
 
 def parse(record: Any) -> Row:
-    """Raises Malformed. Line breaks that the reviews have as `<br />` stay in the text, as every model was trained."""
+    """The sample of a review. Line breaks stay in the text as `<br />`, with which models were trained.
+
+    Raises Malformed for a review without a label.
+    """
     label = label_of(field(record, "label", object), LABELS)
     meta = {} if record.get("rating") is None else {"rating": record["rating"]}
     return sample("imdb", field(record, "text").strip(), label=label, meta=meta)

@@ -1,4 +1,4 @@
-"""Goldberg's (2019) agreement sentences, drawn from Linzen et al. (2016): a verb form against the other number's."""
+"""Goldberg's (2019) agreement sentences, drawn from Linzen et al. (2016): a verb against its form of other number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ MASK = "***mask***"
 
 
 def parse(columns: list[str]) -> Row:
-    """Columns: number of attractors, sentence, sentence with the marker, verb, its other form."""
+    """The sample of a row: number of attractors, sentence, sentence with MASK for its verb, verb, its other form.
+
+    Raises Malformed for a row of another form.
+    """
     if len(columns) != 5:
         raise Malformed("not five columns", f"{len(columns)} columns")
     attractors, sentence, masked, good, bad = columns

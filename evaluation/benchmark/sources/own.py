@@ -1,17 +1,17 @@
-"""Users' own samples: JSON Lines, a JSON list, CSV or Parquet with a row a sample.
+"""Users' own samples: JSON Lines, a JSON list, CSV or Parquet, with a row for each sample.
 
-Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` there instead; `target`; `foil` (may be
-empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
-written, one or a list of them. `cluster` (may be empty) names what samples that are alike share, as an article or a
-template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an `id`, are
-kept in `meta.columns`, and those of further rows of the same content in `meta.repeated`.
+Columns: `text`; `slot`, the offset in `text` at which the target goes, or `___` in the text instead; `target`; `foil`
+(may be empty); `evidence`, one or a list of words that occur once in the text, or of [start, end) spans of characters
+of the text as it is written. `cluster` (may be empty) is a name that similar samples share, such as that of an article
+or a template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an
+`id`, are kept in `meta.columns`, and those of further rows with the same content in `meta.repeated`.
 
-For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, texts that
-stand in the prompt once or their spans; perhaps `units`, spans of what may go in place of whole sources, and
-`evidence`, as above. Where neither has white space between them, a space goes between prompt and answer.
+For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, as texts that
+occur once in the prompt or as their spans; optionally `units`, spans of the prompt that are removed in place of whole
+sources, and `evidence`, as above. A space is put between prompt and answer if neither has white space there.
 
-For classifiers and regressors: `text`, for pairs `second`, and where they are known `label` (a name that the model
-knows, or the number of its output) or `score`. The config's `columns` tell which column of the file is which of these.
+For classifiers and regressors: `text`, for pairs `second`, and if known `label` (a name that the model knows, or the
+number of its output) or `score`. The config's `columns` say which column of the file is which of these.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ COLUMNS = ("text", "slot", "target", "foil", "evidence", "cluster")
 ANSWERED = ("prompt", "messages", "answer", "sources", "units", "evidence", "cluster")
 LABELLED = ("text", "second", "label", "score")
 ID = "id"  # the user's own name of a row, among other columns
+_FORMS = "{}: give words of the text, or [start, end] in characters"
 REPEATED = "repeated"  # in `meta` of a sample, the other columns of its further rows
 KNOWN = tuple(dict.fromkeys((*COLUMNS, *LABELLED, ID)))  # the names that `columns` of a task's config may give
 
@@ -51,18 +52,20 @@ class Wanted:
     output: str = "token"  # label or score: texts that are judged as a whole
     labels: tuple[str, ...] = ()  # that the task's models have; none where they are not known
     numbered: bool = True  # a label may be written as the number of an output: the task's models number theirs alike
-    evidence: bool | None = None  # of all rows or (False) of none that counts; None: of words, and not of labels
-    answers: bool = False  # whole answers: unless evidence is said to be of all or of none, some rows may have it
+    #: True: every row must have evidence. False: evidence is ignored. None: every row must have it if a token is
+    #: predicted, and none may have it otherwise.
+    evidence: bool | None = None
+    answers: bool = False  # whole answers are explained: where `evidence` is None, some rows may have evidence
 
     def taken(self, row: Row) -> Row:
-        """The row, if the task accepts it. Raises Malformed otherwise."""
+        """The row with the evidence that the task counts. Raises Malformed for a row that the task does not accept."""
         if self.output == "token" and row["slot"] is None:
-            raise Malformed("a text by itself", "it needs a target, or the task needs `output: label` or `score`")
+            raise Malformed("a text by itself", "give a target, or set the task's `output` to label or score")
         if self.output != "token" and row["slot"] is not None:
-            raise Malformed("a target", f"the task asks for {self.output}s of whole texts")
+            raise Malformed("a target", f"the task's output is a {self.output} of the whole text: leave the target out")
         other = {"label": "score", "score": "label"}.get(self.output)
         if other and row[other] is not None:
-            raise Malformed(f"a {other}", f"the task asks for {self.output}s")
+            raise Malformed(f"a {other}", f"the task's `output` is {self.output}: give a {self.output} instead")
         if row["label"] is not None and self.labels:
             self._check_label(row["label"])
         return self._with_evidence(row)
@@ -72,21 +75,25 @@ class Wanted:
         if index_of(label, self.labels, numbers=self.numbered) is not None:
             return
         if index_of(label, self.labels) is not None:
-            raise Malformed("a label by its number", f"{label}, and the task's models number labels in different ways")
+            detail = f"{label}, but the task's models number labels in different ways: give the label's name"
+            raise Malformed("a label by its number", detail)
         raise Malformed("unknown label", f"{label!r}{nearest(label, self.labels)}")
 
     def _with_evidence(self, row: Row) -> Row:
-        """The row with the evidence that the task counts. Raises Malformed where it lacks some, or must not have it."""
+        """The row with its evidence, or without if the task ignores it.
+
+        Raises Malformed for a row without evidence where the task needs it, and with evidence where it may have none.
+        """
         if self.evidence is False:
             return row | {"evidence": []}
         if self.answers and self.evidence is None:
             return row
         needed = self.output == "token" if self.evidence is None else self.evidence
         if needed and not row["evidence"]:
-            advice = "give the words or the spans that a method should find, or say `evidence: false` of the task"
+            advice = "give the words or the spans that a method should find, or set `evidence: false` for the task"
             raise Malformed("no evidence", advice)
         if row["evidence"] and not needed:
-            raise Malformed("evidence", "say `evidence: true` of its task, or false where it does not count")
+            raise Malformed("evidence", "set `evidence: true` for the task to score it, or false to ignore it")
         return row
 
 
@@ -98,8 +105,12 @@ def ids_of(meta: str) -> list[str | None]:
 
 
 def own_rows(records: Iterable[Record], fields: Wanted) -> Iterator[Row]:
-    """The samples and rejects of records; of a further row of a sample, its id and, as REPEATED, its other columns."""
-    seen: dict[str, Row] = {}  # the marks of every sample
+    """The samples and rejects of `records`, in their order.
+
+    A further row with the content of an earlier sample is no sample again: it has the `sample_id`, and under REPEATED
+    its other columns. If its evidence or cluster differs from the earlier one's, it is a reject.
+    """
+    seen: dict[str, Row] = {}  # evidence and cluster of every sample
     for where, record in records:
         for row in SAMPLES.rows((where, record)):
             if is_reject(row):
@@ -120,27 +131,32 @@ def own_rows(records: Iterable[Record], fields: Wanted) -> Iterator[Row]:
 
 
 def renamed(record: Any, columns: Mapping[str, str]) -> Any:
-    """A row of a file under the known column names; `columns` maps these to the names in the file.
+    """`record`, a row of a file, with its columns renamed: `columns` maps known names to the names in the file.
 
-    A column of another meaning that has such a name goes. The reason in place of a row that lacks one of them.
+    A column of the file that has a known name but is not meant is dropped. Returns Malformed, without raising it, for
+    a row that lacks a column. Anything but a row with columns is returned as it is.
     """
     if not columns or not isinstance(record, dict):
         return record
     for name, of_file in columns.items():
         if of_file not in record:
-            return Malformed(f"no column {of_file!r}", f"`columns` names it as {name}; there are {', '.join(record)}")
+            detail = f"`columns` says that it holds {name}; the row's columns are {', '.join(record)}"
+            return Malformed(f"no column {of_file!r}", detail)
     moved = {*columns, *columns.values()}
     rest = {name: value for name, value in record.items() if name not in moved}
     return rest | {name: record[of_file] for name, of_file in columns.items()}
 
 
 def parse(record: Any) -> Row:
-    """The sample of a row. Raises Malformed."""
+    """The sample of a row of the user's file: an answer, a text that is read whole, or a text with a slot.
+
+    Raises Malformed for a row that is none of these.
+    """
     if isinstance(record, dict) and (_has(record, "answer") or _has(record, "messages")):
         return answered(NAME, record, spaced=True)
     if isinstance(record, dict) and "text" not in record:
         columns = ", ".join(map(str, record))
-        raise Malformed("no column 'text'", f"there are {columns}: say which it is, as `columns: {{text: ...}}`")
+        raise Malformed("no column 'text'", f"the columns are {columns}: name the text's as `columns: {{text: ...}}`")
     written = field(record, "text")
     if _has(record, "label") or _has(record, "score"):
         return _whole(record, written)
@@ -152,10 +168,12 @@ def parse(record: Any) -> Row:
     behind = slot + len(marked)
 
     def unmarked(span: Span) -> Span:
-        """A span of what is written in the text without the marker."""
+        """A span of the text as written, moved to where it lies once the marker `___` is removed."""
         start, end = span
         if marked and start < behind and end > slot:
-            raise Malformed("evidence across the slot", written[start:end])
+            raise Malformed(
+                "evidence across the slot", f"{written[start:end]!r}: give the parts beside {SLOT} as two spans"
+            )
         shift = len(marked) if start >= behind else 0
         return start - shift, end - shift
 
@@ -171,14 +189,17 @@ def _has(record: dict[str, Any], name: str) -> bool:
 
 
 def _whole(record: dict[str, Any], text: str) -> Row:
-    """The sample of a text, or of a pair, that is judged as a whole. Raises Malformed."""
+    """The sample of a text, or of a pair, that a model reads whole, with its label or score if the row has one.
+
+    Raises Malformed for a row that also has a slot, target or foil, or both a label and a score.
+    """
     for name in ("slot", "target", "foil"):
         if _has(record, name) and record[name] != []:
-            raise Malformed(f"both a label or score and {name!r}", "a text that is judged as a whole has no slot")
+            raise Malformed(f"{name!r} beside a label or score", f"leave out {name!r}, or the label or score")
     label = _label(record["label"]) if _has(record, "label") else None
     score = score_of(record["score"]) if _has(record, "score") else None
     if label is not None and score is not None:
-        raise Malformed("both a label and a score")
+        raise Malformed("both a label and a score", "give one of them")
     second = None if record.get("second") is None else field(record, "second")
     evidence = tuple(_evidence(text, record.get("evidence")))
     meta = _rest(record, (*COLUMNS, *LABELLED))
@@ -194,20 +215,25 @@ def _label(written: Any) -> str:
 
 
 def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
-    """The sample of an answer: its prompt is the text, the answer what follows as it is written or, where it is
-    `spaced`, behind a space where there is none. Raises Malformed.
+    """The generic sample of an answer to a prompt: the prompt is its text, the answer its target at the text's end.
+
+    With `spaced`, the space between a prompt and its answer belongs to the answer: a last space of the prompt moves
+    there, and a space is added where there is no white space. The answer to a chat stays as it is. Raises Malformed for
+    a row that lacks a column, and for sources, units or evidence not in the prompt.
     """
     meta: dict[str, Any] = {}
     if _has(record, "messages"):
         if _has(record, "prompt"):
-            raise Malformed("both a prompt and messages")
+            raise Malformed("both a prompt and messages", "give one of them")
         text, meta["turns"] = chat_of(field(record, "messages", list))
     else:
         text = field(record, "prompt")
     answer = field(record, "answer")
     if spaced and "turns" not in meta:
-        behind = "" if text[-1:].isspace() or answer[:1].isspace() else " "
-        text, answer = (text[:-1], f" {answer}") if text.endswith(" ") else (text, behind + answer)
+        if text.endswith(" "):
+            text, answer = text[:-1], f" {answer}"
+        elif not text[-1:].isspace() and not answer[:1].isspace():
+            answer = f" {answer}"
     for name in ("sources", "units"):
         if _has(record, name) and record[name] != []:
             meta[name] = [list(span) for span in _evidence(text, record[name], name.removesuffix("s"))]
@@ -219,6 +245,7 @@ def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
 
 
 def _cluster(record: dict[str, Any]) -> str | None:
+    """The name of the row's cluster as text; None where it has none."""
     return str(record["cluster"]) if _has(record, "cluster") else None
 
 
@@ -229,12 +256,12 @@ def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
         if not marks:
             raise Malformed("no slot", f"write {SLOT} where the target goes, or give its offset as `slot`")
         if len(marks) > 1:
-            raise Malformed(f"more than one {SLOT}", text)
+            raise Malformed(f"more than one {SLOT}", f"keep it where the target goes: {text}")
         if marks[0].group() != SLOT:
-            raise Malformed("the slot is not three underscores", marks[0].group())
+            raise Malformed("the slot is not three underscores", f"write {SLOT}, not {marks[0].group()}")
         return marks[0].start(), SLOT
     if marks:
-        raise Malformed(f"both a slot and {SLOT}", text)
+        raise Malformed(f"both a slot and {SLOT}", f"leave out the column, or {SLOT} in the text: {text}")
     written = record["slot"]
     number = _parsed(written)
     if isinstance(number, float) and number.is_integer():
@@ -247,20 +274,23 @@ def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
 
 
 def _evidence(text: str, written: Any, name: str = "evidence") -> Iterator[Span]:
-    """Spans of `text`, which the column `name` gives; none where none are written. Raises Malformed."""
+    """The spans of `text` that the column `name` gives, as `written`: words, spans, or a list of either.
+
+    Raises Malformed for another form, and for words or spans that are not in the text.
+    """
     if isinstance(written, str) and written.lstrip().startswith("["):
         written = _parsed(written)
     parts = [written] if isinstance(written, str) or _is_span(written) else written
     if parts is None or parts in ([], [""]):
         return
     if not isinstance(parts, list):
-        raise Malformed(f"{name} is neither words nor spans", repr(written)[:80])
+        raise Malformed(f"{name} is neither words nor spans", _FORMS.format(repr(written)[:80]))
     for part in parts:
         if isinstance(part, str):
             yield _only(text, part, name)
             continue
         if not _is_span(part):
-            raise Malformed(f"{name} is neither words nor spans", repr(part)[:80])
+            raise Malformed(f"{name} is neither words nor spans", _FORMS.format(repr(part)[:80]))
         start, end = part
         if not 0 <= start < end <= len(text):
             raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
@@ -268,6 +298,7 @@ def _evidence(text: str, written: Any, name: str = "evidence") -> Iterator[Span]
 
 
 def _is_span(value: Any) -> bool:
+    """True for a list of two whole numbers."""
     return isinstance(value, list) and [type(number) for number in value] == [int, int]
 
 
@@ -280,43 +311,52 @@ def _only(text: str, words: str, name: str) -> Span:
     if not matches:
         raise Malformed(f"{name} is not in the text", words[:80])
     if len(matches) > 1:
-        raise Malformed(f"{name} occurs more than once", f"{words[:80]!r}, {len(matches)} times: give its span")
+        detail = f"{words[:80]!r}, {len(matches)} times: give [start, end] in characters of the one you mean"
+        raise Malformed(f"{name} occurs more than once", detail)
     return matches[0].span()
 
 
 def _parsed(written: Any) -> Any:
-    """The value that a text holds as JSON; anything else as it is."""
+    """The value of `written` as JSON; `written` itself where it is no JSON."""
     with suppress(TypeError, ValueError, RecursionError):
         return json.loads(written)
     return written
 
 
 def _rest(record: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    """Other columns than the `known`, as `meta` keeps them.
+    """The columns that are not `known`, as entries of `meta`: {"columns": {name: value}}, {} without such columns.
 
-    Raises Malformed for a known column mistyped, and for what is not JSON.
+    Raises Malformed for a name that is nearly a known one, and for values that JSON cannot hold.
     """
     rest = {str(name): value for name, value in record.items() if name not in known}
     for name in rest:
         near = _meant(name, [column for column in known if column not in record])
         if near is not None:
             raise Malformed(f"unknown column {name!r}", f"did you mean {near!r}?")
-    try:
-        json.dumps(rest)
-    except (TypeError, ValueError) as error:
-        raise Malformed("a column that is neither text nor numbers", str(error)) from None
+    for name, value in rest.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            detail = f"{name!r} holds a {type(value).__name__}: write it as text, or drop the column"
+            raise Malformed("a column with values that JSON cannot hold", detail) from None
     return {"columns": rest} if rest else {}
 
 
 def _meant(name: str, missing: Sequence[str]) -> str | None:
-    """The column among those `missing` that a mistyped name means: `store` is no mistyped `score`."""
+    """The column among those `missing` that `name` is a mistyping of; None if it is near none.
+
+    Names of labelled columns must be nearer than others: `store` is no mistyped `score`.
+    """
     close = difflib.get_close_matches(name.casefold(), missing, 1, 0.75)
     sure = [near for near in close if near in COLUMNS or difflib.SequenceMatcher(None, name, near).ratio() >= 0.9]
     return next(iter(sure), None)
 
 
 def has_foils(path: str, columns: Mapping[str, str]) -> bool:
-    """True where a row of the user's files names a foil, and where none can be read: `prepare` tells why."""
+    """True if a row of the user's files has a foil.
+
+    Also True if the files cannot be read: `closelook prepare` then reports the error.
+    """
     name = columns.get("foil", "foil")
     try:
         rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))

@@ -1,7 +1,7 @@
-"""Answers from one of several passages, made of SQuAD v2: a question's paragraph among others of its article.
+"""Answers from one of several passages, made from SQuAD v2: a question's paragraph among others of its article.
 
-The others are those that follow it in the article, and then those before, as far as the answer does not occur in them;
-their order is that of the article. Which question of a paragraph is asked does not depend on the others.
+The other paragraphs are the next ones in the article in which the answer does not occur, then those before; the prompt
+has all in the order of the article.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from evaluation.benchmark.sources import squad
 from evaluation.benchmark.sources.base import field
 from evaluation.benchmark.sources.files import Record
 
-PASSAGES = 5  # of a prompt
+PASSAGES = 5  # in a prompt
 LONGEST = 700  # characters of a passage: five of them and a question fit into 1,024 tokens
 _PREFIX = "Context:"
 
 
 def rows(record: Record) -> Iterator[Row]:
-    """The samples of one article: the first question of each paragraph that has an answer and others beside it."""
+    """The samples and rejects of one article, for the first answerable question of each paragraph."""
     where, article = record
     out: list[Row] = []
     with rejecting(out, "source", where=where):
@@ -36,7 +36,10 @@ def rows(record: Record) -> Iterator[Row]:
 
 
 def _sample(question: squad.Question, paragraphs: list[str], title: str | None) -> Row:
-    """Raises Malformed for a paragraph that is too long, and where too few others lack the answer."""
+    """The sample of a question about `paragraphs`, those of the article of this `title`.
+
+    Raises Malformed for a paragraph that is too long, and for too few other paragraphs without the answer.
+    """
     answer, answered = question.answers[0][0], question.paragraph
     if len(paragraphs[answered]) > LONGEST:
         raise Malformed("the paragraph is too long", f"{len(paragraphs[answered])} characters")

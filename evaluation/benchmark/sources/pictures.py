@@ -23,57 +23,66 @@ _IMAGES, _LABELS = 0x803, 0x801  # how IDX files of bytes in three and in one di
 
 
 def image_file(file: Path) -> Iterator[Record]:
-    """The image in a file; the folder that it lies in is its label."""
+    """The record of an image file; the name of its folder is the label."""
     where = f"{file.parent.name}/{file.name}"
     yield where, {"name": where, "data": file.read_bytes(), "label": file.parent.name}
 
 
 def parse_file(record: Any) -> Row:
-    """Raises Malformed."""
+    """The sample of an image's record. Raises Malformed for bytes that are no image."""
     from evaluation.benchmark.pictures import picture
 
     return picture("image_folder", record["name"], record["data"], label=record["label"])
 
 
 def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """The rows of a hub data set with the columns `image` and `label`, a class by number."""
+    """The records of a data set on the hub with the columns `image` and `label` (the number of a class)."""
     from datasets import Image
 
     names = distinct(rows.features["label"].names)  # type: ignore[attr-defined]
     for number, row in enumerate(rows.cast_column("image", Image(decode=False))):  # type: ignore[attr-defined]
         where = f"row {number}"
         if not 0 <= row["label"] < len(names):
-            yield where, Malformed("no gold label", repr(row["label"]))
+            yield (
+                where,
+                Malformed(
+                    "no gold label", f"{row['label']!r} stands for none: take a split whose labels are published"
+                ),
+            )
             continue
         yield where, {"name": where, "data": row["image"]["bytes"], "label": names[row["label"]]}
 
 
 def idx_images(file: Path) -> Iterator[Record]:
-    """The digits of an IDX file of images, as published or unpacked; their labels are in the accompanying file.
+    """The digits of an IDX file of images, compressed or not, with their labels from the file that belongs to it.
 
-    Other files give nothing. Raises UserError for a file that breaks off, and for labels that are missing or others.
+    Other files yield nothing. Raises UserError for a file that breaks off, for a missing file of labels, and for one
+    with another number of labels.
     """
     if "images" not in file.name:
         return
     labels_file = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     if not labels_file.is_file():
-        raise UserError(f"{file} has no labels beside it: {labels_file.name} is not there")
+        raise UserError(f"{file} has no labels: put {labels_file.name} into its folder")
     images, labels = _idx(file, _IMAGES), _idx(labels_file, _LABELS)
     if len(images) != len(labels):
-        raise UserError(f"{file} has {len(images)} images, and {labels_file.name} {len(labels)} labels")
+        raise UserError(f"{file} has {len(images)} images, but {labels_file.name} has {len(labels)} labels")
     for at, (pixels, label) in enumerate(zip(images, labels, strict=True)):
         yield f"{file.name}:{at}", {"name": f"{file.name}:{at}", "pixels": pixels, "label": str(label)}
 
 
 def parse_digit(record: Any) -> Row:
-    """Raises Malformed."""
+    """The sample of a digit's record, with its pixels as a PNG file."""
     from evaluation.benchmark.pictures import encoded, picture
 
     return picture("mnist", record["name"], encoded(record["pixels"]), label=record["label"])
 
 
 def _idx(file: Path, magic: int) -> np.ndarray:
-    """The bytes [N, h, w] or [N] of an IDX file. Raises UserError for a file that is not one or is cut off."""
+    """The numbers [N, h, w] or [N] uint8 of an IDX file; `magic` is _IMAGES or _LABELS.
+
+    Raises UserError for a file of another kind and for one that is cut off.
+    """
     import numpy as np
 
     try:
@@ -86,7 +95,7 @@ def _idx(file: Path, magic: int) -> np.ndarray:
     shape = np.frombuffer(raw[4:head], ">u4").tolist()
     size = math.prod(shape)
     if len(raw) - head != size:
-        raise UserError(f"{file} should hold {size} bytes by its head, and holds {len(raw) - head}")
+        raise UserError(f"{file} is broken: its header announces {size} bytes, and {len(raw) - head} follow")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 

@@ -1,7 +1,7 @@
 """Files of object stores (s3://, gs://), of the hub (hf://) and of web servers, copied once to this machine.
 
-Copies lie under HF_HOME, in folders named by what was listed, sizes and times of change or blobs included: a file that
-changes is copied anew. Credentials come from the environment alone. Which web servers a run may ask is said elsewhere.
+Copies lie under HF_HOME. A folder of copies is named by a hash of the files' names, sizes and times of change (on the
+hub their blobs), so that a changed file is copied again. Credentials come from the environment only.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ HUB = "hf"
 WEB = ("http", "https")
 SCHEMES = (*OBJECT_STORES, HUB, *WEB)
 
-Open = Callable[[str], Any]  # gives the stream of a listed file; a context manager
-#: By name below what was asked for: the path of a file, and what tells it from an older or newer one.
+Open = Callable[[str], Any]  # returns the stream of a listed file, as a context manager
+#: By a file's name below the requested folder: its path, and what tells it from an older or newer version.
 Listed = Mapping[str, tuple[str, Any]]
 
 
 def scheme_of(path: str) -> str:
-    """The scheme of a URL; empty for a path of this machine, file:// included."""
+    """The scheme of a URL, such as "s3"; "" for a local path and for file://."""
     scheme, separator, _ = path.partition("://")
     return scheme if separator and scheme != "file" else ""
 
 
 def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
-    """The copies of a file, of a folder's files with these suffixes, or of those that a pattern's last part matches.
+    """The local copies of the files at `url`.
 
-    Raises UserError for what is not there, OSError where it cannot be reached now.
+    `url` names a file, a folder (its files with one of `suffixes`, with `nested` at any depth), or ends in a pattern of
+    names. Raises UserError if there is no such file, and OSError if the server cannot be reached now.
     """
     scheme = scheme_of(url)
     if scheme not in SCHEMES:
@@ -54,7 +55,8 @@ def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
         raise OSError(f"cannot read {url}: {' '.join(str(error).split())}") from error
 
     def wanted(name: str) -> bool:
-        if ("/" in name and not nested) or ".." in name.split("/"):  # a copy leaves its folder by no name
+        """True for a file to copy."""
+        if ("/" in name and not nested) or ".." in name.split("/"):  # ".." would write outside of the folder of copies
             return False
         is_file_itself = len(every) == 1 and folder.endswith(f"/{name}")
         return fnmatch.fnmatch(name, pattern) if pattern else is_file_itself or name.endswith(suffixes)
@@ -66,7 +68,10 @@ def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
 
 
 def _from_web(url: str) -> Path:
-    """The copy that `datasets` keeps of a file, and renews when the server has another."""
+    """The copy of a file that `datasets` keeps, and renews if the file on the server has changed.
+
+    Raises UserError for a file that is not there, and OSError if it cannot be downloaded now.
+    """
     from datasets import DownloadManager  # takes a second to import
 
     try:
@@ -78,7 +83,10 @@ def _from_web(url: str) -> Path:
 
 
 def _in_object_store(url: str) -> tuple[Open, Listed]:
-    """The files at and below a URL. Raises FileNotFoundError, UserError for a URL that cannot be understood."""
+    """(how to open a file, the files at and below the URL of an object store).
+
+    Raises FileNotFoundError if there is nothing, and UserError for a URL that pyarrow does not understand.
+    """
     import pyarrow as pa
     import pyarrow.fs as pafs
 
@@ -97,9 +105,9 @@ def _in_object_store(url: str) -> tuple[Open, Listed]:
 
 
 def _on_hub(url: str) -> tuple[Open, Listed]:
-    """The files at and below a URL of the hub, as hf://datasets/OWNER/NAME@REVISION/FOLDER.
+    """(how to open a file, the files at and below a URL of the hub, as hf://datasets/OWNER/NAME@REVISION/FOLDER).
 
-    Raises FileNotFoundError.
+    Raises FileNotFoundError if there is nothing, and OSError if the hub cannot be reached.
     """
     import httpx
     from huggingface_hub import HfFileSystem
@@ -116,14 +124,14 @@ def _on_hub(url: str) -> tuple[Open, Listed]:
 
 
 def _start(base: str, is_file: bool) -> int:
-    """The position in paths at which the names below `base` begin; of a file, its own name."""
+    """The index in a file's path at which its name below the folder `base` begins; if `base` is the file, its name."""
     if is_file:
         return len(base) - len(base.rpartition("/")[2])
     return len(base) + 1 if base else 0
 
 
 def _copied(url: str, listed: Listed, opened: Open) -> list[Path]:
-    """The copies of the listed files, made where there are none of their kind. Raises OSError."""
+    """The local copies of the listed files; files without a copy of this version are copied. Raises OSError."""
     from huggingface_hub.constants import HF_HOME
 
     facts = [url, {name: stamp for name, (_, stamp) in listed.items()}]
@@ -136,12 +144,13 @@ def _copied(url: str, listed: Listed, opened: Open) -> list[Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             with opened(path) as source, tempfile.NamedTemporaryFile(dir=copy.parent, delete=False) as target:
                 _copy(source, target)
-            os.replace(target.name, copy)  # whole or not at all, also where another process copies it too
+            os.replace(target.name, copy)  # atomic: another process may copy the same file
         copies.append(copy)
     return copies
 
 
 def _copy(source: IO[bytes], target: Any) -> None:
+    """Copies a stream into the temporary file `target`, which is removed if that fails."""
     try:
         shutil.copyfileobj(source, target, 1 << 20)
     except BaseException:

@@ -1,8 +1,9 @@
 """SQuAD v2 (Rajpurkar et al. 2018), answerable questions: the answer's first token against another answer's.
 
-Target is the first of the annotators' answers, evidence its span and no other occurrence (their number is in `meta`).
-The foil, which Close Look does not state, is the answer of another question of the same paragraph, else of the same
-article, in published order from the question on, whose first piece no accepted answer of this question begins with.
+The target is the first of the annotators' answers. Its span is the evidence; other occurrences of its text are not
+(`meta.occurrences` counts all). Close Look does not say how foils are chosen. Here the foil is the answer of another
+question of the same paragraph, else of the same article: the next one in published order that begins with another word,
+number or symbol than every accepted answer of this question.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PROMPT = PREFIX + "{context}\nQuestion: {question}\nAnswer:"
 
 @dataclass(frozen=True)
 class Question:
-    """An answerable question; `paragraph` numbers its context within the article."""
+    """An answerable question; `paragraph` is the number of its context in the article, from 0."""
 
     where: str
     paragraph: int
@@ -34,17 +35,21 @@ class Question:
 
     @property
     def first_pieces(self) -> set[str]:
+        """The beginnings of all accepted answers (see `first_piece`)."""
         return {first_piece(text) for text, _ in self.answers}
 
 
 def first_piece(answer: str) -> str:
-    """The beginning of an answer, coarser than any tokenizer's first token: letters, digits or one symbol."""
+    """The beginning of an answer in lower case: its first run of letters, its first run of digits, or one symbol.
+
+    It stands for the first token, which differs between tokenizers.
+    """
     match = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
     return match[0] if match else ""
 
 
 def rows(record: Record) -> Iterator[Row]:
-    """The samples of one article, as published. Unanswerable questions are no records; they leave no trace."""
+    """The samples and rejects of one article; unanswerable questions are skipped and are no rejects."""
     _, article = record
     out: list[Row] = []
     questions = questions_of(record, out)
@@ -55,7 +60,7 @@ def rows(record: Record) -> Iterator[Row]:
 
 
 def questions_of(record: Record, rejects: list[Row]) -> list[Question]:
-    """The answerable questions of an article; what is broken is appended to `rejects`."""
+    """The answerable questions of an article; rejects of broken entries are appended to `rejects`."""
     where, article = record
     questions: list[Question] = []
     with rejecting(rejects, "source", where=where):
@@ -65,7 +70,7 @@ def questions_of(record: Record, rejects: list[Row]) -> list[Question]:
 
 
 def _gather(where: str, number: int, paragraph: Any, questions: list[Question], rejects: list[Row]) -> None:
-    """Appends the answerable questions of a paragraph, and the rejects."""
+    """Appends the answerable questions of a paragraph to `questions`, and rejects of broken entries to `rejects`."""
     with rejecting(rejects, "source", where=where):
         context = field(paragraph, "context")
         for index, entry in enumerate(field(paragraph, "qas", list)):
@@ -76,7 +81,7 @@ def _gather(where: str, number: int, paragraph: Any, questions: list[Question], 
 
 
 def _question(where: str, number: int, context: str, entry: Any) -> Question | None:
-    """The question of an entry; None where it has no answer. Raises Malformed."""
+    """The question of an entry; None if it is unanswerable. Raises Malformed for a broken entry."""
     answers = field(entry, "answers", list)
     if entry.get("is_impossible", not answers):
         return None
@@ -94,7 +99,10 @@ def _question(where: str, number: int, context: str, entry: Any) -> Question | N
 
 
 def _foil(questions: list[Question], index: int) -> str:
-    """Raises Malformed when the article has no answer that begins differently."""
+    """The foil of a question: another question's answer that begins differently (see the module).
+
+    Raises Malformed if the article has none.
+    """
     question = questions[index]
     others = questions[index + 1 :] + questions[:index]
     for other in sorted(others, key=lambda other: other.paragraph != question.paragraph):
@@ -105,7 +113,7 @@ def _foil(questions: list[Question], index: int) -> str:
 
 
 def _sample(question: Question, foil: str, title: str | None) -> Row:
-    """The sample of a question; those of an article are a cluster."""
+    """The sample of a question; the samples of an article are a cluster, named by its title."""
     text = PROMPT.format(context=question.context, question=question.text.strip())
     answer, offset = question.answers[0]
     start = len(PREFIX) + offset
@@ -116,17 +124,18 @@ def _sample(question: Question, foil: str, title: str | None) -> Row:
 
 
 def contexts(article: Any, column: str) -> Iterator[str]:
-    """The paragraphs that questions are asked about, answerable or not. Raises Malformed."""
+    """The texts of an article's paragraphs, for a corpus; `column` is not used. Raises Malformed."""
     for paragraph in field(article, "paragraphs", list):
         yield field(paragraph, "context")
 
 
 def articles(file: Path) -> Iterator[Record]:
+    """The articles of a published file."""
     return json_array(file, "data")
 
 
 def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """The hub's rows, one a question, put together again to articles of paragraphs."""
+    """The articles of the hub's rows, each a question: consecutive rows of one title, grouped by their paragraph."""
     for number, (title, group) in enumerate(groupby(rows, key=lambda row: row.get("title"))):
         paragraphs = []
         for context, questions in groupby(group, key=lambda row: row.get("context")):
@@ -135,7 +144,7 @@ def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    """A question as in the published file. Unanswerable questions are those without answers on the hub."""
+    """A row of the hub in the form of the published file's questions; an unanswerable question has no answers."""
     answers = row.get("answers")
     if isinstance(answers, dict):
         texts, starts = answers.get("text") or [], answers.get("answer_start") or []

@@ -25,9 +25,10 @@ SEPARATORS = (",", ";", "\t")
 
 
 def separated(file: Path) -> Iterator[Record]:
-    """Rows under a header, whose most frequent separator is that of the file; a comma where the header has none.
+    """The rows of a CSV file with a header, as {column: value}; a row of another length is Malformed.
 
-    Raises UserError for a header that names a column twice.
+    The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
+    UserError for a header that names a column twice.
     """
     first = next((line for _, line in lines(file) if isinstance(line, str)), "")
     header: list[str] | None = None
@@ -37,7 +38,7 @@ def separated(file: Path) -> Iterator[Record]:
         elif header is None:
             header = row
             if len(set(row)) < len(row):
-                raise UserError(f"{file} has two columns of one name: {', '.join(row)}")
+                raise UserError(f"{file} has two columns of one name: {', '.join(row)}; rename one")
         elif len(row) != len(header):
             yield where, Malformed("not as many fields as the header has")
         else:
@@ -45,13 +46,17 @@ def separated(file: Path) -> Iterator[Record]:
 
 
 def _separator(header: str) -> str:
-    """The separator that stands most often outside of quotation marks; of several, the first of SEPARATORS."""
+    """The separator that stands in the header most often, outside of quotation marks; the first of equal ones."""
+    # Every second part between quotation marks is outside of them.
     unquoted = "".join(header.split('"')[::2])
     return max(SEPARATORS, key=unquoted.count)
 
 
 def json_rows(file: Path) -> Iterator[Record]:
-    """The entries of a list, or an object a line. Raises UserError for a file that begins as a list and is none."""
+    """The entries of a JSON list, or of JSON Lines the object of each line.
+
+    Raises UserError for a file that begins with "[" and is not JSON.
+    """
     with readable(file) as stream:
         content = stream.read()
     if not content.lstrip().startswith(b"["):
@@ -101,5 +106,8 @@ def records(file: Path) -> Iterator[Record]:
     """
     reader = next((READERS[end] for end in READERS if file.name.endswith(end)), None)
     if reader is None:
-        raise UserError(f"{file} is no {KINDS} file: users' own samples come in one of these")
+        compressed = ", ".join(COMPRESSED)
+        raise UserError(
+            f"cannot read {file}: its name must end in one of {KINDS}; all but Parquet may be compressed ({compressed})"
+        )
     return reader(file)

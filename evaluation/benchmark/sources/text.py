@@ -1,4 +1,4 @@
-"""Plain text: a text a line, or a data set of the hub with a column of texts."""
+"""Plain text: files with a text in each line, or a data set on the hub with a column of texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_BYTES = 1 << 20  # of a line; a file without line ends must not fill the
 
 
 def lines(file: Path) -> Iterator[Record]:
-    """(file:line, its text) of every line, or why it is none: it is empty, binary, not UTF-8 or too long."""
+    """(file:line, its text) of every line; Malformed for a line that is empty, binary, not UTF-8 or too long."""
     with file.open("rb") as stream:
         number = 0
         while raw := stream.readline(LONGEST_BYTES):
@@ -25,6 +25,7 @@ def lines(file: Path) -> Iterator[Record]:
 
 
 def _text(raw: bytes) -> str | Malformed:
+    """The text of a line without white space around it, or Malformed."""
     if b"\0" in raw:
         return Malformed("binary")
     if len(raw) == LONGEST_BYTES and not raw.endswith(b"\n"):
@@ -36,12 +37,12 @@ def _text(raw: bytes) -> str | Malformed:
 
 
 def texts(record: Any, column: str) -> Iterator[str]:
-    """The texts of a line, or of a row of the hub. Raises Malformed."""
+    """The text of a record: a line, or a row of the hub, whose `column` holds it. Raises Malformed."""
     yield record if isinstance(record, str) else field(record, column)
 
 
 def parse(record: Any) -> Row:
-    """Raises Malformed."""
+    """The sample of a text. Raises Malformed for an empty one."""
     (text,) = texts(record, "text")
     return sample(TEXT.name, text)
 

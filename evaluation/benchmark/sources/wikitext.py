@@ -1,6 +1,6 @@
-"""Articles of Wikipedia: WikiText's raw files (Merity et al. 2016), and dumps as extracted to JSON Lines or on the hub.
+"""Articles of Wikipedia: WikiText's raw files (Merity et al. 2016), and dumps as JSON Lines or on the hub.
 
-A sample is a whole article without its title; how much of it is read is the task's business.
+A sample is a whole article without its title; the task says how much of it is read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _SECTION = re.compile(r"(= )+.*( =)+")
 
 
 def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
-    """Articles of WikiText from its non-blank lines, each located by the line of its title, which is not part of it.
+    """The articles of WikiText, from (place, line) of its lines that are not blank; an article's place is its title's.
 
-    A line between equals signs that goes on with the sentence before it is a formula, not a title.
+    The title is no part of the article's text. A line between equals signs is a title, unless the line before breaks
+    off inside a sentence: then it is a formula.
     """
     where, title, parts = "", "", list[str]()
     for line_place, line in texts:
@@ -40,17 +41,18 @@ def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
 
 
 def _is_unfinished(line: str) -> bool:
-    """True where a line of running text breaks off inside a sentence."""
+    """True for a line of running text (it has a full stop) that ends in a letter or digit, inside a sentence."""
     return " . " in line and line[-1].isalnum()
 
 
 def parse(record: Any, source: str = "wikitext") -> Row:
-    """Raises Malformed."""
+    """The sample of an article. Raises Malformed for an empty one."""
     text = field(record, "text").strip()
     return sample(source, text, meta={"title": field(record, "title")})
 
 
 def parse_dump(record: Any) -> Row:
+    """The sample of an article of a dump. Raises Malformed for an empty one."""
     return parse(record, "wikipedia")
 
 
@@ -62,11 +64,12 @@ def paragraphs(article: Any, column: str) -> Iterator[str]:
 
 
 def raw_articles(file: Path) -> Iterator[Record]:
+    """The articles of a file of WikiText."""
     return articles(lines(file))
 
 
 def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """Articles from the hub's rows, each of which is a line."""
+    """The articles of WikiText's rows on the hub, each of which is a line."""
     return articles(
         (f"row {number}", row["text"].rstrip("\n")) for number, row in enumerate(rows) if row["text"].strip()
     )

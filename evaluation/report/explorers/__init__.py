@@ -1,1 +1,1 @@
-"""Explorers: records too many for one page, with a list and filters."""
+"""Explorers: pages with a list and filters over more records than one page holds."""

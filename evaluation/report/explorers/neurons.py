@@ -77,12 +77,12 @@ def entry(
 ) -> dict[str, Any]:
     """The facts of a neuron on the page, as JSON.
 
-    `ranked` are (place, mean relevance, samples). `known` are further facts, each of which may be absent:
+    `ranked` are (place, mean relevance, samples); a place is the index of a task under a method in the explorer's
+    `places`. `known` are further facts, each of which may be absent:
 
     * `name`: if it is not `layer.neuron`
     * `writes`: the logit lens: lists `promoted` and `suppressed` of (word, logit), their `entropy`, and `key`, the
-      tokens
-      nearest to the neuron's key
+      tokens nearest to the neuron's key
     * `contexts`: max-activating examples of :func:`shown`, each with its `activation`, from the largest on;
       `corpus`: the name of their corpus; `explained`: the label of the method that explains the activation in them
     * `histogram`: counts of activations at tokens of the corpus between `edges`, and their `mean`

@@ -72,7 +72,7 @@ class Explorer:
 
 
 def _line(entry: Mapping[str, Any]) -> list[Any]:
-    """The FIELDS of an entry."""
+    """The values of FIELDS of an entry, for the list."""
     correct = None if entry["correct"] is None else int(entry["correct"])
     text = entry["text"] if len(entry["text"]) <= SNIPPET else entry["text"][: SNIPPET - 1] + "…"
     known = [entry[name] for name in ("sample_id", "model", "task")]

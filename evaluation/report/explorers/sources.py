@@ -44,10 +44,12 @@ class SourcesExplorer:
 
     @property
     def count(self) -> int:
+        """The number of answers."""
         return self.index.starts[-1]
 
     @property
     def leaves(self) -> tuple[Leaves, ...]:
+        """The leaves of the explorer's page; none without answers."""
         return (self.index, self.entries) if self.count else ()
 
     @property
@@ -80,17 +82,19 @@ def entry(
         parts = [[_short(value) for value in part] for part in method.parts]
         rows.append({"label": method.label, "whole": [_short(value) for value in method.whole], "parts": parts})
     defaults: dict[str, Any] = {**dict.fromkeys(("sample_id", "model", "task", "way"), ""), "untrained": False}
+    first, second = pair
+    last = len(rows) - 1
     return {
         **defaults,
         **facts,
         "prompt": prompt,
         "turns": turns,
-        "units": [list(unit) for unit in units],
-        "evidence": None if evidence is None else [int(mark) for mark in evidence],
+        "units": list(map(list, units)),
+        "evidence": None if evidence is None else list(map(int, evidence)),
         "answer": answer,
-        "sentences": [list(sentence) for sentence in sentences],
+        "sentences": list(map(list, sentences)),
         "rows": rows,
-        "pair": [min(number, len(rows) - 1) for number in pair],
+        "pair": [min(first, last), min(second, last)],
     }
 
 

@@ -1,4 +1,4 @@
-"""Heat maps as HTML without scripts and style sheets, for notebooks, which admit neither."""
+"""Heat maps as HTML without scripts and style sheets, which notebooks do not allow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ _TABLE = Markup(
 
 
 def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
-    """A table of `entries` (data of :func:`heatmap.data`), a line a method; a token's tooltip shows its relevance."""
+    """A table of heat maps with a line for each method of each of `entries`, data of :func:`heatmap.data`.
+
+    A token's tooltip shows its relevance.
+    """
     lines = Markup("").join(_lines(entry, len(entries) > 1) for entry in entries)
     return Markup(
         '<table style="border-collapse:collapse"><caption style="text-align:left;padding:4px 0">{}</caption>'
@@ -52,7 +55,7 @@ def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
 
 
 def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
-    """A table for each method, for predictions of a text in turn: a row for each prediction, a column a token."""
+    """A table for each method, of successive predictions of a text: a row for each of `entries`."""
     tables = Markup("")
     for number in range(len(entries[0]["rows"])):
         tables += _matrix([(entry, entry["rows"][number]) for entry in entries])
@@ -60,7 +63,10 @@ def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
 
 
 def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Markup:
-    """Cells have the colours of one scale, that of the largest magnitude of all; numbers where they are pointed at."""
+    """The table of a method, from (entry, its row of the method) of each prediction.
+
+    Cells are squares coloured by their share of the largest magnitude; their tooltips show the numbers.
+    """
     values = [[*row["values"], *row.get("decoder", ())] for _, row in rows]
     high = max((abs(value) for line in values for value in line), default=0.0) or 1.0
     longest, of_longest = rows[max(range(len(rows)), key=lambda at: len(values[at]))]
@@ -79,9 +85,9 @@ def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Mark
 
 
 def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """A table of the shares of parts, a row for each explained span and method; `rows` name both, and part and share.
+    """A table of how much relevance parts of the input have: a row for each target and method, a column for each part.
 
-    Parts are columns, in the order in which they come.
+    `rows` have the fields target, method, part and share; columns are in the order in which parts occur.
     """
     parts = list(dict.fromkeys(row["part"] for row in rows))
     by_line: dict[tuple[str, str], dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""Heat maps as LaTeX: coloured boxes of tokens that break into lines, for papers. They need the package xcolor."""
+"""Heat maps as LaTeX, for papers: tokens in coloured boxes, with line breaks. They need the package xcolor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ESCAPED = {
 
 
 def latex(entries: Sequence[Mapping[str, Any]], title: str) -> str:
-    r"""Paragraphs of the `entries` (of :func:`heatmaps.tokens.data`), one a line, to be read by \input."""
+    r"""The heat maps of `entries` (data of :func:`heatmaps.tokens.data`), a paragraph for each line, for \input."""
     parts = [f"% {' '.join(title.split())}: needs \\usepackage{{xcolor}}", r"{\setlength{\fboxsep}{1pt}"]
     for entry in entries:
         for row in entry["rows"]:
@@ -31,6 +31,7 @@ def latex(entries: Sequence[Mapping[str, Any]], title: str) -> str:
 
 
 def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The coloured tokens of a line, then after a bar those that a decoder has seen."""
     strip = _strip(entry["tokens"], row["values"], row)
     if "decoder" in row:
         strip += rf" $\mid$ {_strip(entry['decoder'], row['decoder'], row)}"
@@ -38,6 +39,7 @@ def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _strip(tokens: Sequence[str], values: Sequence[float], row: Mapping[str, Any]) -> str:
+    r"""The tokens in boxes coloured on the scale of `row`; lines may break between boxes (\allowbreak)."""
     boxes = []
     for token, value in zip(tokens, values, strict=True):
         word, share = token.removeprefix(" "), share_of(value, row["scale"], row.get("low", 0.0))
@@ -49,4 +51,5 @@ def _strip(tokens: Sequence[str], values: Sequence[float], row: Mapping[str, Any
 
 
 def _text(words: str) -> str:
+    """`words` with the characters escaped that have a meaning in LaTeX."""
     return "".join(_ESCAPED.get(letter, letter) for letter in words)

@@ -93,16 +93,16 @@ def with_picture(
     maps: Sequence[Sequence[float] | None],
     name: str,
 ) -> dict[str, Any]:
-    """An entry of :func:`heatmap.data` with the image that the model saw, and an overlay of relevance for each row.
+    """An entry of :func:`heatmap.data` with the image that the model saw, and a PNG of relevance for each of its rows.
 
-    `pixels` is [H, W, C]. `maps` has the relevance of pixels [H * W] for each row; None for methods that give relevance
-    of patches only, which is taken from the row.
+    `pixels` [H, W, C] uint8 are the image, which is called `name`. `maps` has for each row the relevance of pixels
+    [H * W], or None for a method that gives relevance of patches only: it is drawn patch by patch.
     """
     shape, grid = (preprocessing.height, preprocessing.width), preprocessing.grid
     rows = []
     for row, of_pixels in zip(entry["rows"], maps, strict=True):
         if of_pixels is None:
-            values = np.array(row["values"][1:]).reshape(grid)
+            values = np.array(row["values"][1:]).reshape(grid)  # the first token is the class token
         else:
             values = np.array(of_pixels).reshape(shape)
         rows.append({**row, "overlay": data_uri(overlay(values)), "alt": _alt(row, entry["evidence"], grid)})
@@ -113,11 +113,11 @@ def with_picture(
 
 def _alt(row: Mapping[str, Any], evidence: Sequence[int], grid: tuple[int, int]) -> str:
     """The alternative text of an overlay: its method, and the patch with the largest relevance."""
-    of = f" of {row['of']}" if "of" in row else ""
+    of_label = f" of {row['of']}" if "of" in row else ""
     if not row.get("finite", True):
-        return f"relevance{of} by {row['label']}"
+        return f"relevance{of_label} by {row['label']}"
     values = row["values"][1:]
     top = max(range(len(values)), key=lambda at: values[at])
     marked = (", on evidence" if evidence[1 + top] else ", not on evidence") if any(evidence) else ""
     patch = f"row {top // grid[1] + 1}, column {top % grid[1] + 1}"
-    return f"relevance{of} by {row['label']}: most in the patch of {patch}{marked}"
+    return f"relevance{of_label} by {row['label']}: most in the patch of {patch}{marked}"

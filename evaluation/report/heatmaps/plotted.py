@@ -1,11 +1,12 @@
-"""Heat maps by matplotlib, for papers and slides: rows of coloured tokens, a matrix of predictions, pictures."""
+"""Heat maps drawn by matplotlib, for papers and slides: rows of coloured tokens, matrices of predictions, pictures."""
 
 from __future__ import annotations
 
 import io
 import warnings
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -34,31 +36,53 @@ class Plot(Figure):
     """A figure that notebooks show, whether or not pyplot was imported."""
 
     def _repr_png_(self) -> bytes:
+        """The figure as PNG; notebooks call it."""
         out = io.BytesIO()
         _write(self, out, "png")
         return out.getvalue()
 
 
 def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Plot:
-    """Rows of tokens for every line of the `entries`, or a matrix a method whose rows are the entries."""
+    """The heat maps of `entries` as a figure: rows of tokens, or of images the pictures.
+
+    With `as_matrix` there is a matrix for each method, with a row for each entry and a column for each token.
+    """
     if "image" in entries[0]:
         return _pictures(entries[0], title)
     return _matrices(entries, title) if as_matrix else _rows(entries, title)
 
 
 def saved(figure: Plot, path: Path) -> None:
-    """Write the figure as its suffix says: .pdf, .svg or .png. Equal figures are equal bytes. Raises OSError."""
+    """Writes the figure in the format of the path's suffix: .pdf, .svg or .png. Raises OSError.
+
+    Equal figures give equal bytes: files hold no dates.
+    """
     _write(figure, path, path.suffix.removeprefix(".").lower())
 
 
+def saved_as_sheets(figures: Iterable[Plot], path: Path) -> None:
+    """Write the figures as the pages of a PDF. Raises OSError."""
+    with _style(), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
+        for figure in figures:
+            sheets.savefig(figure, bbox_inches="tight")
+
+
 def _write(figure: Plot, target: Any, form: str) -> None:
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # signs that the font lacks are boxes
+    """Writes the figure to `target`, a path or a stream; `form` is pdf, svg or png."""
+    with _style():
         figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
 
 
+@contextmanager
+def _style() -> Iterator[None]:
+    """Set the style of written figures, and silence the warning about signs that the font lacks."""
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # signs that the font lacks are boxes
+        yield
+
+
 def _figure(width: float, height: float) -> tuple[Plot, Axes]:
-    """A figure of these inches, and axes over all of it whose unit is an inch and whose origin is its upper left."""
+    """A figure of `width` and `height` inches, and axes over all of it, in inches from the upper left."""
     figure = Plot(figsize=(width, height))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -68,21 +92,22 @@ def _figure(width: float, height: float) -> tuple[Plot, Axes]:
 
 
 class _Strip(NamedTuple):
-    """A line of a method, or with no tokens the heading of the lines below it."""
+    """The tokens of a method, possibly over several lines; without tokens, a heading of the strips below it."""
 
     label: str
-    tokens: list[tuple[str, float, bool]]  # with their shares of the scale, and whether they are dim
-    starts: list[tuple[int, int]]  # the line and the letter at which each begins
-    lines: int
+    tokens: list[tuple[str, float, bool]]  # (token, share of the scale, True if it is dim)
+    starts: list[tuple[int, int]]  # (line, letter) at which each token begins
+    lines: int  # number of lines
 
     @property
     def end(self) -> int:
-        """Letters of the longest line."""
+        """The number of letters of the longest line."""
         pairs = zip(self.tokens, self.starts, strict=True)
         return max((start + letters_of(visible(token)) for (token, *_), (_, start) in pairs), default=0)
 
 
 def _rows(entries: Sequence[Entry], title: str) -> Plot:
+    """The figure with a strip for each line of `entries`; several entries have their targets as headings."""
     across, strips = int((_WIDTH - _LABEL) / _LETTER), []
     for entry in entries:
         if len(entries) > 1:
@@ -104,6 +129,7 @@ def _rows(entries: Sequence[Entry], title: str) -> Plot:
 
 
 def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
+    """Draws the tokens of a strip, whose upper edge is at `top` inches, on coloured boxes."""
     for (token, share, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
         x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token)
         if abs(share) >= FAINT and not dim:
@@ -113,7 +139,7 @@ def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
 
 
 def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, bool]]:
-    """Each token with its share of the scale, and whether it is special; what a decoder has seen behind a bar."""
+    """(token, share of the scale, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
     high, low = row["scale"], row.get("low", 0.0)
     for token, value, special in zip(entry["tokens"], row["values"], entry["special"], strict=True):
         yield token, share_of(value, high, low), bool(special)
@@ -124,7 +150,7 @@ def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, b
 
 
 def _matrices(entries: Sequence[Entry], title: str) -> Plot:
-    """One matrix a method: a row for each entry, a column for each token that the last has read."""
+    """The figure with a matrix for each method: a row for each entry, a column for each token of the longest entry."""
     longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
     tables = [[_values(entry, entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
     columns = [*longest["tokens"], *(longest.get("decoder", ()) if "decoder" in longest["rows"][0] else ())]
@@ -150,6 +176,7 @@ def _matrices(entries: Sequence[Entry], title: str) -> Plot:
 
 
 def _values(entry: Entry, row: Mapping[str, Any]) -> list[float]:
+    """The relevance of a line's tokens, then that of the decoder's tokens if it has any."""
     return [*row["values"], *row.get("decoder", ())]
 
 
@@ -160,7 +187,10 @@ def _draw_matrix(
     size: tuple[float, float],
     numbered: bool,
 ) -> None:
-    """Cells of `size` from a `corner` on, coloured by their share of the largest of all, with numbers where asked."""
+    """Draws the cells of a matrix, coloured by their share of the largest magnitude, with their numbers if `numbered`.
+
+    `corner` is the upper left one (x, y), `size` the (width, height) of a cell, in inches.
+    """
     every = [value for row in table for value in row]
     high, numbers = max(map(abs, every), default=0.0) or 1.0, iter(in_digits(every))
     (left, top), (cell, tall) = corner, size

@@ -38,7 +38,7 @@ def token_rows(entry: Entry, title: str, caption: str) -> Figure:
 
 
 def token_table(entry: Entry, title: str, caption: str) -> Table:
-    """The numbers of the figure: a row a method, a column a token."""
+    """The numbers of the figure as a table: a row for each method, a column for each token."""
     columns = [Column("", visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])]
     rows = []
     for row in entry["rows"]:

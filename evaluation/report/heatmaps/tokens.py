@@ -21,7 +21,7 @@ POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # s
 EVERY_LABEL = "every label"  # the explanation of lines that explain each label of a classifier
 FAINT = 0.04  # smaller shares of the scale are not painted
 _MOST_DECIMALS = 6
-_NOTHING = 1e-5  # of the largest: smaller magnitudes may be shown as 0
+_NOTHING = 1e-5  # share of the largest magnitude: smaller ones may be shown as 0
 
 
 def scale(values: Sequence[float], special: Sequence[bool]) -> float:
@@ -38,9 +38,10 @@ def scale(values: Sequence[float], special: Sequence[bool]) -> float:
 
 
 def least(values: Sequence[float], special: Sequence[bool]) -> float:
-    """The magnitude that is shown as white: the smallest of ordinary tokens where all have one sign, else 0.
+    """The magnitude that is shown as white: 0, or the smallest magnitude of ordinary tokens if all have one sign.
 
-    So the differences of a map of one sign, such as norms, are seen. Below a faint share of the scale it is 0.
+    In a map of one sign, such as of norms, differences are visible only so. A smallest magnitude of less than FAINT of
+    the largest stays 0.
     """
     ordinary = [value for value, dim in zip(values, special, strict=True) if not dim and math.isfinite(value)]
     if not ordinary or min(ordinary) <= 0 <= max(ordinary):
@@ -50,13 +51,15 @@ def least(values: Sequence[float], special: Sequence[bool]) -> float:
 
 
 def share_of(value: float, high: float, low: float = 0.0) -> float:
-    """A value as a share of the colours between white, which is `low`, and full, which is `high`; in [-1, 1]."""
+    """A value as a share of the colour scale, in [-1, 1]: 0 (white) up to the magnitude `low`, full from `high` on."""
     magnitude = max(abs(value) - low, 0.0) / (high - low)
     return math.copysign(min(magnitude, 1.0), value)
 
 
 def in_digits(values: Sequence[float]) -> list[str]:
-    """Signed numbers with two decimals, or as many more as show two digits of the largest and one of the median.
+    """Signed numbers as text, all with as many decimals: two, or more if small numbers need them.
+
+    The largest magnitude shows at least two digits, and the median one at least one.
 
     >>> in_digits([3.061, -0.2]), in_digits([0.00123, -0.0001])
     (['+3.06', '-0.20'], ['+0.0012', '-0.0001'])
@@ -203,6 +206,7 @@ def _rounded(curve: LogitCurve) -> dict[str, Any]:
     """A curve as JSON, with four significant digits; logits that are not finite are null."""
 
     def short(value: float) -> float | None:
+        """The value with four significant digits; None if it is not finite."""
         return float(f"{value:.4g}") if math.isfinite(value) else None
 
     orders = {name: list(map(short, getattr(curve, name))) for name in ("morf", "lerf")}

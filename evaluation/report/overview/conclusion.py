@@ -80,10 +80,10 @@ def _share(standing: Standing) -> str:
 
 
 def _preferred(results: Results, standings: Sequence[Standing]) -> str:
-    """The sentence on the method to use: the fastest of those that no method is shown to beat in faithfulness.
+    """The sentence on the method to use first: the fastest sound one that no method is shown to beat in faithfulness.
 
-    If faithfulness is not measured, or every method is beaten, it is the fastest of the methods to use. Empty if times
-    are not known.
+    If faithfulness is not measured, or all are beaten, it is the fastest sound method. Empty if there is no sound
+    method, or if there are several and fewer than two have been timed.
     """
     candidates = sound(standings)
     measured = [standing for standing in candidates if standing.faithfulness.value is not None]

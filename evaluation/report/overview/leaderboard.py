@@ -81,7 +81,7 @@ def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
 
 
 def leaderboard(results: Results, beyond: Beyond) -> Table:
-    """All boards as a table, a method a row."""
+    """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
     columns = (
         Column("", "group", digits=0),

@@ -84,10 +84,13 @@ class Board:
         used = self.used
         if not used:
             return dict.fromkeys((metric.label, delta.label, "ms a sample"), "")
+        evidence = [standing.evidence.value for standing in used]
+        faithfulness = [standing.faithfulness.value for standing in used]
+        seconds = [standing.seconds for standing in used]
         return {
-            metric.label: _span([standing.evidence.value for standing in used], "{:.0f}".format, metric.unit),
-            delta.label: _span([standing.faithfulness.value for standing in used], "{:.1f}".format, ""),
-            "ms a sample": _span([standing.seconds for standing in used], milliseconds, ""),
+            metric.label: _span(evidence, "{:.0f}".format, metric.unit),
+            delta.label: _span(faithfulness, "{:.1f}".format, ""),
+            "ms a sample": _span(seconds, milliseconds, ""),
         }
 
 

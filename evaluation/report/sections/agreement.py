@@ -42,7 +42,7 @@ def agreement_figures(agreements: Agreements, methods: Methods) -> list[Figure]:
 
 
 def agreement_table(agreements: Agreements, methods: Methods) -> Table:
-    """The correlation of every two methods, a row and a column a method."""
+    """The table of the correlations of every two methods: a row and a column for each method."""
     frame = []
     for (model, task), agreement in agreements.items():
         for row, name in enumerate(agreement.methods):

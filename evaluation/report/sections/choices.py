@@ -41,7 +41,7 @@ CHOICES = Table(
 
 
 def choices_table(choices: Sequence[MethodTrials], results: Results) -> Table:
-    """The table of all trials, a trial a row; the chosen trial of each method is bold."""
+    """The table of all trials, with a row for each; the chosen trial of each method is bold."""
     tasks = list(results.tasks)
     frame = []
     for choice in sorted(choices, key=lambda choice: tasks.index(choice.task)):

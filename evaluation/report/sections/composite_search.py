@@ -79,7 +79,7 @@ BEST = Table(
 
 
 def best_table(searches: Sequence[Search], methods: Methods) -> Table:
-    """The rules of the chosen composites: a group of layers a row, a method a column."""
+    """The rules of the chosen composites: a row for each group of layers, a column for each method."""
     frame = []
     for search in searches:
         column = Column("", label(methods, search.method))

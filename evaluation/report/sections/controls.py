@@ -165,7 +165,7 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
             marks: Mapping[str, Any] = look[method] | {"marker": "o", "markersize": 3}
             correlations = [row.value for row in by_depth]
             lines.append(Line(label(methods, method), range(len(by_depth)), correlations, marks, *ends))
-        names = _depths(shown, model, task)
+        names = _depth_ticks(shown, model, task)
         ticks = {"xticks": range(len(names)), "xticklabels": names, "ylim": (-1.05, 1.05)}
         panels.append(Panel(f"{model} · {task}", lines, ticks))
     caption = (
@@ -179,8 +179,11 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
     return Plot("controls", "Relevance under random weights", caption, axes).figures(panels, methods)
 
 
-def _depths(rows: Sequence[ControlRow], model: str, task: str) -> list[str]:
-    """The names of the depths of a model and task, in order; of more than four, only the first and the last."""
+def _depth_ticks(rows: Sequence[ControlRow], model: str, task: str) -> list[str]:
+    """The axis labels of the depths of a model and task, in order.
+
+    Of more than four depths, all but the first and the last have an empty label, since labels would overlap.
+    """
     names = list(dict.fromkeys(row.detail for row in rows if (row.model, row.task) == (model, task)))
     if len(names) <= 4:
         return names

@@ -30,7 +30,9 @@ Number = Mapping[str, Any]  # a row of the schema "bench"
 
 
 def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
-    """Time, and memory if it is known, against length: two figures for each device, a panel a model, a line a pass.
+    """Time, and memory if it is known, against length: two figures for each device.
+
+    A figure has a panel for each model, with a line for each pass.
 
     `rows` are of the schema RUNTIME with the columns `model` and `dtype` added. Whole passes of all tasks are shown.
     """
@@ -51,7 +53,7 @@ def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
 
 
 def _cost_panels(measured: Mapping[Pass, Sequence[float]]) -> list[Panel]:
-    """A panel for each model and precision, with `measured` (low, middle, high) against length: a line a pass."""
+    """A panel for each model and precision: `measured` (low, middle, high) against length, a line for each pass."""
     passes = list(dict.fromkeys(key.method for key in measured))
     lines: dict[str, list[Line]] = defaultdict(list)
     for (model, dtype, method), group in groupby(measured, key=lambda key: (key.model, key.dtype, key.method)):

@@ -120,7 +120,10 @@ def _panel_title(curve_set: CurveSet, curve_sets: Sequence[CurveSet]) -> str:
 
 
 def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> list[Figure]:
-    """Evidence score against faithfulness, a point a method, a panel for each model and task; none without points."""
+    """The figure of evidence scores against faithfulness: a panel for each model and task, a point for each method.
+
+    The list is empty without points.
+    """
     methods = {point.method for setting in of_settings for point in setting.points}
     look = looks(methods, results.methods, results.baseline)
     curve_sets = [setting.curve_set for setting in of_settings]
@@ -147,10 +150,9 @@ def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
     """A method as a point of the figure, with its intervals as bars; a costlier method has a larger point."""
     evidence, delta = point.evidence, point.delta
     x, y = evidence.value or 0.0, delta.value or 0.0
+    across = [evidence.low or 0, evidence.high or 0]
+    upright = [delta.low or 0, delta.high or 0]
     thin = {"linewidth": 0.9}
-    bars: list[Bar] = [
-        ([evidence.low or 0, evidence.high or 0], [y, y], thin),
-        ([x, x], [delta.low or 0, delta.high or 0], thin),
-    ]
+    bars: list[Bar] = [(across, [y, y], thin), ([x, x], upright, thin)]
     size = {"markersize": 4 + 1.6 * math.log2(1 + point.forwards), "alpha": 0.85}
     return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)

@@ -45,8 +45,9 @@ class Extremes:
 def extremes_figures(extremes: Sequence[Extremes], methods: Methods) -> list[Figure]:
     """The figures of all tokens and of layer boundaries.
 
-    The first has two panels for each model and task, with a line a method from the median to the maximum over samples.
-    The second has a panel for each, with the maximum over samples at each boundary, and the median as a dashed line.
+    The first has two panels for each model and task, with a line for each method from the median to the maximum over
+    samples. The second has a panel for each, with the maximum over samples at each boundary, and the median as a dashed
+    line.
     """
     shown = sorted((cell for cell in extremes if len(cell.largest)), key=lambda cell: rank(methods, cell.method))
     look = looks({cell.method for cell in shown}, methods)
@@ -77,13 +78,14 @@ def extremes_figures(extremes: Sequence[Extremes], methods: Methods) -> list[Fig
 def _whole_panel(
     cells: Sequence[Extremes], part: str, title: str, methods: Methods, colours: Mapping[str, Mapping[str, Any]]
 ) -> Panel:
-    """A panel of LARGEST or MISSING, with a line a method from the median to the maximum over samples."""
+    """A panel of LARGEST or MISSING: one below the other, a line for each method from the median to the maximum."""
     lines = []
     for at, cell in enumerate(cells):
         values = cell.largest if part == LARGEST else cell.error
         middle, most = (max(float(statistic(values)), _LEAST) for statistic in _STATISTICS.values())
         bar = ([middle, most], [-at, -at], {"linewidth": 2})
-        lines.append(Line(label(methods, cell.method), [most], [-at], {**colours[cell.method], **POINT}, bars=[bar]))
+        name, look = label(methods, cell.method), {**colours[cell.method], **POINT}
+        lines.append(Line(name, [most], [-at], look, bars=[bar]))
     ends = [x for line in lines for x in line.bars[0][0]]
     limits = {"xlim": (min(ends) / 4, max(ends) * 4), "ylim": (0.7 - len(cells), 0.7)}  # x shows a power of ten
     return Panel(f"{title} · {part}", lines, {"xscale": "log", "yticks": []} | limits)
@@ -116,7 +118,7 @@ BY_LAYER = Table(
 
 
 def extremes_tables(extremes: Sequence[Extremes], methods: Methods) -> tuple[Table, Table]:
-    """The table of all tokens, a method a row; and the table by layer, a boundary a row, from the top down."""
+    """(the table over all tokens, a row for each method; the table by layer, a row for each boundary, top down)."""
     whole, by_layer = [], []
     for record in sorted(extremes, key=lambda record: (record.setting, rank(methods, record.method))):
         section, labels = record.row(methods)

@@ -149,7 +149,7 @@ def areas_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
 
 
 def note_of(ways: Collection[str]) -> str:
-    """The sentences of a caption about the perturbations `ways`, for those that a word does not explain."""
+    """The sentences of a caption that explain perturbations of `ways`; only resampling needs any."""
     return RESAMPLED if RESAMPLE in ways else ""
 
 
@@ -174,7 +174,7 @@ def _areas(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry]:
 
 
 def overview_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
-    """ΔA and overlap with evidence, as AttnLRP's table 1: a method a row, two columns for each model and task.
+    """ΔA and overlap with evidence, as AttnLRP's table 1: a row for each method, two columns for each model and task.
 
     The paper's numbers of models that are not among those of `curve_sets` have columns of their own.
     """
@@ -310,14 +310,17 @@ def summary_cell(summary: Summary, reference: float | None = None) -> Cell:
 
 
 def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
-    """ΔA of a method minus that of another method."""
+    """The cell of a method's ΔA minus that of `other`, on common samples; noise if either method is noise."""
     noise = method != other and not {method, other}.isdisjoint(curve_set.noise)
     otherwise = Cell(state=NOISE if noise else UNDEFINED)
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 
 def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figure]:
-    """A figure for each task, perturbation and followed number: a row a model, with MoRF, LeRF and their difference."""
+    """A figure for each task, perturbation and followed number.
+
+    It has a row of panels for each model: MoRF, LeRF and their difference.
+    """
     by_figure: dict[tuple[str, str, str], list[CurveSet]] = {}
     for curve_set in curve_sets:
         if curve_set.curves:

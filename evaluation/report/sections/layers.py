@@ -78,7 +78,7 @@ def of_layer(layer: int, metric: str) -> str:
 
 
 def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Table:
-    """The table of scores: a layer a row, a metric of a method a column."""
+    """The table of scores: a row for each layer, a column for each metric of a method."""
     doubted = any(key[:2] in {(score.task, score.model) for score in scores} for key in normxlogit_layers())
     return LAYERS.filled(_scores(scores, methods, missing, compared), DOUBTS * doubted)
 

@@ -129,7 +129,7 @@ def ablation_table(
     seed: int,
     value: str = "zero",
 ) -> Table:
-    """The mean drop at each number of ablated neurons, tested against random neurons: a ranking a row.
+    """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
 
     `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`ablation_figure`.
     """
@@ -159,7 +159,10 @@ def ablation_table(
 
 
 def _cell(ablation: Ablations, compared: Comparison | None, name: str, count: str) -> Cell:
-    """The mean drop of a ranking after `count` neurons, with the p value of its difference from random neurons."""
+    """The mean drop after the first `count` neurons of the ranking `name`, or the reason that there is none.
+
+    Its p value is of the difference from random neurons.
+    """
     if name in ablation.empty:
         return Cell(state=NOT_FINITE)
     if int(count) not in ablation.counts or not len(ablation.drops):
@@ -196,7 +199,7 @@ class Crossing:
 
 
 def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
-    """Relevance at each layer boundary: a panel for each task and model, a line a method."""
+    """Relevance at each layer boundary: a panel for each task and model, a line for each method."""
     look = looks({crossing.method for crossing in crossings}, methods)
     unstable = any(methods[each.method].unstable for each in crossings if each.method in methods)
     lines: dict[str, list[Line]] = defaultdict(list)
@@ -226,7 +229,7 @@ CROSSING = Table(
 
 
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
-    """Relevance that enters a block from above, leaves it below, is kept, and is on its neurons: a layer a row."""
+    """Relevance that enters each block from above, leaves it below, that it keeps, and that its neurons have."""
     reasons = max(crossing.kept.shape[1] for crossing in crossings)
     frame = []
     for crossing in crossings:

@@ -74,9 +74,9 @@ class PrunedAreas:
     halves: Mapping[Setting, Mapping[str, float]]  # heads are ranked on the half that does not hold the sample
 
     def compared(self, order: str, pooling: str, resamples: int, seed: int, clusters: Clusters) -> Comparison | None:
-        """Compares methods, and random orders, by the areas of halves on the samples that all have; None without any.
+        """Compares methods, and random orders, by the areas in `halves`, on the samples that all have.
 
-        `clusters` maps samples that share a cluster to its name.
+        Returns None without areas or samples. `clusters` maps samples that share a cluster to its name.
         """
         by_method = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
         if not by_method:
@@ -212,7 +212,7 @@ def _pruning_figure(
 
 
 def span(numbers: Iterable[int]) -> str:
-    """A number in words, or the range of several.
+    """The range of one or more numbers, or the number if they are equal, for prose.
 
     >>> span([1200]), span([3, 1, 2])
     ('1,200', '1 to 3')

@@ -77,7 +77,7 @@ LEADS = Table(
 
 
 def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
-    """AOPC (for scores: Pearson's r) and its sufficiency, a method a row, as NormXLogit's table 1.
+    """AOPC (for scores: Pearson's r) and its sufficiency, a row for each method, as NormXLogit's table 1.
 
     The paper's numbers of models that are not among those of `share_sets` have columns of their own.
     """
@@ -135,7 +135,7 @@ EVERY = Table(
 
 
 def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
-    """Every measure with intervals, a method a row."""
+    """The table of every measure with intervals: a row for each method of a setting."""
     return EVERY.filled(_shares(share_sets, results), note_of({share_set.perturbation for share_set in share_sets}))
 
 
@@ -168,7 +168,9 @@ def _cell(share_set: ShareSet, method: str, measure: str) -> Cell:
 
 
 def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figure]:
-    """Figures of each task and perturbation, a row a model: without the top tokens, and with the top tokens alone.
+    """Figures of measures without the top tokens, and with the top tokens alone, for each task and perturbation.
+
+    A figure has a row of panels for each model.
 
     Tasks with labels show the lost probability and the accuracy (NormXLogit's figures 2, 3 and 6 to 24), tasks with
     scores Pearson's r with the gold scores.
@@ -196,7 +198,7 @@ def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figu
 
 
 def _panel(share_set: ShareSet, measure: str, look: Mapping[str, Mapping[str, object]], results: Results) -> Panel:
-    """The curves of a measure, a line a method."""
+    """The panel of a measure: its curve over shares for each method."""
     lines = []
     for method in share_set.shares.variants:
         curve = share_set.shares.curves.get((method, measure))

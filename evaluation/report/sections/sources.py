@@ -1,4 +1,4 @@
-"""From which sources an answer comes: every method's judgement as tables, and its error against what it costs."""
+"""From which sources an answer comes: how every method is judged, as tables, and its error against its cost."""
 
 from __future__ import annotations
 
@@ -54,21 +54,22 @@ ERRORS = Plot(
 
 @dataclass(frozen=True)
 class Judged:
-    """A judgement, with the forwards and the seconds that each method's relevance of a sample costs."""
+    """A judgement of methods, with the cost of each variant's relevance of a sample."""
 
     judgement: Judgement
-    forwards: Mapping[Variant, float]
-    seconds: Mapping[Variant, float]  # of those that were timed
-    untrained: bool = False  # the model's weights are random
+    forwards: Mapping[Variant, float]  # forward passes; a backward pass counts as one
+    seconds: Mapping[Variant, float]  # of variants that were timed
+    untrained: bool = False  # True if the model's weights are random
 
     @property
     def setting(self) -> str:
+        """The setting within a task, in words: the model and the way to ablate."""
         untrained = " (untrained)" if self.untrained else ""
         return f"{self.judgement.model}{untrained}, {self.judgement.way}"
 
 
 def sources_tables(judged: Sequence[Judged], methods: Methods) -> list[Table]:
-    """The table of every method, and the one behind it."""
+    """The table SOURCES of every method, and the table FURTHER of its other measures."""
     groups = ((SOURCES, (AGAINST["l"], EVIDENCE), _COST), (FURTHER, (AGAINST["f"], AGAINST["y"]), ()))
     tables = []
     for table, shown, cost in groups:
@@ -79,12 +80,14 @@ def sources_tables(judged: Sequence[Judged], methods: Methods) -> list[Table]:
 
 
 def _column(measure: Measure) -> Column:
+    """The column of a measure."""
     return Column(measure.group, measure.label, digits=_DIGITS.get(measure.group, 2), unit=measure.unit)
 
 
 def _entries(
     judged: Judged, methods: Methods, columns: Mapping[str, Column], cost: Sequence[Column]
 ) -> Iterator[Entry]:
+    """The cells of a setting: a row for each variant, with the measures of `columns` and the columns of `cost`."""
     judgement = judged.judgement
     for variant in sorted(
         judgement.variants, key=lambda variant: (*rank(methods, variant.method), variant.explanation)
@@ -107,17 +110,18 @@ def _entries(
 
 
 def named(methods: Methods, variant: Variant) -> str:
-    """The label of a method with what it explains."""
+    """The label of a method with its explanation, as "AttnLRP of logits"."""
     return label(methods, variant.method) + EXPLAINED[variant.explanation]
 
 
 def _scaled(summary: Summary, scale: float) -> Summary:
+    """`summary` with its mean and interval multiplied by `scale`."""
     value, low, high = (scale * end for end in (summary.value, summary.low, summary.high))
     return Summary(value, low, high, summary.n, summary.left_out)
 
 
 def _left_out(judged: Sequence[Judged]) -> str:
-    """A sentence on samples that have no LDS."""
+    """The sentence of a caption on samples without LDS; empty if all have it."""
     parts = []
     for judged_setting in judged:
         lacking = judged_setting.judgement.left_out("lds_l")
@@ -131,7 +135,7 @@ def _left_out(judged: Sequence[Judged]) -> str:
 
 
 def error_figures(judged: Sequence[Judged], methods: Methods, baseline: str | None) -> list[Figure]:
-    """Error against forwards: a panel for each model, task and way."""
+    """The figure of error against forward passes: a panel for each model, task and way."""
     panels = []
     for judged_setting in judged:
         look = looks({variant.method for variant in judged_setting.judgement.alike}, methods, baseline)
@@ -144,9 +148,9 @@ def error_figures(judged: Sequence[Judged], methods: Methods, baseline: str | No
 
 
 def _groups(judgement: Judgement) -> Iterator[list[Variant]]:
-    """Variants that make a line: a method with its smaller budgets, and one screened by k = 1, 2, ...
+    """The variants of each line of the figure: a method with its smaller budgets, then the same screened by growing k.
 
-    Of methods that explain logits and log p apart, what they say of log p.
+    Of methods that explain either logits or log p, only the explanation of log p is shown.
     """
     for variant in judgement.variants:
         if variant.explanation != TARGET.name:
@@ -158,7 +162,7 @@ def _groups(judgement: Judgement) -> Iterator[list[Variant]]:
 def _line(
     judged_setting: Judged, group: Sequence[Variant], methods: Methods, look: Mapping[str, Mapping[str, Any]]
 ) -> Line:
-    """The line of some variants of a method, over the same samples."""
+    """The line of a group of variants of a method: 1 - LDS against forward passes, over the same samples."""
     summaries = [judged_setting.judgement.alike[variant] for variant in group]
     x = [judged_setting.forwards[variant] for variant in group]
     y = [1 - summary.value for summary in summaries]
@@ -170,5 +174,8 @@ def _line(
         name += ", screened"
     if not np.isfinite(ends).all():
         return Line(name, x, y, style)
-    bars = [((x[0], x[0]), (ends[0][0], ends[1][0]), {"linewidth": 1.0})] if len(x) == 1 else []
-    return Line(name, x, y, style, *ends, bars)
+    low, high = ends
+    bars = []
+    if len(x) == 1:
+        bars.append(([x[0], x[0]], [low[0], high[0]], {"linewidth": 1.0}))
+    return Line(name, x, y, style, low, high, bars)

@@ -99,13 +99,13 @@ def _overview(results: Results) -> Iterator[Entry]:
 
 
 def beside_random(results: Results) -> Table:
-    """Table 1 with every metric, its interval, and its difference from random relevance: a method a row."""
+    """Table 1 with every metric, its interval, and its difference from random relevance: a row for each method."""
     return Table(
         "table1_random",
         "Table 1, beside random",
-        f"The setting of table 1 with a method a row and 95 % intervals. {CHANCE} Δ is the difference from random on "
-        "the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are not "
-        f"tested). {UNSEEN}",
+        f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
+        "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
+        f"are not tested). {UNSEEN}",
         ("model", "method"),
     ).filled(_beside_random(results))
 

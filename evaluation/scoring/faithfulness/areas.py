@@ -89,8 +89,8 @@ def agreement_of(
 def under_both(first: Areas, second: Areas, without: Collection[str]) -> tuple[list[str], np.ndarray]:
     """ΔA under two perturbations: (sample ids [N], ΔA [N, M, 2]).
 
-    The M methods are those with curves under both perturbations, except of `without`; the samples are those that all
-    these methods have under both.
+    The M methods have curves under both perturbations and are not in `without`; the N samples have ΔA under both
+    perturbations for all of them.
     """
     values = {}
     for method, deltas in first.deltas.items():
@@ -176,7 +176,7 @@ def joint_scores(
 
 
 def _between_halves(means: np.ndarray) -> float:
-    """The rank correlation between the first and the second half of `means` [2 M]."""
+    """Spearman's correlation between the first M of `means` [2 M] and the last M."""
     first, second = np.split(means, 2)
     return rank_correlation(first.tolist(), second.tolist())
 
@@ -235,7 +235,10 @@ def of_score(table: pa.Table, score: str) -> pa.Table:
 
 
 def scores_of(tables: Iterable[pa.Table]) -> list[str]:
-    """The scores that both relevance explains and curves follow; TARGET_LOGIT if there are none."""
+    """The scores that the curves in `tables` follow, in the order of SCORES; [TARGET_LOGIT] if there are none.
+
+    Curves of relevance that explains no number, such as random relevance, do not count.
+    """
     followed: set[str] = set()
     for table in tables:
         explained = table.filter(pc.field("explanation") != NONE)
@@ -250,7 +253,7 @@ def shown_variant(table: pa.Table) -> Variant | None:
 
 
 def preferred(variants: Iterable[Variant]) -> Variant | None:
-    """The variant that stands for a method with several; None without variants.
+    """The variant that is shown for a method with several, by the order of _PREFERRED; None without variants.
 
     >>> preferred([("contrastive", "partial"), ("target", "full"), ("target", "partial")])
     ('target', 'partial')
@@ -258,6 +261,7 @@ def preferred(variants: Iterable[Variant]) -> Variant | None:
     explanations, embeddings = _PREFERRED
 
     def rank(variant: Variant) -> tuple[int, int]:
+        """The indices of the explanation and the embedding in _PREFERRED."""
         return explanations.index(variant[0]), embeddings.index(variant[1])
 
     return min(variants, key=rank, default=None)
@@ -329,8 +333,9 @@ def ranks_of(values: Iterable[float]) -> np.ndarray:
     >>> ranks_of([0.5, 2.0, 0.5]).tolist()
     [0.5, 2.0, 0.5]
     """
+    # Ties of a value have the ranks from (values below) to (values below or equal) - 1: their mean is the rank.
     numbers = np.asarray(list(values), float)
-    gap = numbers[:, None] - numbers  # [N, N]
+    gap = numbers[:, None] - numbers  # [T, T]
     margin = ROUNDING * np.maximum(np.abs(numbers[:, None]), np.abs(numbers))
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 

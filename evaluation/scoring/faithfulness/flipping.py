@@ -64,7 +64,7 @@ class Outputs:
         return cls(logit, log_probability, majority, foil)
 
     def at(self, points: np.ndarray | slice) -> Outputs:
-        """The outputs at some of the states."""
+        """The outputs at `points`, indices of states, in the shape of `points`."""
         return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
 
 
@@ -112,7 +112,7 @@ class Flipper:
         return [Outputs(*by_row[:, part]) for part in rows.parts()]
 
     def _halve(self, tokens: int) -> None:
-        """Halves the budget after a batch of so many `tokens` ran out of memory."""
+        """Sets the budget to half of `tokens`, the size of the batch that ran out of memory."""
         if self.view.device.type == "cuda":
             torch.cuda.empty_cache()
         self.token_budget = tokens // 2
@@ -129,7 +129,7 @@ class Flipper:
         return None
 
     def _changed(self, states: _Stacked) -> AbstractContextManager[Batch]:
-        """The batch without its removed tokens or, in images, patches or pixels."""
+        """Inside, the model reads the yielded batch without its removed tokens or, in images, patches or pixels."""
         if states.batch.pixel_values is None or self.fill is None:
             instead = states.instead if self.way == RESAMPLE else self.mask_id
             return tokens_removed(self.view, states.batch, states.removed, self.way, instead)
@@ -184,30 +184,42 @@ class _Rows:
         return cls(samples, sample, np.concatenate(state), np.concatenate(lengths))
 
     def by_length(self) -> np.ndarray:
-        """The rows [R] from longest to shortest, so that memory runs out at once or never; a sample's rows together."""
+        """The indices of the rows [R] from longest to shortest; of equal lengths, a sample's rows are together.
+
+        The longest come first so that memory runs out in the first batch or not at all.
+        """
         return np.lexsort((self.state, self.sample, -self.lengths))
 
     def parts(self) -> list[slice]:
-        """The range of rows of each sample."""
+        """The rows of each sample, as a slice into all rows."""
         ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
         return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
 
     def batch(self, chosen: np.ndarray) -> _Stacked:
-        """The batch of the rows `chosen` [R]."""
-        samples, of = np.unique(self.sample[chosen], return_inverse=True)  # of: the index of each row in `samples`
-        rows = [self.samples[sample][0] for sample in samples]
-        batch = Batch.collate([_with_foil(row) for row in rows], pad_id=0)
-        repeated = {name: value[of] for name, value in vars(batch).items() if value is not None}
-        states = [self.samples[sample][1].removed for sample in samples]
-        removed = np.zeros((len(chosen), max(tokens.shape[1] for tokens in states)), bool)
-        for i, tokens in enumerate(states):
-            removed[of == i, : tokens.shape[1]] = tokens[self.state[chosen[of == i]]]
-        contrasted = torch.tensor([row.get("foil_id") is not None and row.get("predicted_id") is None for row in rows])
-        gold = torch.tensor([-1 if row.get("gold_id") is None else row["gold_id"] for row in rows])
+        """The states `chosen` [R] as one batch: each row has its sample's tokens, and the mask of the removed ones.
+
+        `chosen` are indices of the states of all samples.
+        """
+        samples, sample_of = np.unique(self.sample[chosen], return_inverse=True)  # sample_of [R]: index in `samples`
+        views = [self.samples[sample][0] for sample in samples]
+        # Each sample is collated once; its row is repeated for every state.
+        batch = Batch.collate([_with_foil(view) for view in views], pad_id=0)
+        repeated = {name: value[sample_of] for name, value in vars(batch).items() if value is not None}
+        masks = [self.samples[sample][1].removed for sample in samples]  # [states of the sample, its tokens] each
+        removed = np.zeros((len(chosen), max(mask.shape[1] for mask in masks)), bool)
+        for i, mask in enumerate(masks):
+            of_sample = sample_of == i
+            removed[of_sample, : mask.shape[1]] = mask[self.state[chosen[of_sample]]]
+        # A row that has a foil, and no prediction of its own, is correct if its target's logit is above its foil's.
+        contrasted = torch.tensor(
+            [view.get("foil_id") is not None and view.get("predicted_id") is None for view in views]
+        )
+        gold = torch.tensor([-1 if view.get("gold_id") is None else view["gold_id"] for view in views])
         instead = None
-        if INSTEAD in rows[0]:
-            instead = pad_sequence([torch.as_tensor(row[INSTEAD]) for row in rows], batch_first=True)[of]
-        return _Stacked(replace(batch, **repeated), torch.from_numpy(removed), instead, contrasted[of], gold[of])
+        if INSTEAD in views[0]:
+            instead = pad_sequence([torch.as_tensor(view[INSTEAD]) for view in views], batch_first=True)[sample_of]
+        stacked = replace(batch, **repeated)
+        return _Stacked(stacked, torch.from_numpy(removed), instead, contrasted[sample_of], gold[sample_of])
 
 
 def _with_foil(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means ove
 
 @dataclass(frozen=True)
 class Flips:
-    """A way to perturb tokens: the tokens, the perturbation, and their order, one by one (areas) or by shares."""
+    """A way to flip tokens: the tokens, the perturbation, and their order, one after another (areas) or by shares."""
 
     way: str  # the perturbation: zero | black | mask | delete | resample
     steps: int  # of areas: states of a curve after the first; texts with at most as many tokens flip every token
@@ -46,7 +46,11 @@ class Flips:
     kept_ids: tuple[int, ...] = ()  # special tokens of the tokenizer, which are never replaced
 
     def key(self) -> dict[str, Any]:
-        """The fields that enter keys; those of images and of replacements only for images and replacements."""
+        """The fields that enter keys of artifacts, by name.
+
+        Fields of images enter only if `fill` is set, those of replacements only for RESAMPLE: keys of other curves do
+        not change when such a field is added.
+        """
         return _key_of(self)
 
     @property
@@ -90,7 +94,10 @@ class Flips:
         return special | np.isin(row["input_ids"], self.kept_ids) if self.kept_ids else special
 
     def states(self, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
-        """(numbers of removed tokens [2, S], removed tokens [V, 2, S, T] bool) in both orders, for every variant."""
+        """(numbers of removed tokens [2, S], removed tokens [V, 2, S, T] bool) in both `orders`, for every variant.
+
+        The first state of shares is the whole input.
+        """
         if self.measure == AREAS:
             counts = flip_counts(ranking.flipped, self.steps)
             return np.stack([counts, counts]), ranking.curves(counts)
@@ -189,12 +196,12 @@ class Ranking:
         values = np.asarray(relevance, np.float64)[:, at]  # [V, N]
         order = np.lexsort((np.broadcast_to(np.asarray(ties)[at], values.shape), -values), axis=-1)
         turn = np.full(relevance.shape, len(at))
-        turn[:, at] = order.argsort(axis=-1)
+        turn[:, at] = order.argsort(axis=-1)  # the inverse of the order: each token's step
         most = min(len(at), len(chosen) - 1) if keep_one else len(at)
         return cls(turn, len(at), most, np.asarray(np.isfinite(values).all(axis=-1)))
 
     def curves(self, counts: np.ndarray) -> np.ndarray:
-        """The removed tokens [V, 2, S, T] bool after MoRF and LeRF have flipped `counts` [S] tokens."""
+        """The removed tokens [V, 2, S, T] bool after MoRF and LeRF have flipped `counts` [S] tokens, at most `most`."""
         removed = np.minimum(counts, self.most)
         return np.stack([self._first(removed), self._last(removed)], axis=1)
 
@@ -227,7 +234,7 @@ class States:
         length = removed[0].shape[-1]
         flat = np.concatenate([array.reshape(-1, length) for array in removed])
         packed = np.packbits(flat, axis=-1)
-        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]  # a state is compared as a whole
+        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]  # bytes of a state as a single value to sort by
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         ends = np.cumsum([array[..., 0].size for array in removed])[:-1]
         parts = np.split(inverse, ends)
@@ -236,5 +243,5 @@ class States:
 
     @property
     def asked(self) -> int:
-        """The number of points, which is the number of forward passes if equal states were not merged."""
+        """The number of points: as many forward passes would run if equal states were not merged."""
         return sum(points.size for points in self.points)

@@ -21,7 +21,7 @@ from lrp_core.records.types import UserError
 
 VERSION = 1  # raised when the same texts give other replacements
 TEXT_COLUMNS = ["input_ids", "special_mask"]  # columns of views that bigrams are counted from
-SINGLE_TOKEN = "the texts have a single token, so no other token can replace it: choose other ways"
+SINGLE_TOKEN = "all tokens of the task's texts are equal, so none can replace another: do not perturb by resample"
 #: Left neighbours that are no tokens: START stands before a text's first token; ANY before every token, so that its
 #: pairs count single tokens.
 START, ANY = -1, -2
@@ -38,9 +38,9 @@ class Proposal:
 
     @classmethod
     def of(cls, texts: Iterable[pa.Table], kept_ids: Collection[int]) -> Proposal:
-        """Counts the pairs of `texts`, tables of TEXT_COLUMNS.
+        """Counts every token of `texts`, tables of TEXT_COLUMNS, with its left neighbour and by itself.
 
-        Special tokens and `kept_ids` are never proposed, but count as left neighbours.
+        Special tokens and `kept_ids` count as left neighbours only, so that they are never proposed.
         """
         codes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for table in texts:
@@ -48,10 +48,10 @@ class Proposal:
                 distinct, times = np.unique(_pairs(batch, kept_ids), return_counts=True)
                 codes.append(distinct)
                 counts.append(times)
-        every, at = np.unique(np.concatenate(codes), return_inverse=True)
-        total = np.zeros(len(every), np.int64)
-        np.add.at(total, at, np.concatenate(counts))
-        return cls(every, np.concatenate([[0], np.cumsum(total)]))
+        merged, index = np.unique(np.concatenate(codes), return_inverse=True)
+        total = np.zeros(len(merged), np.int64)
+        np.add.at(total, index, np.concatenate(counts))
+        return cls(merged, np.concatenate([[0], np.cumsum(total)]))
 
     @cached_property
     def digest(self) -> str:
@@ -82,9 +82,10 @@ class Proposal:
         return drawn
 
     def _drawn(self, left: np.ndarray, token: np.ndarray, chance: np.ndarray) -> np.ndarray:
-        """Tokens [D, N] that follow `left` [N], other than `token` [N].
+        """Tokens [D, N] that follow `left` [N] in the texts, other than `token` [N]; if none does, any other token.
 
-        `chance` [D, N], uniform in [0, 1), chooses among their cumulated counts. Raises UserError if there are none.
+        Occurrences of these tokens are numbered, and `chance` [D, N], uniform in [0, 1), chooses a number: a token is
+        drawn by its count. Raises UserError if the texts have no other token.
         """
         left = np.where(self._others(left, token) > 0, left, ANY)
         others = self._others(left, token)
@@ -113,11 +114,11 @@ class Proposal:
 
 
 def _pairs(batch: pa.RecordBatch, kept_ids: Collection[int]) -> np.ndarray:
-    """Codes of the pairs of a batch of texts, for every ordinary token with its left neighbour, and with ANY."""
+    """Codes of a batch of texts: every ordinary token paired with its left neighbour, then every one with ANY."""
     ids = batch["input_ids"].flatten().to_numpy().astype(np.int64)
     special = batch["special_mask"].flatten().to_numpy(zero_copy_only=False).astype(bool)
     lengths = pc.list_value_length(batch["input_ids"]).to_numpy()
-    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # the first token of each text
     left = np.concatenate([[START], ids[:-1]])[: len(ids)]
     left[starts] = START
     ordinary = ~(special | np.isin(ids, list(kept_ids)))

@@ -115,10 +115,11 @@ def paired(
     seed: int,
     clusters: np.ndarray | None = None,
 ) -> Comparison | None:
-    """Compares methods by `values` [N, V, M] on the samples for which the values of all methods are finite.
+    """Compares V methods by `values` [N, V, M] of M measures, on the samples for which all their values are finite.
 
-    A method without any finite sample is left out, since it would leave no samples to the others. Results are not
-    rescaled. `clusters` [N] are the numbers of the samples' clusters. Returns None if there is nothing to compare.
+    A method none of whose samples is finite is left out: it would leave no sample for the other methods. Results have
+    the unit of `values` and are not turned into percent. `clusters` [N] are the numbers of the samples' clusters.
+    Returns None if no sample or method is left, and without `resamples`.
     """
     finite = np.isfinite(values).all(axis=-1)  # [N, V]
     known = finite.any(axis=0)

@@ -52,12 +52,12 @@ class Shares:
 
     @property
     def lead(self) -> str:
-        """The measure that stands for all."""
+        """The measure that is shown where only one can be."""
         return self.measures[0]
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of measures: without the top tokens, and with the top tokens alone."""
+        """Each measure without the top tokens, paired with the same measure with the top tokens alone."""
         return tuple(zip(self.measures[::2], self.measures[1::2], strict=True))
 
 
@@ -104,7 +104,7 @@ def _of_scores(
     seed: int,
     clusters: Mapping[str, str],
 ) -> Shares:
-    """`shares_of` a task with gold scores."""
+    """The result of `shares_of` for a task with gold scores: Pearson's r instead of AOPC and accuracy."""
     values: dict[str, dict[str, np.ndarray]] = {}
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
@@ -139,7 +139,7 @@ def _gold_of(names: Iterable[str], gold: Gold) -> np.ndarray:
 
 
 def _predictions(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
-    """The predicted score [2, K] of a sample at each share, from its rows by order."""
+    """The predicted score [2, K] of a sample at each share, from its rows by order; the whole input is left out."""
     return np.array([orders[order]["logit"][1:] for order in SHARE_ORDERS], float)
 
 

@@ -27,16 +27,16 @@ class Trial:
 
 
 def trials_of(area_morf: np.ndarray, area_lerf: np.ndarray) -> list[Trial]:
-    """The trials from the areas under their MoRF and LeRF curves, both [N, V]."""
+    """A trial for each of V sets of options, from the areas under MoRF and LeRF curves of N samples, both [N, V]."""
     delta = np.asarray(area_lerf - area_morf, float)
     finite = np.isfinite(delta)
     counts = finite.sum(axis=0)
     eligible = _eligible(counts)
     common = finite[:, eligible].all(axis=1)
     trials = []
-    for values, known, n, may_be_chosen in zip(delta.T, finite.T, counts.tolist(), eligible, strict=True):
-        mean = float(values[known].mean()) if n else float("nan")
-        compared = float(values[common].mean()) if may_be_chosen and common.any() else None
+    for values, is_finite, n, is_eligible in zip(delta.T, finite.T, counts.tolist(), eligible, strict=True):
+        mean = float(values[is_finite].mean()) if n else float("nan")
+        compared = float(values[common].mean()) if is_eligible and common.any() else None
         trials.append(Trial(mean, n, len(values) - n, compared))
     return trials
 

@@ -1,1 +1,1 @@
-"""Two runs compared."""
+"""The comparison of two runs."""

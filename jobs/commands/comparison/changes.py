@@ -1,4 +1,4 @@
-"""The scores of two runs side by side, with paired tests."""
+"""Compares the scores of two runs cell by cell, with paired tests."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class Change:
     n: int
     first: float
     second: float
-    p: float  # paired signs, after Holm over all changes
-    same_key: bool  # made of the same numbers, so that no difference can be but of the metric
+    p: float  # of a sign-flip test on paired samples, adjusted by Holm's method over all cells
+    same_key: bool  # True if both runs hold the same relevance: then only the metric can differ
 
     @property
     def difference(self) -> float:
+        """The second run's mean minus the first's."""
         return self.second - self.first
 
 
 def changes(first: Run, second: Run, metric: str) -> list[Change]:
-    """The change in `metric` of every cell with samples that both runs scored and predict rightly.
+    """The change in `metric` of every cell that has samples which both runs scored and predict rightly.
 
-    Cells are in the order of the first run. p values are adjusted for their number (Holm).
+    Cells are in the order of the first run.
     """
     first_keys, second_keys = keys_of(first), keys_of(second)
     first_values, second_values = _values(first, metric), _values(second, metric)
@@ -62,12 +63,12 @@ def changes(first: Run, second: Run, metric: str) -> list[Change]:
 
 
 def keys_of(run: Run) -> dict[CellKey, str]:
-    """The key of every cell's relevance."""
+    """The key of the relevance of every cell of the run."""
     return {CellKey(a.model, a.task, a.dtype, a.method): a.key for a, _ in run.current("relevance")}
 
 
 def _values(run: Run, metric: str) -> dict[CellKey, dict[str, float]]:
-    """The metric of every rightly predicted sample in each cell's first variant, by sample."""
+    """By cell and sample id, the metric of each rightly predicted sample, in the first variant of the cell."""
     values: dict[CellKey, dict[str, float]] = {}
     for cell, table in run.read_each("scores", SCORES_SAMPLES, folder=1):
         if metric not in table.column_names:

@@ -1,4 +1,4 @@
-"""`closelook compare`: the differences between two runs: cells, scores with paired tests, cost, configuration."""
+"""`closelook compare`: prints how two runs differ in configuration, cells, scores (with paired tests) and cost."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from lrp_core.records.types import UserError, nearest
 
 
 def show(first_root: str, second_root: str, metric: str | None, to: Path | None, html: Path | None) -> None:
-    """Print the cells of one root alone, the differing settings, every cell's scores side by side, and both costs.
+    """Print differing settings, cells that only one run has, the scores of common cells side by side, and both costs.
 
-    `to` is a CSV file of the scores, `html` a page with the same, and with samples of both runs beside each other.
-    Raises UserError for a root without a run, an unknown metric, and a file that cannot be written.
+    `metric` None: the first metric. `to` is a CSV file for the scores, `html` a page that also shows samples of both
+    runs. Raises UserError for a root without a run, an unknown metric, and a file that cannot be written.
     """
     metric = metric or lead()
     if metric not in METRICS:
         raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
     first, second = open_run(first_root), open_run(second_root)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
-        raise UserError(f"{first_root} and {second_root} are the same run: give two to compare")
+        raise UserError(f"{first_root} and {second_root} are the same run: give the roots of two runs")
     facts = [f"{run.store.root}: {told(run.lacking)}" for run in (first, second) if run.lacking]
     facts += [*_settings(first, second), *_alone(first, second), *_alone(second, first)]
     for line in facts:
@@ -51,7 +51,7 @@ def show(first_root: str, second_root: str, metric: str | None, to: Path | None,
 
 
 def _settings(first: Run, second: Run) -> Iterator[str]:
-    """The differences between the kept configurations."""
+    """Lines about the differences between the configurations that both roots keep."""
     lines = [f"  {difference}" for difference in differences(_plain(first), _plain(second))]
     if lines:
         yield "configurations differ:"
@@ -59,11 +59,12 @@ def _settings(first: Run, second: Run) -> Iterator[str]:
 
 
 def _plain(run: Run) -> dict[str, Any]:
+    """The settings of a run, without its root and name; {} if it keeps none."""
     return {} if run.config is None else run.config.model_dump(mode="json", exclude={"root", "name"})
 
 
 def _alone(run: Run, other: Run) -> Iterator[str]:
-    """The cells that only `run` holds."""
+    """Lines about the cells that `run` holds and `other` does not."""
     alone = sorted(keys_of(run).keys() - keys_of(other).keys())
     if alone:
         yield f"only in {run.store.root}: {len(alone)} cells"
@@ -71,7 +72,7 @@ def _alone(run: Run, other: Run) -> Iterator[str]:
 
 
 def _seconds(run: Run) -> float:
-    """Wall seconds of all methods."""
+    """The wall-clock seconds that all methods of the run took."""
     files = run.store.files("runtime", recursive=True)
     if not files:
         return 0.0
@@ -80,8 +81,9 @@ def _seconds(run: Run) -> float:
 
 
 def _print(changed: Sequence[Change], label: str) -> None:
+    """Print the scores of common cells in both runs as a table; `label` is the metric's."""
     if not changed:
-        say(f"no place was scored by {label} in both runs")
+        say(f"no cell has scores by {label} in both runs")
         return
     rows = []
     for change in changed:
@@ -96,6 +98,7 @@ def _print(changed: Sequence[Change], label: str) -> None:
 
 
 def _csv(changed: Sequence[Change]) -> str:
+    """The scores of common cells in both runs as CSV."""
     text = StringIO(newline="")
     writer = csv.DictWriter(text, [*Change.__dataclass_fields__])
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""`closelook compare --html`: two runs on one page, with samples of both as either run explains them."""
+"""`closelook compare --html`: a page that compares two runs, with samples as each of them explains these."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from jobs.stages.report.results import default_samples, results_of
 from jobs.stages.report.samples import choose, explorer
 from lrp_core.records.types import UserError
 
-Entry = dict[str, Any]  # of :func:`heatmap.data`
-MOST = 100  # samples of a task: the page is one file
+Entry = dict[str, Any]  # of a heat map, as `evaluation.report.heatmaps.tokens.data` makes it
+MOST = 100  # most samples of a task, since the page is a single file
 
 
 def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change], metric: str) -> str:
-    """The page as HTML of two runs by their names. Raises UserError for a run that keeps no configuration."""
+    """The HTML page about two runs, given by name; `facts` are lines to show, `changed` the scores by `metric`.
+
+    Raises UserError if a run keeps no configuration.
+    """
     first, second = (_Side(name, run) for name, run in runs.items())
     lines, configs, data, models = list(facts), [], [], []
     for side in (first, second):
@@ -47,15 +50,16 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One of the runs, as its report would show it."""
+    """One of both runs, with the parts of its report."""
 
     name: str
     run: Run
 
     @cached_property
     def config(self) -> RunConfig:
+        """The configuration that the root keeps. Raises UserError if it keeps none."""
         if self.run.config is None:
-            raise UserError(f"{self.name} keeps no configuration: run it once more to compare its samples")
+            raise UserError(f"{self.name} keeps no configuration: run it again to compare its samples")
         return self.run.config
 
     @cached_property
@@ -67,21 +71,22 @@ class _Side:
         return results_of(self.config, self.plan, self.run.store)
 
     def scored(self, task: str) -> list[pa.Table]:
-        """A table for each model and method, as :func:`choose` takes them."""
+        """The scores of samples of a task: a table for each model and method, for :func:`choose`."""
         cells = [cell for cell in self.results.defaults if cell.task == task]
         return [default_samples(self.run.store, self.results, cell) for cell in cells]
 
     def entries(self, samples: dict[str, list[str]]) -> Iterator[Entry]:
-        """The report's entries for these samples of each task, with models named by this run."""
+        """The explorer's entries for these samples by task, in which models are named "MODEL in RUN"."""
         for entry in explorer(self.config, self.plan, self.run.store, self.results, samples):
             yield entry | {"model": self.named(entry["model"])}
 
     def named(self, model: str) -> str:
+        """The name of a model of this run on the page."""
         return f"{model} in {self.name}"
 
 
 def _explorer(first: _Side, second: _Side) -> Explorer:
-    """Samples that both runs scored, as many of each task as the first run's report shows and at most MOST."""
+    """The explorer of samples that both runs scored: per task as many as the first run's report has, at most MOST."""
     tasks = [task for task in first.results.tasks if task in second.results.tasks]
     samples = {task: _common(first, second, task) for task in tasks}
 
@@ -98,7 +103,7 @@ def _explorer(first: _Side, second: _Side) -> Explorer:
 
 
 def _common(first: _Side, second: _Side, task: str) -> list[str]:
-    """The ids of the chosen samples of a task among those that both runs scored."""
+    """The ids of the samples of a task to show, chosen among those that both runs scored."""
     shared, tables = [], []
     for side in (first, second):
         scored = side.scored(task)
@@ -110,7 +115,7 @@ def _common(first: _Side, second: _Side, task: str) -> list[str]:
 
 
 def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
-    """The scores of every cell in both runs."""
+    """The table of the scores of every common cell in both runs."""
     rows = []
     for change in changed:
         p = None if change.same_key else change.p

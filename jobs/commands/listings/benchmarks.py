@@ -1,4 +1,4 @@
-"""Benchmarks of the software, which a clone of the repository has beside the package."""
+"""Finds the benchmarks of the software, which only a clone of the repository has."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from types import ModuleType
 from lrp_core.records.types import UserError
 
 CLONE = Path(__file__).parents[3]
-NEEDS_CLONE = "benchmarks need a clone of the repository: the installed package has none"
+NEEDS_CLONE = "benchmarks are not installed with the package: run them in a clone of the repository"
 
 
 def names() -> tuple[str, ...]:
-    """The names of the benchmarks; none without a clone."""
+    """The names of all benchmarks; () if this is no clone."""
     package = _benchmarks()
     return package.BENCHES if package else ()
 
 
 def benchmark(name: str) -> ModuleType:
-    """The module of a benchmark. Raises UserError without a clone, and for a name that is empty or unknown."""
+    """The module of the benchmark `name`. Raises UserError for an empty or unknown name, and if this is no clone."""
     from jobs.config.file import nearest
 
     known = names()
     if not known:
         raise UserError(NEEDS_CLONE)
     if not name:
-        raise UserError(f"say which benchmark: {', '.join(known)}")
+        raise UserError(f"no benchmark is named: give one of {', '.join(known)}")
     if name not in known:
         raise UserError(f"no benchmark {name!r}{nearest(name, known)}")
     return import_module(f"benchmarks.{name}")
 
 
 def _benchmarks() -> ModuleType | None:
-    """The package of the clone, whose folder is put on the path for processes that a benchmark starts."""
+    """The package `benchmarks`; None if this is no clone. Puts the clone on `sys.path`, to import it."""
     if not (CLONE / "pyproject.toml").exists() or not (CLONE / "benchmarks").is_dir():
         return None
     if str(CLONE) not in sys.path:

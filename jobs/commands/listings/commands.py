@@ -13,9 +13,9 @@ from jobs.commands.options import Columns, Model, RunOptions, named_columns
 
 @command(RECORDS)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Describe this one in full.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Describe this method in full.", show_default=False)] = None,
 ) -> None:
-    """The methods there are: what they need and give, what they cost, their options."""
+    """List the methods: what they need and give, what they cost, their options."""
     from jobs.commands.listings.methods import show
 
     show(name)
@@ -23,7 +23,7 @@ def methods(
 
 @command(RECORDS)
 def tasks() -> None:
-    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
+    """List the tasks: what is predicted, the sources of samples, and what counts as evidence."""
     from jobs.commands.listings.tasks import show
 
     show()
@@ -31,7 +31,7 @@ def tasks() -> None:
 
 @command(RECORDS)
 def models() -> None:
-    """The kinds and families of models there are, and which methods apply to them."""
+    """List the kinds and families of models, and which methods apply to them."""
     from jobs.commands.listings.models import show
 
     show()
@@ -58,7 +58,7 @@ def config(
         str | None, typer.Option("--keys", help="Explain the keys whose name contains this; '' for all.")
     ] = None,
 ) -> None:
-    """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
+    """Print the configuration in effect, defaults filled in; or, with --keys, explain keys."""
     from jobs.commands.listings.config import show, show_keys
 
     if keys is not None:

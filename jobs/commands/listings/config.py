@@ -1,4 +1,4 @@
-"""`closelook config`: the effective configuration, and every key of one, on the screen and in docs/config.md."""
+"""`closelook config`: prints the effective configuration, or explains keys; also writes the table of docs/config.md."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def show(config: RunConfig) -> None:
 
 
 def show_keys(word: str) -> None:
-    """Print the keys with `word` in their path. Raises UserError where there is none, with the nearest."""
+    """Print the keys whose path contains `word`. Raises UserError, with the nearest key, if there are none."""
     shown = [(key.path, key.takes, key.default, key.about) for key in keys() if word in key.path]
     if not shown:
         names = [key.path for key in keys()]
         near = nearest(word, [*names, *(name.rpartition(".")[2] for name in names)])
-        advice = near if "mean" in near else ": closelook config --keys"
+        advice = near if "mean" in near else ": `closelook config --keys ''` lists all"
         raise UserError(f"no key has {word!r} in its name{advice}")
     say_table(_HEADINGS, shown)
 

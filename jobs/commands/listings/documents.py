@@ -1,4 +1,4 @@
-"""Tables of docs/ that commands write from records."""
+"""Writes tables made from records into pages of docs/."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def rewrite(page: Path, table: str, start: str, end: str) -> None:
-    """Put `table` between the lines `start` and `end` of the page. Raises ValueError where they are missing."""
+    """Put `table` between the lines `start` and `end` of the file `page`. Raises ValueError if these are missing."""
     page.write_text(rewritten(page.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
 
 
 def rewritten(text: str, block: str, start: str, end: str) -> str:
-    """`text` with `block` between the lines `start` and `end`. Raises ValueError where they are missing."""
+    """`text` with `block` between the lines `start` and `end`. Raises ValueError if these are missing."""
     head, found_start, rest = text.partition(start)
     _, found_end, tail = rest.partition(end)
     if not (found_start and found_end):

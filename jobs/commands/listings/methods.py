@@ -1,6 +1,6 @@
-"""`closelook methods`: the methods there are, from their records, on the screen and in docs/methods.md.
+"""`closelook methods`: lists all methods from their records, on the screen and in docs/methods.md.
 
-`python -m jobs.commands.listings.methods` writes the latter.
+`python -m jobs.commands.listings.methods` writes the table of docs/methods.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START, END = "<!-- methods: written by python -m jobs.commands.listings.methods 
 
 
 def show(name: str | None = None) -> None:
-    """Print a table of every method, or the whole record of the method `name`.
+    """Print a table of all methods, or all facts about the method `name`.
 
     Raises UnsupportedMethod for an unknown name.
     """
@@ -36,19 +36,22 @@ def show(name: str | None = None) -> None:
         conserves = "yes" if record.conserves else "no"
         rows.append((record.name, record.family, gives, needs, conserves, _cost(record)))
     say_table(("method", "family", "also gives", "needs", "conserves", "cost"), rows, numbers=("cost",))
-    say(f"cost: in forwards, of a sample of {TOKENS} tokens; b: a backward for each explanation")
-    say("`closelook methods NAME` shows one with its options")
+    say(f"cost: forward passes for a sample of {TOKENS} tokens; b: plus one backward pass for each explanation")
+    say("`closelook methods NAME` describes a method and its options")
 
 
 def _cost(record: Method) -> str:
+    """The number of forward passes for a sample of TOKENS tokens, with "+ b" for a backward pass per explanation."""
     return f"{record.cost(TOKENS):g}" + (" + b" if record.rules else "")
 
 
 def _needs(needs: Sequence[Capability]) -> str:
-    return " and ".join(need.says for need in needs)
+    """What a method needs of a model, in words."""
+    return "; ".join(need.says for need in needs)
 
 
 def _show_one(record: Method) -> None:
+    """Print all facts about a method, its options, and its entry for a config."""
     say(f"{record.name}: {record.label}, version {record.version}, brought by {METHODS.owner(record.name)}", "bold")
     backwards = " and a backward for each explanation" if record.rules else ""
     facts = {
@@ -62,7 +65,7 @@ def _show_one(record: Method) -> None:
         "conserves": "yes, relevance sums to the explained number" if record.conserves else "no",
         "seeded": "yes, the run's seed changes its numbers" if record.seeded else "",
         "cost": f"{record.cost(TOKENS):g} forwards of a sample of {TOKENS} tokens{backwards}",
-        "scores low": record.weak.removeprefix("That is no fault: "),
+        "scores low": record.weak.removeprefix("Expected: "),
         "source": record.source,
     }
     for fact, text in facts.items():
@@ -81,7 +84,7 @@ def _show_one(record: Method) -> None:
 
 
 def page_table() -> str:
-    """The table of docs/methods.md: the methods that closelook itself brings."""
+    """The table of docs/methods.md: closelook's own methods, without those of packages."""
     rows = []
     for record in METHODS.values():
         if METHODS.owner(record.name) != OURS:

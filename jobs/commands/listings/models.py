@@ -1,4 +1,4 @@
-"""`closelook models`: kinds and families of models, which methods apply to them, and models that were verified."""
+"""`closelook models`: lists kinds and families of models, the methods that apply, and verified models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from lrp_core.records.kinds import KINDS, MASKED, Kind
 
 
 def show() -> None:
-    """Print what the models of each kind have in common, the kind, norms and missing methods of every family, and the
-    models that were verified.
-    """
+    """Print the facts about every kind of models, every family with its methods, and the models that were verified."""
     for kind in KINDS.values():
         say(f"{kind.name}: {kind.title}", "bold")
         say(f"  loaded by: {kind.auto}")
@@ -45,7 +43,7 @@ def show() -> None:
 
 
 def _verified() -> Iterator[tuple[str, ...]]:
-    """A row for each model that was verified, with its precisions."""
+    """A row for each verified model, device and versions, with the outcome in each precision."""
     alike: dict[tuple[str, ...], list[Verified]] = {}
     for by, line in registered():
         key = (line.model, line.family, line.kind, line.device, line.torch, line.transformers, by)
@@ -55,10 +53,12 @@ def _verified() -> Iterator[tuple[str, ...]]:
 
 
 def _outcome(line: Verified) -> str:
+    """A precision with the number of passed checks, or with the checks that failed."""
     return f"{line.dtype} FAILED ({line.failed})" if line.failed else f"{line.dtype} ({line.passed})"
 
 
 def _read_at(kind: Kind) -> str:
+    """The readout position of a kind of models, in words."""
     if kind.reads != "anywhere":
         return f"at the {kind.reads} token"
     if kind.decoder:
@@ -67,5 +67,5 @@ def _read_at(kind: Kind) -> str:
 
 
 def _applying(capabilities: Collection[Capability]) -> dict[str, bool]:
-    """True for each method that needs nothing else of a model than `capabilities`, by name."""
+    """By name, True for each method that can explain models with these `capabilities`."""
     return {name: not method.missing(capabilities) for name, method in METHODS.items()}

@@ -1,4 +1,4 @@
-"""`closelook tasks`: the tasks there are, from their records."""
+"""`closelook tasks`: lists all tasks from their records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers to questions: a prediction, or several in a row, and the relevance of the tokens that the model read.
+"""Answers questions: computes the relevance of the tokens that a model read, for one prediction or several in turn.
 
-`closelook explain` prints the answers, and `closelook.explain` (jobs/notebook) hands them to Python.
+`closelook explain` prints the answers, and `closelook.explain` (jobs/notebook) returns them.
 """
 
 from __future__ import annotations
@@ -31,37 +31,38 @@ from lrp_core.records.explained import CONTRASTIVE, needs_foil
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.view import ModelView
 
-#: Columns of a row that grow as a text or an answer goes on.
+#: Columns of a row that become longer from one prediction of a text to the next.
 _GROWING = ("input_ids", "special_mask", "decoder_input_ids")
-_TITLE = 160  # characters of what is explained, in a title
-_AT_ONCE = 256  # predictions of one text whose backwards follow one forward
+_TITLE = 160  # most characters of the explained predictions in a title
+_AT_ONCE = 256  # predictions of a text that share one forward pass
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One explained prediction: the tokens that the model read, and their relevance by each method."""
+    """One explained prediction, or span of an answer: the tokens that the model read, and their relevance."""
 
     question: Question
     opened: Opened
     methods: Sequence[Method]
-    at: int  # predictions of the question that are explained before it
-    row: Row  # of the view schema, target included
-    relevance: dict[str, Relevance]  # by method, of a batch of one
-    tokens: list[str]
+    at: int  # number of the question's predictions before this one
+    row: Row  # of schema VIEW, target included
+    relevance: dict[str, Relevance]  # by method, a batch of one
+    tokens: list[str]  # that the model read; of an encoder-decoder, that its encoder read
     target: str
     foil: str | None
-    token: str | None = None  # of the target, with the space that belongs to it; None of labels and scores
-    decoder: list[str] | None = None  # of an encoder-decoder: the tokens that the decoder has seen
-    said: Said | None = None  # the whole of which this is a span
-    hops: Mapping[str, Hops] = field(default_factory=dict)  # by method, of relevance that was followed in hops
+    token: str | None = None  # the target's token with the space that belongs to it; None for labels and scores
+    decoder: list[str] | None = None  # of an encoder-decoder: the tokens that its decoder has read
+    said: Said | None = None  # the answer of which this is a span; None for a single prediction
+    hops: Mapping[str, Hops] = field(default_factory=dict)  # by method, if relevance was passed on by hops
 
     @property
     def what(self) -> str:
+        """The explained prediction in words: "target rather than foil", or the target."""
         return f"{self.target} rather than {self.foil}" if self.foil is not None else self.target
 
     @property
     def note(self) -> str:
-        """A note behind `what`: about the space before the target, and tokens that were cut off."""
+        """A note to follow `what`: about the space before the target, and tokens that were cut off; "" if neither."""
         if self.at:
             return ""
         cut = self.row.get("cut")
@@ -69,7 +70,7 @@ class Answer:
 
     @property
     def _before(self) -> int | None:
-        """The number of tokens before the explained ones; None for all tokens."""
+        """How many tokens of prompt and answer stand before the explained span; None for a single prediction."""
         if self.said is None:
             return None
         span, written = self.row["said"], len(self.said.pieces) - len(self.said.ids)
@@ -77,12 +78,12 @@ class Answer:
 
     @property
     def decision(self) -> Decision | None:
-        """The decision of the model if it is the explained one; None for regressors and if the target was given."""
+        """The model's own decision, if that is what is explained; None for regressors and if the target was given."""
         return self.row.get("decision")
 
     @property
     def images(self) -> Preprocessing | None:
-        """Of a model of images: the preparation of the image."""
+        """How the image was prepared; None for models of text."""
         return self.opened.resolved.preprocessing
 
     @property
@@ -92,38 +93,39 @@ class Answer:
         return [float(logit[0]) for logit in (first.logit_target, first.logit_foil) if logit is not None]
 
     def lines(self, by_word: bool = False) -> tuple[list[str], list[bool], list[Line]]:
-        """The tokens, whether each is special, and a line a method; `by_word` sums the relevance of a word's pieces.
+        """(texts of the tokens, is each special, a line of relevance for each method).
 
-        Of methods whose relevance is not promised to add up a word has the mean, and the line says so. A line is all
-        zero where a method that shares out a logit has nothing but rounding. Raises UserError for words of an image.
+        `by_word` joins the tokens of a word: their relevance is summed or, for methods that do not conserve, averaged,
+        which the line's label says. Where a conserving method gives nothing but rounding noise, its line is all zero.
+        Raises UserError if `by_word` is asked for an image.
         """
-        lines, apart = [], set()
+        lines = []
         for method in self.methods:
             relevance = self.relevance[method.name]
             columns = (relevance.tokens, relevance.decoder_tokens, relevance.pixels)
             tokens, decoder, pixels = map(_values, columns)
             line = Line(method.name, tokens, decoder=decoder, pixels=pixels)
             lines.append(beyond_noise(line, self.logits) if method.conserves else line)
-            if not (method.conserves and relevance.conserves):
-                apart.add(method.name)
         special = self.row["special_mask"]
         if not by_word:
             return self.tokens, special, lines
         if self.images is not None:
-            raise UserError("an image has no words, whose pieces could be summed")
+            raise UserError("an image has no words: leave out the sum by word")
         groups = words(self.tokens, special)
         texts = ["".join(self.tokens[at] for at in group) for group in groups]
-        summed = []
-        for line in lines:
-            values = [sum(line.values[at] for at in group) for group in groups]
-            if line.label in apart:
-                values = [value / len(group) for value, group in zip(values, groups, strict=True)]
-                line = line._replace(label=f"{line.label} (means)")
-            summed.append(line._replace(values=values))
-        return texts, [special[group[0]] for group in groups], summed
+        joined = []
+        for method, line in zip(self.methods, lines, strict=True):
+            adds_up = self.adds_up(method)
+            label = line.label if adds_up else f"{line.label} (means)"
+            joined.append(line._replace(label=label, values=of_words(line.values, groups, adds_up)))
+        return texts, [special[group[0]] for group in groups], joined
+
+    def adds_up(self, method: Method) -> bool:
+        """True if a word has the sum of its pieces' relevance; False if their mean, as no sum is promised."""
+        return bool(method.conserves and self.relevance[method.name].conserves)
 
     def entry(self, by_word: bool = False) -> dict[str, Any]:
-        """The answer as an entry of a heat map, in which the tokens that were explained before continue the text."""
+        """The answer as an entry of a heat map; its text goes on with the tokens that were predicted before."""
         question = self.question
         tokens, special, lines = self.lines(by_word)
         text, slot = question.text, len(question.before)
@@ -150,47 +152,54 @@ class Answer:
         return with_picture(shown, pixels_of(self.row, self.images), self.images, maps, question.sentence)
 
 
+def of_words(values: Sequence[float], groups: Sequence[Sequence[int]], adds_up: bool) -> list[float]:
+    """The relevance of each word, from the `values` of its tokens: their sum if it `adds_up`, else their mean."""
+    sums = [sum(values[at] for at in group) for group in groups]
+    if adds_up:
+        return sums
+    return [total / len(group) for total, group in zip(sums, groups, strict=True)]
+
+
 def is_matrix(answers: Sequence[Answer]) -> bool:
-    """True of several predictions of one token each, which are shown as the rows of a matrix."""
+    """True for several predictions of one token each: these are shown as the rows of a matrix."""
     return len(answers) > 1 and all(answer.said is None or len(answer.row["span"]) == 1 for answer in answers)
 
 
 def titled(answers: Sequence[Answer]) -> str:
-    """The model and all that is explained of a text, in a line."""
+    """A title of one line: the model and the explained predictions, shortened to _TITLE characters."""
     explained = " ".join(answer.what + answer.note for answer in answers)
     more = len(explained) > _TITLE
     return f"{answers[0].opened.id}: why {explained[:_TITLE].rstrip()}{'…' if more else ''}"
 
 
 def _values(relevance: Tensor | None) -> Any:
-    """Relevance of a batch of one as a list, in row-major order; None of None."""
+    """Relevance of a batch of one as a flat list, in row-major order; None for None."""
     return None if relevance is None else relevance[0].flatten().tolist()
 
 
 def answers(question: Question, opened: Opened, methods: Sequence[Method], **finer: Any) -> Iterator[Answer]:
-    """The explained prediction, or several in turn, each read with those before it. `finer` are arguments of methods.
+    """Yield the explained prediction of a question, or several in turn, each of a text that goes on with those before.
 
-    Of an answer, its spans in their order, each explained as a whole.
-
-    Raises UserError for questions that the model or a method has no answer to.
+    If the question has an answer, its spans are explained in their order, each as a whole. `finer` are arguments of
+    methods, such as `layers`. Raises UserError for a question that does not fit the model or a method.
     """
     if question.has_answer:
-        said = said_of(question, opened)
-        rows = [said.row(span) for span in said.spans(question.spans)]
+        answer_text = said_of(question, opened)
+        rows = [answer_text.row(span) for span in answer_text.spans(question.spans)]
         if question.hops:
-            yield from _by_hops(said, rows, question, opened, methods, **finer)
+            yield from _by_hops(answer_text, rows, question, opened, methods, **finer)
             return
     else:
-        said, rows = None, list(_rows(question, opened))
+        answer_text, rows = None, list(_rows(question, opened))
     in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
     for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
-        yield answer_of(question, opened, methods, row, relevance, at, said)
+        yield answer_of(question, opened, methods, row, relevance, at, answer_text)
 
 
 def _by_hops(
-    said: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
+    answer_text: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
 ) -> Iterator[Answer]:
-    """Spans of an answer explained by the prompt alone, through the answer's part `reasoning`."""
+    """Yield the explained spans of an answer, whose relevance is passed through its part `reasoning` to the prompt."""
     assert question.reasoning is not None
     for at, row in enumerate(rows):
         relevance, hops = {}, {}
@@ -199,13 +208,13 @@ def _by_hops(
             def explain(row: Row, method: Method = method) -> Relevance:
                 return relevance_of_rows(opened, [method], [row], question.explanation, **finer)[method.name]
 
-            by_hops = through_reasoning(said, row["said"], question.reasoning, question.hops, explain)
+            by_hops = through_reasoning(answer_text, row["said"], question.reasoning, question.hops, explain)
             relevance[method.name], hops[method.name] = by_hops
-        yield replace(answer_of(question, opened, methods, row, relevance, at, said), hops=hops)
+        yield replace(answer_of(question, opened, methods, row, relevance, at, answer_text), hops=hops)
 
 
 def _rows(question: Question, opened: Opened) -> Iterator[Row]:
-    """The row that the model reads for each of the predictions, with the target that it predicts there."""
+    """The row that the model reads for each prediction of a question, with its target. Stops after an end token."""
     asked, view = read(question, opened), opened.view
     targets = tokens_of(question, opened) if question.every_token else [None] * question.generate
     for target in targets:
@@ -225,9 +234,9 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
 
 
 def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows of questions, those without a target with the model's prediction, and with its `decision`.
+    """The rows of questions with targets: rows without one get the model's prediction, and its `decision`.
 
-    Where a question names a label without a foil, and its explanation needs one, the strongest other label is it.
+    If a question names a label but no foil, and its explanation needs one, the strongest other label becomes the foil.
     """
     open_rows = [at for at, row in enumerate(rows) if row["target_id"] is None]
     made = dict(zip(open_rows, decisions(view, [rows[at] for at in open_rows]), strict=False))  # a score has none
@@ -236,7 +245,7 @@ def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[
         if at in made:
             row = {**decided(view, row, made[at]), "decision": made[at]}
         elif row["target_id"] is None:
-            row = {**row, "target_id": 0}  # of a score
+            row = {**row, "target_id": 0}  # a regressor has a single output
         label_without_foil = question.label is not None and question.foil is None
         if label_without_foil and view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
             row = against_strongest(view, row)
@@ -247,7 +256,7 @@ def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[
 def relevance_of_rows(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
 ) -> dict[str, Relevance]:
-    """The relevance of the rows, in one batch, by method. Raises UserError for rows that the model cannot explain."""
+    """The relevance of `rows`, explained in one batch, by method. Raises UserError if a row cannot be explained."""
     batch = Batch.collate(rows, pad_id=0)
     try:
         relevance = {}
@@ -262,10 +271,10 @@ def relevance_of_rows(
 def _relevance_in_turn(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
 ) -> Iterator[dict[str, Relevance]]:
-    """The relevance of each of `rows`, by method. Every row is the one before with tokens more.
+    """Yield the relevance, by method, of each of `rows`, of which each is the one before with more tokens.
 
-    Methods that share forwards get the text of the longest row in place of each row's own: one forward serves up to
-    _AT_ONCE rows, and what it says is cut to the length of each.
+    Methods that can share a forward pass are given the tokens of the longest row for up to _AT_ONCE rows, which a
+    causal model reads alike; the relevance is then cut to the length of each row.
     """
     shared = [method for method in methods if method.shares_forwards and len(rows) > 1]
     alone = [method for method in methods if method not in shared]
@@ -285,7 +294,7 @@ def _relevance_in_turn(
 
 
 def of_row(relevance: Mapping[str, Relevance], at: int, row: Row) -> dict[str, Relevance]:
-    """The batch of the one row `at`, by method, cut behind its tokens and those that its decoder has seen."""
+    """The relevance of row number `at` of a batch, by method, as a batch of one, cut to the tokens of `row`."""
     length, cut = len(row["input_ids"]), {}
     for name, batch in relevance.items():
         whole = batch.mapped(lambda value: value[at : at + 1])
@@ -302,11 +311,11 @@ def answer_of(
     row: Row,
     relevance: dict[str, Relevance],
     at: int = 0,
-    said: Said | None = None,
+    answer_text: Said | None = None,
 ) -> Answer:
-    """The answer to a question, with the relevance of its row.
+    """The answer to a question with the relevance of its row, and its target, foil and tokens as texts.
 
-    `at` counts the answers before it; `said` is the whole answer text.
+    `at` is the number of predictions before it, `answer_text` the answer of which it is a span.
     """
     resolved = opened.resolved
     answer = partial(Answer, question, opened, methods, at, row, relevance)
@@ -320,19 +329,19 @@ def answer_of(
         return answer(tokens, resolved.labels[target_id], foil)
     decoder = row.get("decoder_input_ids")
     read = row["input_ids"] if decoder is None else decoder[1:]
-    pieces = opened.written.of([*read, target_id]) if said is None else said.pieces[: len(read) + 1]
+    pieces = opened.written.of([*read, target_id]) if answer_text is None else answer_text.pieces[: len(read) + 1]
     *tokens, token = pieces
     target, foil = token.strip() or repr(token), None
-    if said is not None:
+    if answer_text is not None:
         span = row["said"]
-        target = said.text[span.start : span.end].strip() or target
+        target = answer_text.text[span.start : span.end].strip() or target
     elif question.words == "single" and isinstance(question.target, str):
         target = question.target
     if question.words == "single" and isinstance(question.foil, str):
         foil = question.foil
     elif foil_id is not None:
         foil = opened.written.of([*read, foil_id])[-1].strip()
-    answer = partial(answer, said=said)
+    answer = partial(answer, said=answer_text)
     if resolved.kind.decoder:
         return answer(opened.texts.of(row["input_ids"]), target, foil, token, [START, *tokens])
     return answer(tokens, target, foil, token)

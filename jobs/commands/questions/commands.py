@@ -46,7 +46,7 @@ class AnswerOptions:
     ] = None
 
     def asked(self) -> dict[str, Any]:
-        """The fields of a question, as Python has them. Raises UserError for characters that are not START:END."""
+        """These options as fields of Question. Raises UserError for characters that are not written START:END."""
         characters = self.spans is not None and ":" in self.spans
         spans = [_pair(part) for part in self.spans.split(",")] if self.spans and characters else self.spans
         reasoning = None if self.reasoning is None else _pair(self.reasoning)
@@ -54,10 +54,10 @@ class AnswerOptions:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """START:END as numbers. Raises UserError."""
+    """The numbers of the text START:END. Raises UserError for any other text."""
     start, _, end = text.partition(":")
     if not (start.strip().isdigit() and end.strip().isdigit()):
-        raise UserError(f"characters are written START:END, as 0:17, not {text!r}")
+        raise UserError(f"characters must be written START:END, as 0:17, not {text!r}")
     return int(start), int(end)
 
 
@@ -105,7 +105,7 @@ def explain(
 
     with naming_options():
         if (sentence is None) == (messages is None):
-            raise UserError("give a text, or the file of a chat as `messages`")
+            raise UserError("give either a text or the file of a chat (`messages`)")
         read = {"generate": generate, "prefix": prefix, "truncate": truncate, **answered.asked()}
         text_or_chat = sentence if messages is None else chat_in(messages)
         opened = of.open()
@@ -123,9 +123,9 @@ def verify(
     dtype: Dtype = "float32",
     device: Device = "auto",
 ) -> None:
-    """Check a model on this machine: what is explained is the model, and relevance is what its rules say.
+    """Check on this machine that explained models predict as usual, and that relevance follows its rules.
 
-    Exit code 1 where a check fails; it tells the smallest input that fails and the first layer that differs.
+    Exit code 1 if a check fails. Its detail names the smallest input that fails and the first layer that differs.
     """
     from jobs.commands.questions.verify import show
     from jobs.commands.questions.verifying import verify as check
@@ -187,18 +187,18 @@ def neurons(
         str | None, typer.Argument(help="The text; without it, the stage runs.", show_default=False)
     ] = None,
 ) -> None:
-    """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed.
+    """Show the most relevant neurons for a prediction, their logit lens, and the prediction after changing some.
 
-    Without a text it is a stage of the run: the corpus is read, and neurons are knocked out, by what methods say of
-    them.
+    Without a text, run the stage `neurons` of a run: ablation of the most relevant neurons, and their max-activating
+    examples in the corpus.
     """
     of_text = (of, asked, shown, ChangeOptions(None, change.scale, change.last, change.generate))
     if text is None:
         if of_text != (ModelOptions(), QuestionOptions(), ShownOptions(), ChangeOptions()):
-            raise UserError("give a text that the model is to go on with, or leave --model and the like out")
+            raise UserError("give a text; or leave --model and all other options of a text out, to run the stage")
         return run_stages(("neurons",), RunOptions(stage.config, stage.root, change.set), stage.wait)
     if stage != StageOptions():
-        raise UserError("--config, --root and --wait are of the stage: leave them out, or the text")
+        raise UserError("--config, --root and --wait are for the stage, not for a text: leave them out, or the text")
     of.check()
 
     from jobs.typed import typed
@@ -232,16 +232,16 @@ def examples(
     method: Annotated[str, typer.Option("--method", help="A method of the gradient family.")] = "attnlrp",
     top: Annotated[int, typer.Option("--top", help="The number of passages.", min=0)] = 10,
 ) -> None:
-    """The passages that activate a neuron most (max-activating examples), and which tokens make it so.
+    """Show the passages that activate a neuron most, coloured by the relevance of their tokens.
 
-    They are looked for in a file with --corpus and --model, or are those that a run has kept, with --root; --model
-    then names one of the run's models.
+    They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
+    the run's models.
     """
     from jobs.typed import typed
 
     if corpus is None:
         if run.config is None and run.root is None:
-            raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
+            raise UserError("give --corpus FILE with --model M, or --root DIR of a run that read a corpus")
         loaded, store = run.load(is_made=True)
 
         from jobs.commands.questions.contexts import show_kept

@@ -1,4 +1,4 @@
-"""The sums of relevance at every layer, as a check that users can run: `closelook explain --layers`."""
+"""`closelook explain --layers`: the sums of relevance at every layer, by which users can check conservation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lrp_core.rules.boundaries import REASONS
 
 
 def show_layers(answers: Sequence[Answer]) -> None:
-    """Print the sums of relevance by layer for each prediction and each method that has them."""
+    """Print the sums of relevance by layer, for each prediction and method."""
     for answer in answers:
         for name, relevance in answer.relevance.items():
             if relevance.finite.all():
                 print_layers(name if len(answers) == 1 else f"{answer.target}, {name}", relevance)
             else:
-                say(f"{name}: what crosses its layers is {not_finite(answer.opened.dtype)}")
+                say(f"{name}: relevance between its layers is {not_finite(answer.opened.dtype)}")
 
 
 def print_layers(name: str, relevance: Relevance) -> None:
-    """Print a line for each layer, the last first, of relevance with `boundaries` for a batch of one sample.
+    """Print one line for each layer, the last layer first, of relevance with `boundaries` for a batch of one sample.
 
-    Relevance that enters a layer from above leaves it below, but for what biases and softmax keep, and an unaccounted
-    rest: 0 under rules that conserve, the part of nonlinearities under the plain gradient. The last column is the
-    largest relevance of a token below, by magnitude, which grows from layer to layer under unstable rules.
+    The relevance that enters a layer from above equals what leaves it below, plus what biases and softmax keep, plus an
+    unaccounted rest, which is 0 under rules that conserve. The last column is the largest magnitude of a token's
+    relevance below the layer: under unstable rules it grows from layer to layer.
     """
     assert relevance.boundaries is not None
     assert relevance.peaks is not None
@@ -48,4 +48,5 @@ def print_layers(name: str, relevance: Relevance) -> None:
 
 
 def _signed(*values: float) -> list[str]:
+    """The numbers with sign and four digits; a zero is always +0.0000."""
     return [f"{value + 0.0:+.4f}".replace("-0.0000", "+0.0000") for value in values]

@@ -1,6 +1,6 @@
-"""`closelook examples`: the texts in which one neuron is most active, coloured by relevance for its activation.
+"""`closelook examples`: a neuron's max-activating examples, coloured by relevance for its activation.
 
-They are looked for in a file, or read from a run that has looked through a corpus for every neuron.
+They are searched in a file, or read from a run that has searched a corpus for every neuron.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lrp_core.records.types import UserError, nearest
 
 @dataclass
 class _Lines:
-    """The contexts of a file's lines; lines that hold no text are counted, and the first of them is kept."""
+    """The passages of a file with one text a line, and counts of its lines."""
 
     path: Path
-    texts: int = 0
-    left_out: int = 0
-    first: str = ""
+    texts: int = 0  # lines that were read as texts
+    left_out: int = 0  # lines without a text
+    first: str = ""  # the first line without a text, and why it has none
 
     def contexts(self, opened: Opened) -> Iterator[list[int]]:
-        """Token ids of each context of the model."""
+        """The token ids of each passage: texts are cut into passages of up to LENGTH tokens. Counts the lines."""
         longest = min(LENGTH, opened.view.max_length)
         for entry in entries(Corpus(TEXT.name, str(self.path))):
             if isinstance(entry, Entry):
@@ -56,7 +56,7 @@ class _Lines:
 
 @dataclass(frozen=True)
 class _Neuron:
-    """A neuron of a model, and the method that explains its activation."""
+    """A neuron of a model, with the method that explains its activation."""
 
     opened: Opened
     layer: int
@@ -70,7 +70,10 @@ class _Neuron:
         return cls(opened, *opened.view.neuron_names.neuron(name), method)
 
     def shown(self, context: Context) -> Text:
-        """A line of the context without the template's tokens; without colours, its position in brackets."""
+        """A passage in one line: the activation, then the tokens without special ones, coloured by relevance.
+
+        Without colours, brackets mark the token at which the neuron is most active.
+        """
         values = explain_context(self.opened.view, context, self.layer, self.number, self.method)
         template = template_of(self.opened.tokenizer)
         kept = [at for at, token in enumerate(context.ids) if token not in template]
@@ -84,24 +87,25 @@ class _Neuron:
 
 
 def _check_name(neuron: str) -> None:
+    """Raise UserError unless `neuron` has the form of a neuron's name."""
     if not NeuronNames.is_name(neuron):
-        raise UserError(f"a neuron is LAYER.NEURON, as 2.17, not {neuron!r}")
+        raise UserError(f"the name of a neuron must be LAYER.NEURON, as 2.17, not {neuron!r}")
 
 
 def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int) -> None:
-    """Print the `top` contexts of the neuron, LAYER.NEURON, in the lines of a text file.
+    """Print the `top` max-activating examples of the neuron `name` (LAYER.NEURON) in a file with one text a line.
 
-    A context is at most 64 tokens of a line. Raises UserError for unknown methods, layers and neurons, and for a file
-    that cannot be read or holds no text.
+    A passage is at most LENGTH tokens of a line. Raises UserError for an unknown method or neuron, and for a file that
+    cannot be read or holds no text.
     """
     _check_name(name)
     neuron, lines = _Neuron.of(opened, name, method), _Lines(corpus)
     contexts, template = lines.contexts(opened), template_of(opened.tokenizer)
     best = best_contexts(opened.view, contexts, neuron.layer, neuron.number, top, apart=template)
     if not lines.texts:
-        raise UserError(f"{corpus} holds no text")
+        raise UserError(f"{corpus} holds no text: it needs one text a line")
     if lines.left_out:
-        say(f"{lines.left_out} lines are empty or no text, the first is {lines.first}")
+        say(f"{lines.left_out} lines hold no text; the first of them is {lines.first}")
     say(f"{opened.id}: neuron {name} in {lines.texts} lines of {corpus.name}, explained by {method}")
     for context in best:
         say(neuron.shown(context))
@@ -110,9 +114,9 @@ def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int
 def show_kept(
     config: RunConfig, store: Store, name: str, method: str, model: str | None, top: int, device: str
 ) -> None:
-    """Print the `top` contexts that a run has kept of the neuron, LAYER.NEURON, of one of its models.
+    """Print the `top` max-activating examples that a run has stored for the neuron `name` (LAYER.NEURON) of a model.
 
-    Raises UserError for a model whose contexts the run has not, and as :func:`show_contexts`.
+    Raises UserError if the run has none of the model, and as :func:`show_contexts` does.
     """
     _check_name(name)
     ledger = Ledger(store)
@@ -137,16 +141,21 @@ def show_kept(
 
 
 def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsNode:
-    """The contexts of the model, or of the only one. Raises UserError."""
+    """The complete node of max-activating examples of `model`; None: of the only model that has them.
+
+    Raises UserError if there is none, or several and no `model`.
+    """
     done = {}
     for cell in nodes(Run(config, make_plan(config, ledger.store), ledger)):
         if ledger.is_done(cell.artifact):
             done[cell.plan.name] = cell
     if not done:
-        raise UserError(f"{ledger.store.root} has no contexts: set `neurons.corpus` and run `closelook neurons`")
+        raise UserError(
+            f"{ledger.store.root} has no max-activating examples: set `neurons.corpus` and run `closelook neurons`"
+        )
     if model is None and len(done) > 1:
         raise UserError(f"say which model: --model {' or '.join(done)}")
     name = model or next(iter(done))
     if name not in done:
-        raise UserError(f"no contexts of a model {name!r} in {ledger.store.root}{nearest(name, done)}")
+        raise UserError(f"no max-activating examples of model {name!r} in {ledger.store.root}{nearest(name, done)}")
     return done[name]

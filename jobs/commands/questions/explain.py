@@ -1,4 +1,4 @@
-"""The explanation of a text, of one prediction or several in turn: in the terminal, as a page and as JSON."""
+"""`closelook explain`: explains predictions for a text in the terminal, as an HTML page and as JSON."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def explain(
     html: Path | None = None,
     json_file: Path | None = None,
 ) -> None:
-    """Print the tokens coloured by their relevance for the target (rather than the foil), a line a method.
+    """Explain a question and print the tokens coloured by relevance, one line for each method.
 
-    Without colours the numbers are printed; `by_word` sums the relevance of a word's pieces, `layers` also prints the
-    sums of relevance layer by layer, and `checkpoint` holds less in memory for long texts. Raises UserError for words
-    that are not one token of the model's, for questions that a model or method has no answer to, and for files that
-    cannot be written.
+    A terminal without colours gets numbers. `by_word` joins the tokens of a word, `layers` also prints the sums of
+    relevance at every layer, and `checkpoint` saves memory for long texts. `html` and `json_file` are files to write.
+    Raises UserError for a question that does not fit the model or a method, and for a file that cannot be written.
     """
     finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
     with shown():
@@ -44,18 +43,27 @@ def explain(
     if layers:
         show_layers(answered)
     if html is not None:
-        write_file(html, page(answered, by_word))
+        write_file(html, page([answered], by_word))
     if json_file is not None:
         write_file(json_file, as_json(exported(question, opened, answered)))
 
 
-def page(answers: Sequence[Answer], by_word: bool = False) -> str:
-    """The explanation of a text as an HTML page: its predictions, and above several of them a matrix of all."""
+def page(texts: Sequence[Sequence[Answer]], by_word: bool = False) -> str:
+    """The explained predictions of one or more texts as an HTML page.
+
+    Above several predictions of a single text stands a matrix, or a table of shares for an answer.
+    """
+    answers = texts[0]
     opened = answers[0].opened
     provenance = Provenance("explain", "", versions(), models=[(opened.id, opened.resolved.identity)])
-    title, entries, above = titled(answers), [answer.entry(by_word) for answer in answers], None
+    entries, above = [answer.entry(by_word) for answers in texts for answer in answers], None
+    if len(texts) > 1:
+        numbers = [at for at, answers in enumerate(texts, start=1) for _ in answers]
+        for at, entry in zip(numbers, entries, strict=True):
+            entry["sample_id"] = f"text {at}, {entry['sample_id']}"
+        return explain_page(entries, f"{opened.id}: {len(texts):,} texts", provenance)
     if is_matrix(answers):
         above = matrices(entries, "what each predicted token owes to each token before it")
     elif answers[0].said is not None:
         above = shares_table(shares_of_all(answers))
-    return explain_page(entries, title, provenance, above)
+    return explain_page(entries, titled(answers), provenance, above)

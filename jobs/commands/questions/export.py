@@ -1,4 +1,4 @@
-"""Answers as plain data, with all digits: the records of `closelook explain --json`."""
+"""The record that `closelook explain --json` writes: answers as plain data, with all digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.commands.questions.shares import shares
 
 
 def exported(question: Question, opened: Opened, answers: Sequence[Answer]) -> dict[str, Any]:
-    """The record of `closelook explain --json`; `prompt` are the characters of `text` that a model of words reads."""
+    """The record of a question and its answers; `prompt`, for models that predict words, is the tokenised string."""
     facts = opened.facts | {"text": question.sentence}
     if answers[0].said is not None:
         facts["answer"] = answers[0].said.text
@@ -24,7 +24,7 @@ def exported(question: Question, opened: Opened, answers: Sequence[Answer]) -> d
 
 
 def _plain(answer: Answer) -> dict[str, Any]:
-    """An answer as numbers, with all digits; `words` are [start, end) of tokens."""
+    """An answer as plain data; `words` holds the tokens [start, end) of each word."""
     row, methods = answer.row, []
     for name, result in answer.relevance.items():
         method: dict[str, Any] = {"method": name, "explained": float(result.explained[0])}

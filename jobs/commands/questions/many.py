@@ -1,4 +1,4 @@
-"""Questions to a model in batches. Similar questions share a batch, and an error in a question stops no other."""
+"""Answers many questions in batches of similar ones. An error in one question does not stop the others."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.types import Relevance, UnsupportedMethod, UserError
 
 Outcome = tuple[Answer, ...] | UserError
-_WINDOW = 1024  # questions that are read, and sorted by length, before any of them is answered
-_TOKENS = 4096  # of a pass, padding included, where nobody says how many questions share one
+_WINDOW = 1024  # questions that are tokenised and sorted by length before the first is answered
+_TOKENS = 4096  # tokens of a batch, padding included, if its number of questions is not given
+_ENOUGH = 512  # tokens of a batch from which on a larger one saves less time than its padding costs
+_ALIKE = 0.75  # least length of a text in a larger batch, as a share of the longest
 
 
 class _Asked(NamedTuple):
-    """A question of one prediction, as the model reads it."""
+    """A question about one prediction, with the row that the model reads."""
 
-    at: int  # of the question in the list
+    at: int  # index of the question
     question: Question
     row: dict[str, Any]
 
     @property
     def length(self) -> int:
-        """Tokens."""
+        """The number of its tokens."""
         return len(self.row["input_ids"])
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Equal for rows that can share a batch."""
+        """A value that is equal for questions which can share a batch."""
         return self.row["foil_id"] is None, self.row.get("token_type_ids") is None, self.question.explanation
 
 
 def each_answered(
     questions: Sequence[Question], opened: Opened, methods: Sequence[Method], size: int | None = None, **finer: Any
 ) -> Iterator[tuple[int, Outcome]]:
-    """The number of each question with its answers, or with the error that says why it has none, as they are computed.
+    """Yield (index of a question, its answers or the UserError that prevents them), in the order of computation.
 
-    Questions of one prediction each are answered `size` in a pass, those of alike lengths together, or as many as make
-    `_TOKENS`; others one by one. `finer` as for methods. The model is in use (`Opened.in_use`). Raises
-    UnsupportedMethod for a method that does not apply to the model, whatever is asked.
+    Questions about one prediction are answered in batches of `size`, or of up to _TOKENS tokens, with others of
+    similar length; questions about several predictions one by one. `finer` are arguments of methods. Call it within
+    `Opened.in_use`. Raises UnsupportedMethod for a method that does not apply to the model.
     """
     window = max(_WINDOW, size or 0)
     for start in range(0, len(questions), window):
@@ -70,21 +72,34 @@ def each_answered(
 
 
 def _batches(asked: Sequence[_Asked], size: int | None) -> Iterator[Sequence[_Asked]]:
-    """Batches of similar questions, the longest first: up to `size` questions, or as many as have `_TOKENS` tokens."""
+    """Batches of questions of one kind, the longest first: of `size` questions, or as `_batch_size` says.
+
+    `asked` must be sorted by kind and falling length.
+    """
     for _, alike in groupby(asked, key=lambda entry: entry.kind):
         some = list(alike)
         while some:
-            count = size or max(1, _TOKENS // some[0].length)
+            count = size or _batch_size([entry.length for entry in some])
             yield some[:count]
             some = some[count:]
+
+
+def _batch_size(lengths: Sequence[int]) -> int:
+    """How many of the texts with these `lengths` in tokens, the longest first, make up the next batch."""
+    longest = lengths[0]
+    most, enough = max(1, _TOKENS // longest), max(1, _ENOUGH // longest)
+    for number in range(enough, min(most, len(lengths))):
+        if lengths[number] < _ALIKE * longest:
+            return number
+    return most
 
 
 def _of_batch(
     asked: Sequence[_Asked], opened: Opened, methods: Sequence[Method], finer: Mapping[str, Any]
 ) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes of questions whose rows share a batch; where it fails, each is asked alone.
+    """Yield (index, outcome) of the questions of a batch. If a row cannot be explained, each is tried alone.
 
-    A batch that memory does not hold is halved.
+    If memory does not suffice, the batch is halved.
     """
     rows = [entry.row for entry in asked]
     parts: list[Sequence[_Asked]] = []
@@ -102,7 +117,7 @@ def _of_batch(
         if len(asked) == 1 or not is_out_of_memory(error):
             raise
         parts = [asked[: len(asked) // 2], asked[len(asked) // 2 :]]
-    if parts:  # the failed batch's memory is free again only here, with its exception gone
+    if parts:  # outside `except`: the exception's traceback holds the failed batch's tensors in memory
         for part in parts:
             yield from _of_batch(part, opened, methods, finer)
         return

@@ -1,4 +1,4 @@
-"""Models that questions are put to: named or in memory, checked and opened, and loaded when a question is answered."""
+"""Opens models to explain, by name or in memory. Weights are loaded when the first question is answered."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from lrp_core.views.borrowed import left_as_it_was
 from lrp_core.views.view import ModelView
 
 Location = str | PathLike[str]
-AUTO = "auto"  # of devices: a GPU where there is one
-_told: set[str] = set()  # devices that "auto" chose, of which this process was told
+AUTO = "auto"  # device: a GPU if there is one
+_told: set[str] = set()  # devices chosen for "auto" that this process has announced
 
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """A model that questions are put to; its weights are loaded when the first is answered, and stay."""
+    """A model to explain. `view` loads its weights when it is first used, and keeps them."""
 
-    id: str  # as the user wrote it; of a model in memory its name
+    id: str  # as the user wrote it; for a model in memory, its name
     resolved: ResolvedModel
-    tokenizer: Any  # None of a model of images
+    tokenizer: Any  # None for a model of images
     dtype: str
     device: str
-    decoder_tokenizer: Any = None  # of an encoder-decoder whose answer another tokenizer writes
+    decoder_tokenizer: Any = None  # of an encoder-decoder's decoder, if it is not `tokenizer`
     seed: int = 0  # of random weights
-    held: nn.Module | None = None  # a model that the caller has in memory
+    held: nn.Module | None = None  # the caller's model in memory; None if weights are loaded here
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.resolved.family.title}, {self.dtype} on {self.device}>"
@@ -58,24 +58,24 @@ class Opened:
 
     @cached_property
     def texts(self) -> Pieces:
-        """The texts of the tokens that the model reads."""
+        """Turns tokens that the model reads into texts."""
         return Pieces(self.tokenizer)
 
     @cached_property
     def written(self) -> Pieces:
-        """The texts of predictions."""
+        """Turns predicted tokens into texts."""
         return self.texts if self.decoder_tokenizer is None else Pieces(self.decoder_tokenizer)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts about the model that files of results hold."""
+        """Model, identity of its weights, precision and versions, as files of results record them."""
         return {"model": self.id, "identity": self.resolved.identity, "dtype": self.dtype, "versions": versions()}
 
     @cached_property
     def view(self) -> ModelView:
-        """The model with its weights.
+        """The view of the model with its weights, which the first use loads.
 
-        A model that the caller holds is wrapped, see `in_use`. Raises ModelUnavailable.
+        A model that the caller holds is wrapped: use it within `in_use`. Raises ModelUnavailable.
         """
         if self.held is None:
             return open_view(self.resolved, self.dtype, self.device, self.seed)
@@ -83,7 +83,7 @@ class Opened:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """A context in which the model is explained. After it, a model that the caller holds is as it was before."""
+        """A context in which the model is explained. Afterwards, a model that the caller holds is as it was before."""
         if self.held is None:
             yield
             return
@@ -103,20 +103,21 @@ def open_model(
     decoder_tokenizer: Any = None,
     tokenizer: Any = None,
 ) -> Opened:
-    """Open `demo/gpt2`, a hub id or a folder, without its weights, or what the caller has in memory.
+    """Open a model to explain: `demo/gpt2`, a hub id, a folder, or a model that the caller has in memory.
 
-    That is a model of transformers, or of peft around one, a `pipeline`, or a `ModelView`. It keeps its precision and
-    device, and is left as it was. `tokenizer` stands in place of the model's own: one of transformers, its hub id or
-    folder; of a model of images its image processor. `dtype` is float32 unless told otherwise, and `device` "auto" a
-    GPU where there is one. `family` "generic" takes a model that no family describes, `adapter` is a LoRA adapter of
-    it, `decoder_tokenizer` writes an encoder-decoder's answer where another tokenizer reads its text.
+    A model in memory is one of transformers, a peft model around one, a `pipeline` or a `ModelView`. It keeps its
+    precision and device, and is left as it was; weights of other models are not loaded yet. `tokenizer` replaces the
+    model's own: a tokenizer of transformers, its hub id or folder; for a model of images in memory, its image
+    processor. `dtype` None: float32. `device` "auto": a GPU if there is one. `family` "generic": treat the model as a
+    black box, for a model that no family describes. `adapter`: a LoRA adapter. `decoder_tokenizer`: the tokenizer of an
+    encoder-decoder's decoder, if it is another than that of its texts.
 
     Raises UserError for arguments that do not fit, ModelUnavailable for files that cannot be reached.
     """
     if isinstance(model, Opened):
         return model
     if family not in (None, GENERIC):
-        raise UserError(f"`family` is {GENERIC!r} or left out, not {family!r}")
+        raise UserError(f"`family` must be {GENERIC!r} or left out, not {family!r}")
     if not isinstance(model, str | PathLike):
         fixed = {"dtype": dtype, "adapter": adapter, "device": None if device == AUTO else device}
         for name, value in fixed.items():
@@ -135,7 +136,7 @@ def open_model(
 
 
 def chosen_device(device: str) -> str:
-    """`device`, or for "auto" a GPU if torch sees one, which is announced once."""
+    """`device`; for "auto", a GPU if torch sees one (which is announced once), else "cpu"."""
     if device != AUTO:
         return device
     if not torch.cuda.is_available():
@@ -148,7 +149,7 @@ def chosen_device(device: str) -> str:
 
 
 def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str | None) -> Opened:
-    """Open a model in memory. Raises UserError for objects that are no model, and for models without a tokenizer."""
+    """Open a model in memory. Raises UserError if `model` is no model, or if no tokenizer can be found for it."""
     from transformers import Pipeline
 
     held, view, reader = model, None, tokenizer
@@ -164,7 +165,7 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
             view = view_of(held, family)
     else:
         kinds = "a hub id, a folder, or a model, pipeline or ModelView in memory"
-        raise UserError(f"`model` is {kinds}, not {_short(model)}")
+        raise UserError(f"`model` must be {kinds}, not {_short(model)}")
     name = str(view.model.name_or_path) or type(view.model).__name__
     config = ModelConfig.model_validate({"name": name_of(name), "id": name, "family": family})
     output, labels = head_of(config, view.family, view.config)
@@ -182,42 +183,47 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
 
 
 def _tokenizer_in_memory(tokenizer: Any, view: ModelView, config: ModelConfig) -> Any:
-    """The tokenizer of a model in memory: as given, else that of the folder or hub id that it was loaded from."""
+    """The tokenizer of a model in memory: `tokenizer`, else that of the folder or hub id of the model.
+
+    Raises UserError if there is none.
+    """
     if tokenizer is not None:
         return _tokenizer(tokenizer, config)
     try:
         return load_tokenizer(config)
     except (UserError, ModelUnavailable):
-        raise UserError(f"{type(view.model).__name__} in memory comes without a tokenizer: give `tokenizer`") from None
+        name = type(view.model).__name__
+        raise UserError(f"no tokenizer was found for the {name} in memory: give it as `tokenizer`") from None
 
 
 def _tokenizer(tokenizer: Any, config: ModelConfig, name: str = "tokenizer") -> Any:
-    """The given tokenizer, or the tokenizer of a hub id or folder; for None, the tokenizer of the model.
+    """`tokenizer` itself, or the tokenizer of that hub id or folder; None: the tokenizer of the model.
 
-    Raises UserError.
+    `name` is the argument's, for errors. Raises UserError for anything that is no fast tokenizer.
     """
     if tokenizer is None:
         return load_tokenizer(config)
     if isinstance(tokenizer, str | PathLike):
         return load_tokenizer(config.model_copy(update={"tokenizer": (str(tokenizer),)}))
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise UserError(f"`{name}` is a tokenizer of transformers, its hub id or a folder, not {_short(tokenizer)}")
+        kinds = "a tokenizer of transformers, its hub id or a folder"
+        raise UserError(f"`{name}` must be {kinds}, not {_short(tokenizer)}")
     if not tokenizer.is_fast:
         raise UserError(f"{type(tokenizer).__name__} gives no character offsets of its tokens: give a fast tokenizer")
     return tokenizer
 
 
 def _of_decoder(tokenizer: Any, resolved: ResolvedModel) -> Any:
-    """The tokenizer that writes an encoder-decoder's answers, where it is another than reads its texts; else None."""
+    """The separate tokenizer of an encoder-decoder's decoder; None if `tokenizer` is None, as for most models."""
     if tokenizer is None:
         return None
     if not resolved.kind.decoder:
-        raise UserError(f"model {resolved.config.name} is no encoder-decoder: leave out its `decoder_tokenizer`")
+        raise UserError(f"model {resolved.config.name} is no encoder-decoder: leave `decoder_tokenizer` out")
     return _tokenizer(tokenizer, resolved.config, "decoder_tokenizer")
 
 
 def _preprocessing(processor: Any, view: ModelView) -> Preprocessing:
-    """The preparation of images of a model in memory. Raises UserError without its image processor."""
+    """How images are prepared for a model in memory. Raises UserError if `processor` is no image processor."""
     from transformers import BaseImageProcessor
 
     if not isinstance(processor, BaseImageProcessor):
@@ -227,19 +233,19 @@ def _preprocessing(processor: Any, view: ModelView) -> Preprocessing:
 
 
 def _short(value: Any, most: int = 60) -> str:
-    """A value in an error message, in a line."""
+    """A value for an error message, in one line; only its type if it is longer than `most` characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"a {type(value).__name__}"
 
 
 def _text(name: str, value: Any) -> str:
-    """The hub id or path of a model, an adapter or a tokenizer."""
+    """The hub id or path `value` of the argument `name` as a string. Raises UserError for any other value."""
     if not isinstance(value, str | PathLike):
-        raise UserError(f"`{name}` is a hub id or a folder, not {_short(value)}")
+        raise UserError(f"`{name}` must be a hub id or a folder, not {_short(value)}")
     return str(value)
 
 
 def name_of(model_id: str) -> str:
-    """The last part of an id or path, as far as a configured model may be named so."""
+    """The last part of an id or path, without characters that the name of a configured model may not have."""
     last = model_id.rstrip("/").rpartition("/")[2]
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"

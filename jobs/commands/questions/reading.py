@@ -1,4 +1,4 @@
-"""Rows that a model reads for questions: the tokens of a text, where it predicts, and what."""
+"""Tokenises questions: the row of schema VIEW that a model reads, with its readout position and target."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jobs.plan.models import ResolvedModel
 from lrp_core.records.explained import EXPLAINED, TARGET, needs_foil
 from lrp_core.records.types import UserError, nearest
 
-#: Names of parts of what a model reads, beside the roles of a chat.
+#: Names of the parts of a prompt that are no messages of a chat: a text, and tokens that a template adds.
 PROMPT, TEMPLATE = "prompt", "template"
-_OF_TOKENS = ("input_ids", "special_mask", "part_names")  # columns of a row with an entry for each token
+_OF_TOKENS = ("input_ids", "special_mask", "part_names")  # columns of a row that have an entry for each token
 
 
 def _encoded(question: Question, opened: Opened) -> Encoding:
-    """The tokens of the text, those that the tokenizer's template adds included."""
+    """The tokens of the question's text, with the special tokens that the tokenizer adds."""
     tokenizer = opened.tokenizer
     if question.ids is not None:
         return encoding_of_ids(question.ids, tokenizer)[0]
@@ -36,9 +36,9 @@ def _encoded(question: Question, opened: Opened) -> Encoding:
 
 
 def read(question: Question, opened: Opened) -> Row:
-    """The row of the view schema; its target is None where the model is asked for its prediction.
+    """The row of schema VIEW for a question; `target_id` is None if the model's own prediction is to be explained.
 
-    Raises UserError for questions that do not fit the model.
+    Raises UserError for a question that does not fit the model.
     """
     resolved = opened.resolved
     kind = resolved.kind
@@ -56,7 +56,7 @@ def read(question: Question, opened: Opened) -> Row:
         _check_text(encoding, "no text to read")
         written = [] if question.prefix is None else _written(question, opened)
         if opened.writer.eos_token_id in written:
-            raise UserError(f"`prefix` ends the sequence: nothing follows {opened.writer.eos_token!r}")
+            raise UserError(f"`prefix` contains {opened.writer.eos_token!r}, which ends the answer: leave that out")
         row |= {"position": len(written), "decoder_input_ids": written}
     else:
         encoding = encoding if kind.slot or question.as_it_is else encoding.open_ended()
@@ -68,9 +68,9 @@ def read(question: Question, opened: Opened) -> Row:
 
 
 def _part_names(encoding: Encoding, question: Question, opened: Opened) -> list[str]:
-    """The part of the prompt that each token belongs to: a message of a chat by its role, else the text; or a template.
+    """The name of the part that each token belongs to: the message of a chat, PROMPT for a text, or TEMPLATE.
 
-    A token that straddles two parts belongs to the one with more of its characters.
+    A token with characters of two parts belongs to the part that has more of them.
     """
     if question.parts is None:
         return [TEMPLATE if special else PROMPT for special in encoding.special]
@@ -84,20 +84,18 @@ def _part_names(encoding: Encoding, question: Question, opened: Opened) -> list[
 
 
 def _slot(encoding: Encoding, opened: Opened) -> int:
-    """The index of the token that a masked model predicts. Raises UserError unless there is exactly one."""
+    """The index of the mask token, at which a masked model predicts. Raises UserError unless there is exactly one."""
     mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
     if times != 1:
-        raise UserError(
-            f"{opened.id} predicts one position of a text, its token {mask}: `input_ids` have it {times} times"
-        )
+        raise UserError(f"{opened.id} predicts at the token {mask}: `input_ids` must have it once, not {times} times")
     return encoding.ids.index(opened.tokenizer.mask_token_id)
 
 
 def _fitted(row: Row, question: Question, opened: Opened) -> Row:
-    """The row, shortened to as many tokens as the model takes if the question allows that; `cut` counts the tokens
-    lost.
+    """The row, shortened to the model's maximum length if the question has `truncate`; its `cut` counts lost tokens.
 
-    Models that go on with the text lose its beginning, all others its end; special tokens stay. Raises UserError.
+    Causal models lose the beginning of the text, others its end; special tokens stay. Raises UserError if the row is
+    too long and may not be shortened, or cannot be.
     """
     resolved = opened.resolved
     goes_on = resolved.kind.causal and not resolved.kind.labels
@@ -109,11 +107,13 @@ def _fitted(row: Row, question: Question, opened: Opened) -> Row:
         return row
     if not question.truncate:
         more = f" and {steps} more" if goes_on else ""
-        raise UserError(f"{len(row['input_ids'])} tokens{more}: {most} are the most; `truncate` reads a part of it")
+        raise UserError(
+            f"the text has {len(row['input_ids'])} tokens{more}, but {most} are the most: `truncate` reads a part of it"
+        )
     special = row["special_mask"]
     ordinary = [at for at, is_special in enumerate(special) if not is_special]
     if excess >= len(ordinary):
-        raise UserError(f"{steps} tokens to explain leave no room for a text: {most} are the most")
+        raise UserError(f"{steps} tokens to explain leave no room for a text: the model reads at most {most}")
     gone = set(ordinary[:excess] if goes_on else ordinary[-excess:])
     if resolved.kind.slot and row["position"] in gone:
         raise UserError("the place of the target is in the part of the text that is cut off: shorten the text")
@@ -126,41 +126,42 @@ def _fitted(row: Row, question: Question, opened: Opened) -> Row:
 
 
 def _check_words(question: Question, resolved: ResolvedModel) -> None:
-    """Raises UserError for questions that do not fit a model of words."""
+    """Raise UserError for a question that does not fit a model which predicts words."""
     model, kind = resolved.config.id, resolved.kind
     if question.label is not None or question.second is not None:
         raise UserError(f"{model} predicts words: `label` and `second` are for models that predict labels")
     if question.foil is None and needs_foil(question.explanation or TARGET.name):
         free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
-        raise UserError(f"a {question.explanation} explanation is against a foil: give one, or ask for {free}")
+        raise UserError(f"a {question.explanation} explanation needs a foil: give `foil`, or `explanation` {free}")
     if question.prefix is not None and not kind.decoder:
-        raise UserError(f"{model} has no decoder, whose answer `prefix` would begin: leave it out")
+        raise UserError(f"{model} is no encoder-decoder: leave `prefix` out, or put it at the end of the text")
     if kind.slot and question.several:
         advice = "leave `words` out" if question.every_token else "leave `answer`, `spans` and `generate` out"
         raise UserError(f"{model} predicts a word inside a text and does not continue one: {advice}")
 
 
 def _unexplained(reason: object) -> UserError:
+    """The error of a text that cannot be explained."""
     return UserError(f"this sentence cannot be explained: {reason}")
 
 
 def _check_text(encoding: Encoding, reason: str) -> None:
-    """Raises UserError for a text without ordinary tokens."""
+    """Raise UserError, for this `reason`, if a text has no tokens but special ones."""
     if not len(encoding) or encoding.special.all():
         raise _unexplained(reason)
 
 
 def _token_id(word: str | int | None, question: Question, opened: Opened) -> int | None:
-    """The number of a token; of a word, that of its one token behind the text, or the decoder's answer so far.
+    """The id of a target or foil, given as token id or as a word that follows the text (or the decoder's prefix).
 
-    None without a word, and for a word whose tokens are explained in turn.
+    None if it is None, or if all its tokens are explained in turn. Raises UserError for a word of several tokens.
     """
     if isinstance(word, int):
         return _known_token(word, opened)
     if word is None or question.every_token:
         return None
     if opened.resolved.kind.slot:
-        raise UserError("`input_ids` need a target that is a token id, too")
+        raise UserError("with `input_ids`, `target` and `foil` must be token ids too")
     if opened.resolved.kind.decoder:
         before, written = question.answer_so_far(opened), _written(question, opened)
         (joint,) = encode(opened.writer, [before.with_target(word.strip())], template=False)
@@ -174,14 +175,14 @@ def _token_id(word: str | int | None, question: Question, opened: Opened) -> int
 
 
 def _known_token(token: Any, opened: Opened) -> int:
-    """Raises UserError for what is the number of no token."""
+    """`token` unchanged. Raises UserError unless it is the id of a token."""
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < len(opened.writer):
         raise UserError(f"there is no token {token}: the tokenizer has {len(opened.writer):,}, from 0")
     return token
 
 
 def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
-    """The tokens of a `text` that goes on with a prompt which is read as it is."""
+    """The tokens of `text` when it follows a prompt that is read unchanged (a chat or token ids)."""
     prompt, tokenizer = question.prompt(opened), opened.tokenizer
     before, behind = _encoded(question, opened).ids, text if text[:1].isspace() else prompt.space + text
     joint, alone = encode(tokenizer, [prompt.text + behind, behind], template=False)
@@ -189,22 +190,22 @@ def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
 
 
 def _written(question: Question, opened: Opened) -> list[int]:
-    """The tokens of the decoder's answer so far."""
+    """The tokens of the decoder's prefix."""
     return encode(opened.writer, [question.answer_so_far(opened).text], template=False)[0].ids
 
 
 def _steps(question: Question, opened: Opened, row: Row) -> int:
-    """The number of tokens that are explained one after the other, behind the prompt of a row."""
+    """The number of tokens to explain after the prompt of the row."""
     if question.answer is not None:
         return len(answer_ids(question, opened, row))
     return len(tokens_of(question, opened)) if question.every_token else question.generate
 
 
 def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
-    """The tokens of a question's answer, behind the prompt of its row. Raises UserError for an answer without any."""
+    """The token ids of the question's answer when it follows the prompt of the row. Raises UserError if it has none."""
     answer, writer = question.answer, opened.writer
     if isinstance(answer, str) and not answer.strip():
-        raise UserError("the answer has no tokens: give one that is not empty")
+        raise UserError("the answer is empty: give at least one word")
     if isinstance(answer, str) and opened.resolved.kind.decoder:
         so_far, written = question.answer_so_far(opened), row["decoder_input_ids"]
         behind = answer if answer[:1].isspace() else so_far.space + answer
@@ -215,13 +216,13 @@ def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
     else:
         ids = [_known_token(token, opened) for token in answer or ()]
     if not ids:
-        raise UserError("the answer has no tokens: give one that is not empty")
+        raise UserError("the answer has no tokens: give at least one word or token id")
     return ids
 
 
 def _behind(question: Question, answer: str, opened: Opened) -> list[int]:
-    """The tokens that go on with a prompt: what the tokenizer adds when the answer follows it, or where the two would
-    share a token, those of the answer alone.
+    """The tokens of an answer that follows the prompt: those added when both are tokenised together or, if the prompt
+    and the answer would then share a token, those of the answer alone.
     """
     if question.as_it_is:
         return tokens_behind(question, answer, opened)
@@ -236,9 +237,9 @@ def _behind(question: Question, answer: str, opened: Opened) -> list[int]:
 
 
 def tokens_of(question: Question, opened: Opened) -> list[int]:
-    """The tokens of a target that follows the text, or that a decoder writes, one after the other.
+    """The ids of all tokens of the target when it follows the text, or when a decoder writes it.
 
-    Raises UserError where it has none.
+    Raises UserError if there are none.
     """
     word = str(question.target).strip()
     if opened.resolved.kind.decoder:
@@ -258,15 +259,15 @@ def tokens_of(question: Question, opened: Opened) -> list[int]:
 
 
 def _whole(question: Question, opened: Opened) -> Row:
-    """The row of a text, or of a pair, whose label or score is explained."""
+    """The row of a text or pair for a classifier or regressor. Raises UserError for questions that do not fit it."""
     resolved, model = opened.resolved, opened.resolved.config.id
     if question.target is not None or question.several:
         raise UserError(f"{model} predicts {resolved.output}s: leave `target`, `generate` and `answer` out")
     if question.label is not None and resolved.output == "score":
-        raise UserError(f"{model} predicts a score: it has no labels")
+        raise UserError(f"{model} predicts a score and has no labels: leave `label` out")
     if question.as_it_is:
         if question.second is not None:
-            raise UserError("give a pair of texts as texts, its `second` is one")
+            raise UserError("`second` needs the first text as a string too: give `text`, not messages or `input_ids`")
         encoding = _encoded(question, opened)
         _check_text(encoding, "no text to read")
         position = 0 if resolved.kind.reads == "first" else len(encoding) - 1
@@ -281,14 +282,17 @@ def _whole(question: Question, opened: Opened) -> Row:
 
 
 def _picture(question: Question, resolved: ResolvedModel) -> Row:
-    """The row of the image in the file that the question names, with `pixel_values` as the model takes them."""
+    """The row of the image file that the question names, prepared for the model, with its `pixel_values`.
+
+    Raises UserError for a file that is no image, and for questions that do not fit a model of images.
+    """
     model, path = resolved.config.id, Path(question.sentence).expanduser()
     if question.target is not None or question.second is not None or question.several:
         raise UserError(f"{model} predicts labels of images: leave `target`, `second`, `generate` and `answer` out")
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{model} reads images, and {path} is not an image file: {error.strerror}") from None
+        raise UserError(f"{model} reads images, but {path} cannot be read: {error.strerror}") from None
     assert resolved.preprocessing is not None
     try:
         view = view_of(picture("terminal", path.name, data, label=None), resolved.preprocessing)
@@ -299,7 +303,7 @@ def _picture(question: Question, resolved: ResolvedModel) -> Row:
 
 
 def _labels(question: Question, resolved: ResolvedModel) -> dict[str, int]:
-    """The numbers of the labels that the question names. Raises UserError for a label that the model does not have."""
+    """`target_id` and `foil_id` of the labels that the question names. Raises UserError for an unknown label."""
     ids = {}
     for key, name in (("target_id", question.label), ("foil_id", question.foil)):
         if name is None:
@@ -312,7 +316,10 @@ def _labels(question: Question, resolved: ResolvedModel) -> dict[str, int]:
 
 
 def _with_word(question: Question, opened: Opened) -> Row:
-    """The row of a text with a word as its target; the first word of the text stands for the evidence."""
+    """The row of a text with a word as its target, made as a task's sample is.
+
+    Samples need evidence, which a question does not have: the first word of the text takes its place.
+    """
     before = question.before
     foil = None if question.foil is None else str(question.foil)
     try:
@@ -325,15 +332,17 @@ def _with_word(question: Question, opened: Opened) -> Row:
 
 
 def _view(row: Row, question: Question, opened: Opened) -> Row:
-    """The sample `row` as the model reads it. Raises UserError where that is impossible."""
+    """The sample `row` of schema GENERIC as the model reads it. Raises UserError if it cannot be tokenised."""
     resolved = opened.resolved
+    truncates_later = question.truncate and not resolved.kind.labels
+    max_length = sys.maxsize if truncates_later else resolved.max_length
     views, rejects = tokenise(
         [row],
         opened.tokenizer,
         kind=resolved.kind,
-        max_length=sys.maxsize if question.truncate and not resolved.kind.labels else resolved.max_length,
+        max_length=max_length,
         truncate=question.truncate and resolved.kind.labels,
-        words="first_difference" if question.words == "first_difference" else "single",
+        words=question.words if question.words == "first_difference" else "single",
         decoder_tokenizer=opened.decoder_tokenizer,
     )
     for reject in rejects:

@@ -1,4 +1,4 @@
-"""Spans of an answer explained by the prompt alone, through the reasoning that stands between the two."""
+"""Explains spans of an answer by the prompt alone: relevance of the reasoning before them is passed on in hops."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from lrp_core.records.types import Relevance, UserError
 
 
 def through_reasoning(
-    said: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
+    answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
 ) -> tuple[Relevance, Hops]:
-    """The prompt's relevance for a span, and what the hops leave out; other tokens have none.
+    """(relevance for a span, its Hops: shares discarded and left). Tokens outside the prompt have relevance 0.
 
-    `explain(row)` is a method's relevance of a row of a span, `reasoning` are characters of the answer. Raises
-    UserError where they do not stand before the span.
+    `explain(row)` returns a method's relevance for the row of a span; `reasoning` are characters (start, end) of the
+    answer. Raises UserError unless they end before the span begins.
     """
-    [part] = said.tokens_of([reasoning])
+    [part] = answer_text.tokens_of([reasoning])
     if part.behind > span.first:
-        text = said.text[span.start : span.end]
-        raise UserError(
-            f"`reasoning` has to end before the explained part, and ends after the beginning of {text!r:.60}"
-        )
-    width = len(said.prompt["input_ids"])
-    before = width + len(said.prompt.get("decoder_input_ids") or ())
+        text = answer_text.text[span.start : span.end]
+        raise UserError(f"`reasoning` must end before the explained span, but ends after the beginning of {text!r:.60}")
+    width = len(answer_text.prompt["input_ids"])
+    before = width + len(answer_text.prompt.get("decoder_input_ids") or ())
     every = torch.arange(width)
     results: list[Relevance] = []
 
     def weighted(weights: Tensor) -> Tensor:
-        relevance = explain(said.row(replace(span, first=0), weights.tolist()))
+        """The relevance of all tokens before the span's end, for the sum of the answer's logits times `weights`."""
+        relevance = explain(answer_text.row(replace(span, first=0), weights.tolist()))
         results.append(relevance)
         sides = [relevance.tokens[0]]
         if relevance.decoder_tokens is not None:
             sides.append(relevance.decoder_tokens[0])
-        elif said.is_decoders:  # the method says nothing of what the decoder has seen
+        elif answer_text.is_decoders:  # no relevance of the decoder's tokens: they count as 0
             sides.append(torch.zeros(before + span.behind - width).to(sides[0]))
         return torch.cat(sides)
 

@@ -1,7 +1,7 @@
-"""The share of each part of the input in an explanation: prompt by role, template, earlier answer.
+"""How much of an explanation each part of the input has: the prompt (by role), the template, the answer so far.
 
-The first token is a part of its own, since many models attend to it whatever it is, and so is what no token has: what
-biases absorb, under rules that say so.
+The first token is a part of its own, since many models attend to it whatever it is. So is the residual, which no token
+has: under rules it is the relevance of biases.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FIRST, BIASES, REST = "first token", "biases", "rest"
 
 @dataclass(frozen=True)
 class Share:
-    """A part of what was read, and its share of an explanation."""
+    """The share of one part of the input in an explanation."""
 
-    part: str
-    relevance: float  # the sum over its tokens
-    share: float  # of the magnitudes of all tokens' relevance and of what none has, those of its tokens
-    share_without_first: float | None  # the same where the first token counts for nothing; None of that token itself
+    part: str  # its name
+    relevance: float  # sum over its tokens
+    share: float  # sum of its tokens' magnitudes / sum of the magnitudes of all tokens and the residual
+    share_without_first: float | None  # the same without the first token in the divisor; None for the first token
 
 
 def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """A row for each span, method and part: the number and the text of the span, the method, and fields of `Share`."""
+    """One row for each span, method and part: index and text of the span, the method's name, and fields of `Share`."""
     rows = []
     for at, answer in enumerate(answers):
         for method in answer.methods:
@@ -39,7 +39,11 @@ def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def shares(answer: Answer, method: str) -> list[Share]:
-    """The share of each part in the order of the text, and last the residual if the method has one."""
+    """The share of each part of the input in a method's relevance, in the order of the text; last what no token has.
+
+    The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is called
+    "biases" for a method with rules, else "rest", and is left out for methods that promise no sum.
+    """
     relevance = answer.relevance[method]
     values = relevance.tokens[0].tolist()
     names = list(answer.row["part_names"])
@@ -54,16 +58,18 @@ def shares(answer: Answer, method: str) -> list[Share]:
         magnitudes[name] += abs(value)
     if relevance.residual is not None:
         ruled = any(RULES in record.needs for record in answer.methods if record.name == method)
+        # The residual is the sum of relevance minus the explained number.
         name, rest = BIASES if ruled else REST, -float(relevance.residual[0])
         sums[name], magnitudes[name] = rest, abs(rest)
     total = math.fsum(magnitudes.values())
     others = total - magnitudes.get(FIRST, 0.0)
     rows = []
-    for name, part in magnitudes.items():
-        without_first = None if name == FIRST else _ratio(part, others)
-        rows.append(Share(name, sums[name], _ratio(part, total), without_first))
+    for name, magnitude in magnitudes.items():
+        without_first = None if name == FIRST else _ratio(magnitude, others)
+        rows.append(Share(name, sums[name], _ratio(magnitude, total), without_first))
     return rows
 
 
 def _ratio(part: float, whole: float) -> float:
+    """part / whole; 0 if `whole` is 0."""
     return part / whole if whole else 0.0

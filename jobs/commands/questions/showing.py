@@ -1,4 +1,4 @@
-"""Answers on the screen: tokens in colours or with numbers, several predictions as a matrix, spans with shares."""
+"""Prints answers: tokens in colours or with numbers, several predictions as a matrix, spans with shares."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jobs.commands.questions.answers import Answer, is_matrix
 from jobs.commands.questions.shares import shares
 from jobs.commands.terminal import not_finite, say, say_table
 
-PATCHES = 6  # of an image, that a terminal without colours shows
-_WHOLE = 64  # tokens that are shown all; of more, the most relevant
-_STRONGEST = 8
+PATCHES = 6  # patches of an image that a terminal without colours shows
+_WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens
+_STRONGEST = 8  # tokens that are shown of a longer one, the most relevant
 
 
 def show_all(answers: Sequence[Answer], by_word: bool = False) -> None:
-    """Print the explanation of a text: a prediction, several as a matrix for each method, or the spans of an answer.
+    """Print all answers to a question: several single predictions as one matrix for each method, others one by one.
 
-    `by_word` sums the relevance of a word's pieces.
+    `by_word` joins the tokens of a word.
     """
     if not is_matrix(answers):
         for answer in answers:
@@ -36,11 +36,10 @@ def show_all(answers: Sequence[Answer], by_word: bool = False) -> None:
 
 
 def show(answer: Answer, by_word: bool = False) -> None:
-    """Print the explained prediction, then a line a method: its tokens in colours, or with numbers without colours.
+    """Print the explained prediction, then one line for each method: tokens in colours, or with numbers.
 
-    Behind the tokens of an encoder stand those that its decoder has seen, where the method gives their relevance, with
-    numbers. Spans of an answer have the shares of what was read above; of long texts only the most relevant tokens are
-    shown.
+    Tokens that a decoder has read follow with numbers, if the method gives their relevance. For a span of an answer,
+    the shares of the parts of the input stand above, and of a long text only the most relevant tokens are shown.
     """
     tokens, special, lines = answer.lines(by_word)
     opened = answer.opened
@@ -66,7 +65,7 @@ def show(answer: Answer, by_word: bool = False) -> None:
 
 
 def _explained(answer: Answer) -> str:
-    """The number that is explained, in words: a logit, one against another, a sum, or a score."""
+    """The explained number in words, such as "logit 2.10 against 1.30", "sum of 5 logits 9.71" or "score 0.82"."""
     logits = " against ".join(number.removeprefix("+") for logit in answer.logits for number in in_digits([logit]))
     if answer.said is not None and len(answer.row["span"]) > 1:
         return f"sum of {len(answer.row['span'])} logits {logits}"
@@ -74,7 +73,7 @@ def _explained(answer: Answer) -> str:
 
 
 def _shares(answer: Answer, method: str) -> str:
-    """The shares of the input in a line, with the share that hops leave out."""
+    """The shares of the parts of the input in one line; for hops, the share that they discarded."""
     if method in answer.hops:
         hops = answer.hops[method]
         discarded = ", ".join(f"{share:.0%}" for share in hops.discarded)
@@ -83,7 +82,7 @@ def _shares(answer: Answer, method: str) -> str:
 
 
 def _tokens(answer: Answer, tokens: Sequence[str], special: Sequence[bool], line: Line) -> Text:
-    """The tokens of a line and, behind a bar, those that a decoder has seen."""
+    """The tokens of a line in colours or with numbers and, after a bar, those that a decoder has read."""
     if len(tokens) > _WHOLE and answer.said is not None:
         text = _strongest(tokens, line.values)
     elif terminal.console.color_system:
@@ -96,22 +95,24 @@ def _tokens(answer: Answer, tokens: Sequence[str], special: Sequence[bool], line
 
 
 def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    """Each token followed by its relevance."""
     numbers = in_digits(values)
     shown = [token.strip() or "␣" for token in tokens]
     return Text(" ".join(f"{token} {number}" for token, number in zip(shown, numbers, strict=True)))
 
 
 def _strongest(tokens: Sequence[str], values: Sequence[float]) -> Text:
-    """The tokens of the largest relevance by magnitude, in the order of the text."""
+    """The _STRONGEST tokens by magnitude of relevance with their numbers, in the order of the text."""
     largest = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:_STRONGEST]
     chosen = sorted(largest)
     return Text("… ") + _numbers([tokens[at] for at in chosen], [values[at] for at in chosen])
 
 
 def _show_matrix(answers: Sequence[Answer], lines: Sequence[tuple[Sequence[str], Line]]) -> None:
-    """Print a row for each prediction and a column for each token that was read; rows of the largest where it is wide.
+    """Print a matrix by one method: a row for each prediction, a column for each token that was read.
 
-    Tokens that a decoder has seen are columns too, behind those of the encoder.
+    Tokens that a decoder has read follow those of its encoder. If the matrix is wider than the terminal, only the most
+    relevant tokens of each row are printed. `lines` holds the tokens and the line of relevance for each answer.
     """
     rows = [(*line.values, *(line.decoder or ())) for _, line in lines]
     longest = max(range(len(rows)), key=lambda at: len(rows[at]))
@@ -140,7 +141,7 @@ def _show_matrix(answers: Sequence[Answer], lines: Sequence[tuple[Sequence[str],
 
 
 def _cells(rows: Sequence[Sequence[float]]) -> Iterator[list[Text]]:
-    """The numbers of a matrix, with as many digits each, on a ground of the colours of all of it."""
+    """The cells of a matrix: numbers with the same digits, on the colours of one scale for the whole matrix."""
     every = [value for row in rows for value in row]
     plain = [False] * len(every)
     high, low, numbers = scale(every, plain), least(every, plain), iter(in_digits(every))
@@ -153,7 +154,7 @@ def _cells(rows: Sequence[Sequence[float]]) -> Iterator[list[Text]]:
 
 
 def _show_patches(answer: Answer, line: Line, label: str) -> None:
-    """Print the patches as coloured cells, two letters wide, row under row; without colours, the largest of them."""
+    """Print an image's patches as a grid of coloured cells; without colours, its most relevant patches with numbers."""
     if not terminal.console.color_system:
         largest = sorted(range(len(line.values)), key=lambda at: -abs(line.values[at]))[:PATCHES]
         numbers = in_digits([line.values[at] for at in largest])
@@ -161,7 +162,7 @@ def _show_patches(answer: Answer, line: Line, label: str) -> None:
         return
     assert answer.images is not None
     rows, columns = answer.images.grid
-    patches = line.values[1:]
+    patches = line.values[1:]  # the first token is the class token
     plain = [False] * len(patches)
     high, low = scale(patches, plain), least(patches, plain)
     for row in range(rows):

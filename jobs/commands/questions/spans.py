@@ -1,4 +1,4 @@
-"""An answer behind a prompt, token by token, and the parts of it that are explained, each as a whole."""
+"""An answer of a model to a prompt, given or generated, and the spans of it that are explained as a whole."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.types import UserError, span_row
 from lrp_core.views.guard import undisturbed
 
-OWN = "answer so far"  # the part of what a model reads that are earlier tokens of its answer
+OWN = "answer so far"  # name of the part of the input that the earlier tokens of the answer are
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of an answer: its characters [start, end), and its tokens [first, behind)."""
+    """A span of an answer: characters [start, end) of its text, and its tokens [first, behind)."""
 
     start: int
     end: int
@@ -38,21 +38,21 @@ class Span:
 
 @dataclass(frozen=True)
 class Said:
-    """A prompt, and an answer behind it by its tokens. Characters are those of `text`, the answer's own."""
+    """A prompt with the answer that follows it."""
 
-    prompt: Row  # as the model reads it, before the answer
-    ids: list[int]  # of the answer's tokens [n]
-    text: str
-    offsets: np.ndarray  # [n, 2], the characters [start, end) of each token
-    pieces: list[str]  # the text of each token of what its writer has before it, and of its own
+    prompt: Row  # of schema VIEW, without the answer
+    ids: list[int]  # [n], the answer's tokens
+    text: str  # of the answer
+    offsets: np.ndarray  # [n, 2], the characters [start, end) of `text` of each token
+    pieces: list[str]  # the texts of the tokens before the answer (of the prompt, or the decoder's), then of the answer
 
     @property
     def is_decoders(self) -> bool:
-        """A decoder says the answer, and the prompt is the encoder's."""
+        """True for encoder-decoders: the decoder writes the answer, and the encoder reads the prompt."""
         return self.prompt.get("decoder_input_ids") is not None
 
     def row(self, span: Span, weights: Sequence[float] | None = None) -> Row:
-        """The view row that explains a span; tokens of it count as `weights`, default 1 each."""
+        """The row of schema VIEW that explains a span: the sum of its tokens' logits, times `weights` if given."""
         row, answer_so_far = dict(self.prompt), self.ids[: span.behind - 1]
         if self.is_decoders:
             row["decoder_input_ids"] = [*row["decoder_input_ids"], *answer_so_far]
@@ -64,14 +64,13 @@ class Said:
         return {**span_row(row, first, self.ids[span.first : span.behind], weights), "said": span}
 
     def tokens_of(self, spans: Sequence[tuple[int, int]]) -> list[Span]:
-        """The spans of tokens that belong to spans of characters; a token across two spans belongs to the one with more
-        of it.
+        """The spans for pairs of characters (start, end). A token across two spans belongs to the one with more of it.
 
-        Raises UserError for spans that overlap, that lie outside of the answer, or that no token is of.
+        Raises UserError for spans that overlap, lie outside of the answer or have no token, and for no spans.
         """
         for start, end in spans:
             if not 0 <= start < end <= len(self.text):
-                raise UserError(f"({start}, {end}) is no part of the answer: it has {len(self.text)} characters")
+                raise UserError(f"({start}, {end}) is no part of the answer, which has {len(self.text)} characters")
         ordered = sorted(spans)
         for (start, end), (other, behind) in pairwise(ordered):
             if other < end:
@@ -79,18 +78,18 @@ class Said:
                     f"`spans` overlap: ({start}, {end}) and ({other}, {behind}); explain one in another call"
                 )
         if not spans:
-            raise UserError("`spans` names no part of the answer")
+            raise UserError("`spans` is empty: name at least one part (start, end) of the answer")
         numbers = units_of_tokens(self.offsets, np.zeros(len(self.ids), bool), self.text, spans)
         token_spans = []
         for number, (start, end) in enumerate(spans):
             tokens = np.flatnonzero(numbers == number)
             if not len(tokens):
-                raise UserError(f"no token of the answer is of {self.text[start:end]!r} alone: widen ({start}, {end})")
+                raise UserError(f"no token of the answer belongs to {self.text[start:end]!r}: widen ({start}, {end})")
             token_spans.append(Span(start, end, int(tokens[0]), int(tokens[-1]) + 1))
         return token_spans
 
     def spans(self, asked: Any) -> list[Span]:
-        """The spans that a question asks for: the whole answer (None), its sentences, its tokens, or characters."""
+        """The spans for `Question.spans`: the whole answer (None), its sentences, its tokens, or given characters."""
         if asked is None:
             return [Span(0, len(self.text), 0, len(self.ids))]
         if asked == TOKEN:
@@ -100,7 +99,10 @@ class Said:
 
 
 def said_of(question: Question, opened: Opened) -> Said:
-    """The answer of a question, given or generated. Raises UserError for an answer that the tokenizer cannot write."""
+    """The prompt of a question with its answer, given or generated.
+
+    Raises UserError if the answer's tokens, turned into text again, are not the answer.
+    """
     row, given_answer = read(question, opened), question.answer
     [prompt] = rows_for(opened.view, [row])
     ids = (
@@ -114,7 +116,7 @@ def said_of(question: Question, opened: Opened) -> Said:
     if text.strip() != spelt.strip():
         where = next(at for at, pair in enumerate(zip_longest(text.strip(), spelt.strip())) if len(set(pair)) > 1)
         ours, theirs = (repr(each.strip()[max(0, where - 10) : where + 10]) for each in (text, spelt))
-        raise UserError(f"the tokenizer does not reproduce the answer: it spells {ours} as {theirs}: give it so")
+        raise UserError(f"the tokenizer turns {ours} of the answer into {theirs}: give the answer in this form")
     lead = _lead(spelt) - _lead(text)
     written = before[1:] if opened.resolved.kind.decoder else before  # without the start token
     pieces = opened.written.of([*written, *ids])
@@ -122,14 +124,14 @@ def said_of(question: Question, opened: Opened) -> Said:
 
 
 def _lead(text: str) -> int:
-    """The number of white characters that a text begins with."""
+    """The number of whitespace characters at the beginning of a text."""
     return len(text) - len(text.lstrip())
 
 
 def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
-    """The model's own answer, up to `most` tokens: the likeliest next token again and again, up to an end token.
+    """The token ids of the model's own answer, decoded greedily up to an end token or `most` tokens.
 
-    Raises UserError where the first one ends it.
+    Raises UserError if the first token is an end token.
     """
     view = opened.view
     known = (opened.writer.eos_token_id, view.config.eos_token_id, view.model.generation_config.eos_token_id)
@@ -147,7 +149,7 @@ def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
         options["decoder_input_ids"] = torch.tensor([prompt["decoder_input_ids"]], device=view.device)
     model: Any = view.model
     with undisturbed(view), torch.no_grad(), unrounded(view.dtype):
-        usual = model.generation_config  # such as beams and penalties, which `generate` would add to `settings`
+        usual = model.generation_config  # may hold beams or penalties, which `generate` would add to `settings`
         try:
             model.generation_config = settings
             generated = model.generate(read, attention_mask=torch.ones_like(read), **options)
@@ -157,5 +159,5 @@ def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
     if new_ids and new_ids[-1] in ends:
         new_ids.pop()
     if not new_ids:
-        raise UserError(f"{opened.id} generates nothing after this text: its first token ends the answer")
+        raise UserError(f"{opened.id} generates no answer after this text, but an end token: give an `answer`")
     return new_ids

@@ -1,5 +1,5 @@
-"""Neurons of one text, in the terminal: the most relevant ones, the words that they write, and predictions after a
-change of their activations."""
+"""`closelook neurons TEXT`: the most relevant neurons for a prediction, their logit lens, and the prediction after some
+neurons' activations are changed."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
-_WORDS = 4  # of a neuron's value vector, and of its key, that are shown
-_PREDICTIONS = 3  # that are shown with their probabilities
+_WORDS = 4  # tokens shown of each end of a neuron's logit lens, and of its key vector
+_PREDICTIONS = 3  # most likely tokens that are shown with their probabilities
 
 
 @dataclass(frozen=True)
 class Steering:
-    """Changes of neurons, by their names."""
+    """Changes of neurons' activations."""
 
-    values: Mapping[str, float] = field(default_factory=dict)
-    factors: Mapping[str, float] = field(default_factory=dict)
-    last: bool = False  # only where the model predicts and behind, else at all positions
+    values: Mapping[str, float] = field(default_factory=dict)  # activation to set, by the neuron's name
+    factors: Mapping[str, float] = field(default_factory=dict)  # factor to multiply with, by the neuron's name
+    last: bool = False  # True: change only the readout position and generated tokens; False: all positions
 
     @classmethod
     def of(cls, sets: Sequence[str], scales: Sequence[str], last: bool) -> Steering:
-        """Parse `L.N=V` and `L.N=F`, in mixtures of experts `L.E.N`.
+        """Parse the values of the options `--set LAYER.NEURON=VALUE` and `--scale LAYER.NEURON=FACTOR`.
 
-        Raises UserError for anything else, and for a neuron that is named twice.
+        In a mixture of experts, a neuron is LAYER.EXPERT.NEURON. Raises UserError for anything else, and for a neuron
+        that is named twice.
         """
         values: dict[str, float] = {}
         factors: dict[str, float] = {}
@@ -54,7 +55,7 @@ class Steering:
             for text in texts:
                 neuron, number = _change(text, option)
                 if neuron in values or neuron in factors:
-                    raise UserError(f"neuron {neuron} is changed twice: set it or scale it, once")
+                    raise UserError(f"neuron {neuron} is changed twice: name it once, in --set or in --scale")
                 changes[neuron] = number
         return cls(values, factors, last)
 
@@ -67,14 +68,17 @@ class Steering:
         return ", ".join(changes) + (" at the last position" if self.last else "")
 
     def check(self, view: ModelView) -> None:
-        """Raises UserError for layers and neurons that the model does not have."""
+        """Raise UserError if the model does not have one of the neurons."""
         check_neuron(view, 0, 0)
         for neuron in (*self.values, *self.factors):
             view.neuron_names.neuron(neuron)
 
     @contextmanager
     def on(self, view: ModelView, batch: Batch, prompt: int) -> Iterator[None]:
-        """The model with changed neurons, for a batch of one sample whose prompt predicts at position `prompt`."""
+        """Change the neurons inside the block, for a batch of one sample whose readout position is `prompt`.
+
+        With `last` and a causal model, tokens after the readout position, which were generated, are changed too.
+        """
         positions = None
         if self.last:
             at = torch.arange(batch.input_ids.shape[1])
@@ -87,39 +91,40 @@ class Steering:
 
 
 def _change(text: str, option: str) -> tuple[str, float]:
-    """The name of the neuron and the number of `L.N=V`."""
+    """(name of the neuron, number) from the text LAYER.NEURON=NUMBER. Raises UserError for any other text."""
     neuron, _, number = text.partition("=")
     try:
         value = float(number)
     except ValueError:
         value = None
     if value is None or not NeuronNames.is_name(neuron):
-        raise UserError(f"{option} takes LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}")
-    if value != value:
-        raise UserError(f"{option} {text}: not a number to set a neuron to")
+        raise UserError(f"{option} must be LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}")
+    if value != value:  # NaN
+        raise UserError(f"{option} {text}: NaN is no number that a neuron can take")
     parts = (part if part == SHARED else str(int(part)) for part in neuron.split("."))
     return ".".join(parts), value
 
 
 @dataclass(frozen=True)
 class Known:
-    """A relevant neuron with the words that it writes and those that it answers to."""
+    """A relevant neuron with its logit lens in words."""
 
     neuron: TopNeuron
     name: str
-    token: str  # at its position
-    writes: list[str]
-    against: list[str]
-    entropy: float
-    key: list[str]
+    token: str  # of the text, at the position of its largest relevance
+    writes: list[str]  # tokens that its value vector promotes most
+    against: list[str]  # tokens that its value vector suppresses most
+    entropy: float  # of its logit lens
+    key: list[str]  # tokens whose embedding is nearest to its key vector
 
 
 @dataclass(frozen=True)
 class Predictions:
     """The model's predictions for a text, and its continuation."""
 
-    predictions: list[tuple[str, float]]  # with probabilities, or one score; those asked for behind the most likely
-    continuation: str | None
+    #: (token or label, probability), the most likely first, then the explained ones; or one score.
+    predictions: list[tuple[str, float]]
+    continuation: str | None  # generated text, if asked for
     unit: Literal["probability", "score"] = "probability"
 
     def show(self, heading: str) -> None:
@@ -127,7 +132,7 @@ class Predictions:
         digits = ".1%" if self.unit == "probability" else ".2f"
         say(f"{heading}: {', '.join(f'{word} {number:{digits}}' for word, number in self.predictions)}")
         if self.continuation is not None:
-            say(f"  and on: {self.continuation}")
+            say(f"  continued: {self.continuation}")
 
 
 def show_neurons(
@@ -143,9 +148,9 @@ def show_neurons(
 ) -> None:
     """Print the `top` neurons by relevance under the method, and the prediction before and after `steering`.
 
-    `generate` tokens, if more than one, are generated greedily, with and without the change. Raises UserError for
-    layers and neurons that there are not, for words that are not one token, and for changes that make logits infinite,
-    or states so large that norms cannot take their deviation.
+    If `generate` is above 1, so many tokens are also generated greedily, with and without the change. Raises UserError
+    for neurons that the model does not have, for words that are not one token, and for changes that make logits
+    infinite, or states so large that norms overflow.
     """
     if opened.resolved.kind.images:
         raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
@@ -176,7 +181,7 @@ def show_neurons(
 
 
 def _relevance(question: Question, opened: Opened, method: Method, row: Row) -> Relevance:
-    """Relevance of the row with that of neurons, on the host. Raises UserError where it is not finite."""
+    """The relevance of one row, neurons included, on the CPU. Raises UserError if it is not finite."""
     batch = Batch.collate([row], pad_id=0)
     try:
         computed = method(opened.view, batch, explanation=question.explanation, neurons=True)
@@ -190,7 +195,7 @@ def _relevance(question: Question, opened: Opened, method: Method, row: Row) -> 
 
 
 def _known(opened: Opened, top: TopNeuron, shown: Sequence[str], normed: bool) -> Known:
-    """The neuron in words; `shown` are the tokens of the text."""
+    """A relevant neuron with its logit lens in words; `shown` are the texts of the tokens that the model read."""
     view, words = opened.view, []
     written = writing(view, top.layer, top.neuron, _WORDS, normed)
     near = nearest_tokens(view, top.layer, top.neuron, _WORDS)
@@ -203,6 +208,7 @@ def _known(opened: Opened, top: TopNeuron, shown: Sequence[str], normed: bool) -
 
 
 def _show_table(known: Sequence[Known]) -> None:
+    """Print a row for each neuron."""
     rows = []
     for neuron in known:
         relevance, activation = f"{neuron.neuron.relevance:+.2f}", f"{neuron.neuron.value:+.2f}"
@@ -214,7 +220,7 @@ def _show_table(known: Sequence[Known]) -> None:
 
 @dataclass(frozen=True)
 class _SteeredModel:
-    """A model that predicts for one row, as it is or steered."""
+    """A model and a row that it predicts for, with or without steering."""
 
     opened: Opened
     row: Row
@@ -222,20 +228,20 @@ class _SteeredModel:
 
     @property
     def asked(self) -> list[int]:
-        """The tokens or labels that are explained."""
+        """The ids of the explained tokens or labels: target and foil."""
         ids = (self.row.get("target_id"), self.row.get("foil_id"))
         return [token for token in ids if token is not None]
 
     def named(self, token: int) -> str:
-        """A token, or a label, in words."""
+        """The text of a token; of a classifier the name of a label, of a regressor "the score"."""
         resolved = self.opened.resolved
-        if resolved.kind.labels:
+        if resolved.kind.labels:  # a classifier, or a regressor, whose only output has no name
             return resolved.labels[token] if resolved.labels else "the score"
         (piece,) = pieces(self.opened.tokenizer, [token])
         return piece.strip() or repr(piece)
 
     def predict(self, steering: Steering) -> Predictions:
-        """The most likely tokens or labels with the explained ones, and the greedy continuation if it is asked for."""
+        """The most likely tokens or labels, the explained ones, and the greedy continuation, if it is asked for."""
         logits = self._logits(self.row, steering)
         if self.opened.view.predicts_score:
             return Predictions([("the score", float(logits[0]))], None, "score")
@@ -245,6 +251,7 @@ class _SteeredModel:
         return Predictions(shown, self._continued(steering) if self.generate > 1 else None)
 
     def _continued(self, steering: Steering) -> str:
+        """The text of up to `generate` tokens that the steered model generates greedily."""
         tokenizer, row, new = self.opened.tokenizer, dict(self.row), []
         for _ in range(self.generate):
             token = int(self._logits(row, steering).argmax())
@@ -256,7 +263,7 @@ class _SteeredModel:
 
     @torch.inference_mode()
     def _logits(self, row: Row, steering: Steering) -> Tensor:
-        """Logits of all tokens or labels [V], where `row` predicts. Raises UserError where they are not finite."""
+        """The logits of all tokens or labels [V] at the row's readout position. Raises UserError if not finite."""
         view = self.opened.view
         batch = Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0).to(view.device)
         change = steering.on(view, batch, self.row["position"])
@@ -266,7 +273,7 @@ class _SteeredModel:
         if not logits.isfinite().all():
             if steering:
                 raise UserError(f"with {steering} the model's logits are not finite: choose smaller values")
-            raise UserError("the model's logits are not finite")
+            raise UserError(f"the model's logits are {not_finite(self.opened.dtype)}")
         if steering and overflown():
             raise UserError(f"with {steering} the model's states are too large for its norms: choose smaller values")
         return logits
@@ -274,10 +281,10 @@ class _SteeredModel:
 
 @contextmanager
 def _overflowing(view: ModelView) -> Iterator[Callable[[], bool]]:
-    """Gives a function that tells whether a norm met states inside whose squares are not finite.
+    """Yield a function that returns True if a norm got states whose squares overflowed inside the block.
 
-    Its deviation is then infinite, and its output is 0 (or its bias) whatever the states are: finite logits that mean
-    nothing.
+    Such a norm divides by infinity and returns 0 (or its bias) whatever the states are, so the logits are finite but
+    mean nothing.
     """
     finite: list[Tensor] = []
 

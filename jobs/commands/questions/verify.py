@@ -1,4 +1,4 @@
-"""`closelook verify`: checks of a model on this machine, as a table and as JSON."""
+"""`closelook verify`: prints the checks of a model on this machine as a table, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
 
 
 def show(verification: Verification, json_file: Path | None) -> bool:
-    """Print the findings, and write them as JSON; returns True where no check failed."""
+    """Print the findings and write them to `json_file`, if given. Returns True if no check failed."""
     versions = ", ".join(f"{name} {verification.versions[name]}" for name in ("closelook", "torch", "transformers"))
     model = f"{verification.model}: {verification.family}, {verification.kind}"
     say(f"{model}, {verification.dtype} on {verification.device}; {versions}", "bold")
@@ -29,7 +29,7 @@ def show(verification: Verification, json_file: Path | None) -> bool:
     )
     if verification.costs:
         name, cost = max(verification.costs.items(), key=lambda item: item[1].peak_bytes)
-        say(f"most memory beside the model, for one sample: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
+        say(f"most memory for one sample, without the model itself: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
     states = [finding.state for finding in verification.findings]
     counted = f"{states.count('pass')} checks passed, {states.count('not applicable')} do not apply"
     say(counted if verification.passed else f"{states.count('fail')} checks failed, {counted}", "bold")
@@ -39,6 +39,7 @@ def show(verification: Verification, json_file: Path | None) -> bool:
 
 
 def _numbers(finding: Finding) -> tuple[str, str]:
+    """The measured difference and its bound as text; "" for a check that measures none."""
     if finding.measured is None or finding.bound is None:
         return "", ""
     apart, bound = (f"{number:.1e}" if number else "0" for number in (finding.measured, finding.bound))

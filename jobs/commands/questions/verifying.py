@@ -1,4 +1,4 @@
-"""`closelook.verify`: a model in, findings about it on this machine out."""
+"""`closelook.verify`: checks on this machine that a model and its explanations are what they should be."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Verification(record.Verification):
-    """The findings about a model on one machine, shown as a table in notebooks."""
+    """The findings about a model on one machine; a notebook shows them as a table."""
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a check: what it claims, whether it passed, how far numbers lay apart, and may."""
+        """One row for each check: its claim, its result, the measured difference and the bound of the difference."""
         import pandas as pd
 
         columns = [field.name for field in fields(record.Finding)]
@@ -87,7 +87,7 @@ def verify(
 
 
 def _opener(opened: Opened) -> Any:
-    """A function that opens the same files again; None for a model in memory, of which copies are made."""
+    """A function that opens the same files again; None for a model in memory, which is copied instead."""
     if opened.held is not None:
         return None
     return lambda: open_view(opened.resolved, opened.dtype, opened.device, opened.seed)
@@ -95,10 +95,10 @@ def _opener(opened: Opened) -> Any:
 
 @contextmanager
 def _wrapped(model: ModelView | nn.Module, family: str | None) -> Iterator[ModelView]:
-    """The view of a model in memory."""
+    """The view of a model in memory, inside the block; afterwards the model is as it was."""
     if isinstance(model, ModelView):
         if family is not None:
-            raise UserError("a ModelView has its family: leave `family` out")
+            raise UserError("a ModelView has a family already: leave `family` out")
         yield model
         return
     with left_as_it_was(model):

@@ -1,4 +1,4 @@
-"""The audit and the export of a prepared benchmark, read from the store."""
+"""`closelook audit` and `closelook export`: the figures, samples and data set of a prepared benchmark."""
 
 from __future__ import annotations
 
@@ -32,19 +32,23 @@ def audit(
     json_file: Path | None = None,
     deep: bool = False,
 ) -> bool:
-    """Print the audit of every task, or of one; with `n`, so many of its sentences with their evidence instead.
+    """Print the audit of every task, or of one; with `n`, print `n` samples with their evidence instead.
 
-    Returns True where all files that the root's manifests list are there with their sizes, and, where `deep`, with the
-    bytes that were written; otherwise prints a line for each damaged artifact. Of a task that has parts, prints so many
-    sentences of each `part`, or of one. Raises UserError for a task or part that does not exist, a task that is not
-    prepared or not whole, and a part that is asked for without `n`.
+    Samples are drawn at random from each part of a task that has parts, or from one `part`. Then prints a line for each
+    damaged artifact of the root: one with a file that is gone or has another size or, with `deep`, other bytes. Returns
+    True if none is damaged. Raises UserError for an unknown task or part, a task that is not prepared or is damaged,
+    and a `part` without `n`.
     """
     if task is not None and task not in config.tasks:
         raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
     if part is not None and (task is None or n is None):
-        raise UserError("--part asks for sentences: say which --task, and how many (--n)")
+        raise UserError("--part chooses the samples to print: add --task NAME, and how many (--n NUMBER)")
     ledger = Ledger(store)
     tasks = list(config.tasks) if task is None else [task]
+    if deep:  # before anything reads files that may be damaged
+        for line in _verified(store):
+            say(line)
+        ledger = Ledger(store)  # a new one reads the notes of damage that verification left
     if n is not None:
         for name in tasks:
             _print_samples(config, ledger, name, part, n)
@@ -55,10 +59,6 @@ def audit(
             say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
-    if deep:
-        for line in _verified(store):
-            say(line)
-        ledger = Ledger(store)  # knows of what was noted
     artifacts = (artifact_in(record) for _, record in ledger.records())
     damage = [ledger.described_damage(artifact) for artifact in artifacts if artifact is not None]
     lines = [*filter(None, damage), *ledger.unreadable().values()]
@@ -68,21 +68,21 @@ def audit(
 
 
 def _verified(store: Store) -> Iterator[str]:
-    """Lines about the artifacts whose files were read and held against their hashes, and about those that were not."""
+    """Read all files of the root and compare them with their hashes; lines that count them."""
     checked = files = 0
     unverified: Counter[str] = Counter()
     for outcome in verified(Ledger(store)):
         checked += not outcome.unverified
         files += 0 if outcome.unverified else outcome.files
         unverified[outcome.unverified] += bool(outcome.unverified)
-    yield f"{files} files of {checked} artifacts were read and held against their hashes"
+    yield f"{files} files of {checked} artifacts were read and compared with their hashes"
     yield from (f"{count} artifacts are unverified: {why}" for why, count in unverified.items() if count)
 
 
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
-    """Write the generic benchmark and its card to the folder `to`; returns the files written.
+    """Write the samples of all tasks, and a dataset card, to the folder `to`. Returns the paths of the files.
 
-    Raises UserError for an unprepared task, and when the folder cannot be written.
+    Raises UserError if a task is not prepared or the folder cannot be written to.
     """
     ledger = Ledger(store)
     records, shards, tasks = {}, {}, {}
@@ -94,7 +94,10 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
 
 
 def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | None, n: int) -> None:
-    """Print `n` random samples of each part, the same every time: they are drawn by a hash of their id."""
+    """Print `n` random samples of each part of the task, or of `part`. They are drawn by a hash of their ids.
+
+    So the same samples are drawn every time.
+    """
     record_of(ledger, task)
     key = config.task(task).parts
     drawn = defaultdict[str, list[Row]](list)
@@ -112,7 +115,7 @@ def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | Non
             drawn[member] = heapq.nsmallest(n, rows, key=draw)
     if part is not None and part not in counts:
         parts = list(filter(None, counts))
-        advice = nearest(part, parts) if parts else ": it has none"
+        advice = nearest(part, parts) if parts else ": it has no parts, leave --part out"
         raise UserError(f"task {task} has no part {part!r}{advice}")
     for member in sorted(counts) if part is None else [part]:
         if member:

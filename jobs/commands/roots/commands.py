@@ -17,7 +17,7 @@ from lrp_core.records.types import UserError
 
 
 def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
-    """Add a command that runs these stages."""
+    """Add the command `name`, with the help `about`, which runs these stages."""
 
     @command(RUNS, name=name, help=about)
     def compute(run: RunOptions, waiting: WaitingOptions) -> None:
@@ -32,7 +32,7 @@ for _stage in STAGES.values():
 
 @command(RUNS)
 def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
-    """End a run after the units in hand: it begins no other. The same command goes on where it stopped."""
+    """Stop a run once the units in progress are done. The command that began it continues it."""
     _, store = RunOptions(root=root).load(is_made=True, is_read=True)
 
     from jobs.commands.stopping import stop as ask
@@ -42,18 +42,19 @@ def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> N
 
 @command(RUNS)
 def status(run: RunOptions) -> None:
-    """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
+    """Count what is done, partial and missing, and rejected rows. Exit code 1 unless all is done."""
     loaded, store = run.load(is_read=True)
 
     from jobs.commands.roots.status import status as show
 
     if not show(loaded, store):
+        say("not all is done (exit code 1): `closelook run` computes what is missing")
         raise typer.Exit(1)
 
 
 @command(RUNS)
 def plan(run: RunOptions) -> None:
-    """The cells of a run and what they will cost, from measured runtimes where there are any."""
+    """List the cells of a run and estimate what they cost, from measured runtimes if there are any."""
     loaded, store = run.load()
 
     from jobs.commands.roots.plan import show
@@ -69,7 +70,7 @@ def gc(
         bool, typer.Option("--yes", help="Also remove results of other settings, not only leftovers.")
     ] = False,
 ) -> None:
-    """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
+    """Remove leftovers of killed writers and, with --yes, results that this configuration does not need; say why."""
     loaded, store = run.load(is_made=True)
 
     from jobs.commands.roots.gc import collect
@@ -80,11 +81,11 @@ def gc(
 @command(RUNS)
 def sources(
     run: RunOptions,
-    top: Annotated[int, typer.Option("--top", min=1, help="So many sources of a sentence.")] = 3,
-    every: Annotated[bool, typer.Option("--every", help="By every method, not by two.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write all of them there.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="The number of sources shown for a sentence.")] = 3,
+    every: Annotated[bool, typer.Option("--every", help="Show all methods instead of two.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write all sources to this JSON file.")] = None,
 ) -> None:
-    """The sentences of answers, and the sources of the prompt that each comes from most."""
+    """Show the sentences of answers with the most relevant sources of their prompts."""
     loaded, store = run.load(is_made=True, is_read=True)
 
     from jobs.commands.roots.sources import show
@@ -96,10 +97,10 @@ def sources(
 def forget(
     run: RunOptions,
     sample: Annotated[
-        list[str], typer.Option("--sample", help="A `sample_id`, or an `id` of your own file. As often as needed.")
+        list[str], typer.Option("--sample", help="A `sample_id`, or an `id` of your own file; repeatable.")
     ],
 ) -> None:
-    """Remove samples from every artifact and page of a root, for good; say from which. The rest keeps its keys."""
+    """Remove samples from every artifact and page of a root, for good. Other samples keep their results."""
     loaded, store = run.load(is_made=True)
 
     from jobs.commands.roots.forget import forget as remove
@@ -119,9 +120,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")] = False,
     json: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
 ) -> None:
-    """Measure: value, target, met or missed. NAME --help shows its options; --root DIR keeps the results as Parquet.
+    """Run a benchmark: values, targets, met or missed. NAME --help shows its options; --root DIR keeps the results.
 
-    Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
+    Without NAME, run the stage `bench` of a run: table 8 for the models of its config, kept in its root.
     """
     if name == "--help":
         return say(context.get_help())
@@ -147,7 +148,7 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit to this file.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file and compare it with its hash.")] = False,
 ) -> None:
-    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence. Exit code 1 for damage."""
+    """Audit the benchmark: rows read, accepted, rejected by reason; evidence. Exit code 1 if a file is damaged."""
     loaded, store = run.load(is_made=True)
 
     from jobs.commands.roots.audit import audit as show

@@ -1,4 +1,4 @@
-"""The relevance that a run has computed, as the tidy rows that `closelook explain-file` writes."""
+"""`closelook export --relevance`: the relevance of a run as tidy rows, as `closelook explain-file` writes them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from jobs.results import Run, open_run
 from jobs.store import Artifact, Store
 from lrp_core.records.types import UserError
 
-_AT_ONCE = 2_000  # samples whose rows are made at a time
+_AT_ONCE = 2_000  # samples whose rows are in memory together
 
 
 class Place(NamedTuple):
-    """Relevance of one model on one task, in one precision."""
+    """A model, task and precision, whose relevance is written together."""
 
     model: str
     task: str
@@ -42,10 +42,13 @@ class Place(NamedTuple):
 
 
 def write_relevance(store: Store, to: Path) -> None:
-    """Write `to` and say what it holds. Raises UserError as `export_relevance`, and for a file that is there."""
+    """Write the relevance in the root to `to`, and print a summary.
+
+    Raises UserError as `export_relevance` does, and if `to` exists.
+    """
     output = Output(to)
     if to.exists():
-        raise UserError(f"{to} is there already: name another file or remove it")
+        raise UserError(f"{to} exists already: name another file or remove it")
     samples, left_out = export_relevance(open_run(store.root), output)
     for line in left_out:
         complain(line)
@@ -53,16 +56,16 @@ def write_relevance(store: Store, to: Path) -> None:
 
 
 def export_relevance(run: Run, output: Output) -> tuple[int, list[str]]:
-    """Write the rows of every complete relevance of the run, by word and by token.
+    """Write the rows of all complete relevance of the run, by word and by token.
 
-    Returns how many samples have rows, and a line for each model and task whose relevance is of no text. Raises
-    UserError for a root without relevance and without the configuration that names its models.
+    Returns (number of samples with rows, a line for each model and task that is left out because it has no words).
+    Raises UserError if the root holds no relevance, or keeps no configuration that names its models.
     """
     artifacts: dict[Place, list[Artifact]] = defaultdict(list)
     for artifact, _ in run.current("relevance"):
         artifacts[Place(artifact.model, artifact.task, artifact.dtype)].append(artifact)
     if not artifacts:
-        raise UserError(f"{run.store.root} holds no complete relevance: `closelook status` says what is missing")
+        raise UserError(f"{run.store.root} holds no complete relevance: `closelook status` shows what is missing")
     samples, left_out = 0, []
     unfinished = [path.with_name(f"{path.name}.unfinished") for path in (output.path, output.tokens)]
     with ExitStack() as stack:
@@ -84,7 +87,7 @@ def export_relevance(run: Run, output: Output) -> tuple[int, list[str]]:
 
 
 def _no_text(run: Run, place: Place) -> str | None:
-    """The reason why a place has no rows of words; None if it has some."""
+    """The reason why relevance of this place has no rows by word; None if it has."""
     views = run.views("arrow", model=place.model, task=place.task)
     if any(views["pixels"].is_valid().to_pylist()):
         return "images have no words"
@@ -95,28 +98,30 @@ def _no_text(run: Run, place: Place) -> str | None:
 
 @dataclass(frozen=True)
 class _Read:
-    """A sample, as the model reads it."""
+    """A sample with its tokens, as the model reads it."""
 
-    sample: Row  # of the generic schema
-    view: Row
+    sample: Row  # of schema GENERIC
+    view: Row  # of schema VIEW
     tokens: list[str]
-    decoder: list[str]  # the tokens that a decoder has seen
-    locations: list[TokenLocation]
+    decoder: list[str]  # the tokens that the decoder has read; [] if there is none
+    locations: list[TokenLocation]  # of every token, then of the decoder's
 
     @property
     def names(self) -> list[Name]:
-        """The user's own names of the rows that have this content; else the sample's id."""
+        """The name of each row of the user's own file with this content; else the sample's id."""
         return [Name(name or self.sample["sample_id"]) for name in ids_of(self.sample["meta"])]
 
 
 class _Texts:
-    """The samples of a place, and what was told of them."""
+    """The samples of a place and their tokenizer, from which rows are made."""
 
     def __init__(self, run: Run, place: Place) -> None:
         self._run, self._place = run, place
         models = models_kept(run.store)
         if place.model not in models:
-            raise UserError(f"{run.store.root} keeps no configuration of {place.model}, which says how texts are read")
+            raise UserError(
+                f"{run.store.root} keeps no configuration of {place.model}, and with it no tokenizer: run it again"
+            )
         config, seed = models[place.model], run.config.seed if run.config is not None else 0
         known = Known.of(run.store).model(config, seed)
         self._model: ResolvedModel = known[0] if known is not None else resolve(config, seed)
@@ -127,30 +132,31 @@ class _Texts:
         self._samples = {row["sample_id"]: row for row in samples.to_pylist()}
 
     def rows(self, artifacts: Sequence[Artifact]) -> Iterator[tuple[int, Tables]]:
-        """The rows of all methods, and of how many samples they are."""
+        """(number of samples, tables of their rows by all methods), for _AT_ONCE samples at a time."""
         views = self._run.views("arrow", model=self._place.model, task=self._place.task)
-        told = self._told(artifacts)
+        explanations = self._told(artifacts)
         for start in range(0, views.num_rows, _AT_ONCE):
-            some = [row for row in views.slice(start, _AT_ONCE).to_pylist() if row["sample_id"] in told]
+            some = [row for row in views.slice(start, _AT_ONCE).to_pylist() if row["sample_id"] in explanations]
             texts = []
             for read in self._read(some):
-                for text in self._explained(read, told[read.view["sample_id"]]):
+                for text in self._explained(read, explanations[read.view["sample_id"]]):
                     texts += [(name, text) for name in read.names]
             yield len(some), tables(texts, self._place.model, self._place.task)
 
     def _told(self, artifacts: Sequence[Artifact]) -> dict[str, list[tuple[str, Row]]]:
-        """By sample, (method, row of the relevance schema) of every method and explanation."""
-        told: dict[str, list[tuple[str, Row]]] = defaultdict(list)
+        """By sample, (method, row of schema RELEVANCE) of every method and explanation."""
+        explanations: dict[str, list[tuple[str, Row]]] = defaultdict(list)
         for artifact in sorted(artifacts, key=_order):
             table = self._run.ledger.read(artifact, RELEVANCE)
             lists = {name: table[name].combine_chunks() for name in ("relevance", "decoder_relevance")}
             plain = table.drop_columns(list(lists)).to_pylist()
             for at, row in enumerate(plain):
                 arrays = {name: _array(values, at) for name, values in lists.items()}
-                told[row["sample_id"]].append((artifact.method, row | arrays))
-        return told
+                explanations[row["sample_id"]].append((artifact.method, row | arrays))
+        return explanations
 
     def _read(self, views: Sequence[Row]) -> Iterator[_Read]:
+        """The samples of these views with their tokens and the places of these in the text."""
         samples = [self._samples[view["sample_id"]] for view in views]
         readings = [self._reading(sample) for sample in samples]
         located = locate(self._tokenizer, readings, [view["input_ids"] for view in views])
@@ -161,7 +167,7 @@ class _Texts:
             yield _Read(sample, view, self._pieces.of(view["input_ids"]), decoder, locations)
 
     def _reading(self, sample: Row) -> ReadText:
-        """The text that the tokenizer was given."""
+        """The text that the tokenizer got for this sample."""
         kind, slot = self._model.kind, sample["slot"]
         if kind.labels or slot is None:
             return ReadText(sample["text"], sample["second"] if kind.labels else None)
@@ -170,13 +176,13 @@ class _Texts:
         filled = Filled.of(sample["text"], slot, self._tokenizer.mask_token)
         return ReadText(filled.text, filled=filled)
 
-    def _explained(self, read: _Read, told: Sequence[tuple[str, Row]]) -> Iterator[ExplainedText]:
-        """The text with all that explains the same decision."""
+    def _explained(self, read: _Read, explanations: Sequence[tuple[str, Row]]) -> Iterator[ExplainedText]:
+        """The explained text, once for each decision (predicted label or token) that relevance explains."""
         special = [*read.view["special_mask"], *(not at for at, _ in enumerate(read.decoder))]
         tokens = [*read.tokens, *read.decoder]
         sides = {TEXT: read.sample["text"], SECOND: read.sample["second"] or ""}
         by_decision: dict[int | None, list[tuple[str, Row]]] = defaultdict(list)
-        for method, row in told:
+        for method, row in explanations:
             by_decision[row["predicted_id"]].append((method, row))
         for rows in by_decision.values():
             _, first = rows[0]
@@ -186,40 +192,43 @@ class _Texts:
             yield ExplainedText(sides, tokens, special, read.locations, decision, against, probability, by_method)
 
     def _decided(self, read: _Read, row: Row) -> tuple[str | None, str | None]:
-        """The label or word that is explained, and the one that it is contrasted with; None where there is none."""
+        """(explained label or word, the one that it is contrasted with); None for what does not exist."""
         if self._model.output == "score":
             return None, None
-        view, own = read.view, row["predicted_id"] is not None
-        target = row["predicted_id"] if own else view["target_id"]
+        view, is_predicted = read.view, row["predicted_id"] is not None
+        target = row["predicted_id"] if is_predicted else view["target_id"]
         if self._model.kind.labels:
             labels = self._model.labels
             foil = 1 - target if len(labels) == 2 else view["foil_id"]
             return labels[target], None if foil is None else labels[foil]
         before = view["input_ids"] if view["decoder_input_ids"] is None else view["decoder_input_ids"]
-        words = [
-            self._written.of([*before, token])[-1].strip() for token in (target, view["foil_id"]) if token is not None
-        ]
-        return words[0], words[1] if len(words) > 1 else None
+        foil = view["foil_id"]
+        return self._next_word(before, target), None if foil is None else self._next_word(before, foil)
+
+    def _next_word(self, before: Sequence[int], token: int) -> str:
+        """The text that `token` adds after the tokens `before`."""
+        return self._written.of([*before, token])[-1].strip()
 
     def _probability(self, row: Row) -> float | None:
-        """The probability of the decision of a classifier of two labels, which their logits tell; None of others."""
+        """The probability of a binary classifier's decision, which follows from both logits; None for other models."""
         if not self._model.kind.labels or len(self._model.labels) != 2 or row["logit_foil"] is None:
             return None
         return float(np.exp(-np.logaddexp(0, row["logit_foil"] - row["logit_target"])))
 
 
 def _order(artifact: Artifact) -> tuple[int, str]:
-    """Methods stand in the order of the registry; those that no installed package brings come last."""
+    """A sort key: methods in the order of the registry, then those that no installed package defines."""
     known = list(METHODS)
     return known.index(artifact.method) if artifact.method in known else len(known), artifact.method
 
 
 def _array(values: pa.Array, at: int) -> np.ndarray | None:
-    """A list of a column as an array; None of null."""
+    """Entry `at` of a list column as an array; None for null."""
     return values[at].values.to_numpy() if values[at].is_valid else None
 
 
 def _relevance_of(method: str, row: Mapping[str, Any]) -> MethodRelevance:
+    """The relevance in a row of schema RELEVANCE, tokens of the decoder appended."""
     parts = [row["relevance"], row["decoder_relevance"]]
     relevance = np.concatenate([part for part in parts if part is not None])
     summed = row["residual"] is not None

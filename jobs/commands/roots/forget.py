@@ -1,13 +1,13 @@
-"""`closelook forget`: a sample's content leaves every artifact and page of a root, and no later run brings it back.
+"""`closelook forget`: removes samples from every artifact and page of a root, so that no later run brings them back.
 
-Rows of samples and their views become placeholders, so that the others keep their numbers; other rows of the sample are
-removed. Artifacts keep their keys. What was computed over several samples at once, and the report, is removed: the
-next run makes it again.
+Their rows among samples and views become placeholders, so that other samples keep their positions and numbers; their
+rows elsewhere are removed. Artifacts keep their keys. Artifacts computed over several samples at once, and the report,
+are removed: the next run computes them again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +18,7 @@ from evaluation.benchmark.forgotten import FORGOTTEN, blanked, replaced, sample_
 from evaluation.benchmark.samples import Row
 from evaluation.benchmark.sources.own import ids_of
 from evaluation.schema import REJECT
+from jobs.commands.roots.notes import rename_samples
 from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.settings import SelectConfig
@@ -31,7 +32,6 @@ from jobs.store.manifests import PACK
 from jobs.store.records import artifact_in, is_complete
 from lrp_core.records.types import UserError
 
-_NOTES = ("runs", "logs", "attempts")  # folders of JSON that may name a sample
 _BLANKS: Mapping[str, Callable[[Row, str], Row]] = {
     "benchmark": lambda row, name: sample_placeholder(name),
     "views": blanked,
@@ -40,66 +40,70 @@ _BLANKS: Mapping[str, Callable[[Row, str], Row]] = {
 
 @dataclass
 class _Held:
-    """An artifact of the root, and which of its files hold the samples."""
+    """An artifact of the root, and those of its files that hold forgotten samples."""
 
     artifact: Artifact
     record: dict[str, Any]
     paths: list[str] = field(default_factory=list)
-    is_mean: bool = False  # it has rows that are of no single sample
+    is_mean: bool = False  # it has rows that belong to no single sample, such as means
 
 
 def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
-    """Forget the samples that have these ids, or these ids of the users' own; say from which artifacts.
+    """Forget the samples whose `sample_id`, or whose id in the user's own file, is in `asked`. Prints what changes.
 
-    Raises UserError for an id that nothing in the root has, before anything is changed.
+    Raises UserError, before anything is changed, if the root holds none of these samples.
     """
     with run_lock(store):
         ledger = Ledger(store)
-        names, known = _names(ledger, asked), Forgotten.of(store)
-        forgotten = known
-        for name in names:
-            forgotten = forgotten.with_sample(name, (config.seed, (config.select or SelectConfig()).draw))
+        known, ids = Forgotten.of(store), _ids(ledger)
+        names = _names(ids, asked)
+        forgotten = known.with_samples(names, ids, (config.seed, (config.select or SelectConfig()).draw))
         every = list(_held(ledger, forgotten))
-        held = [one for one in every if one.paths]
+        held = [holder for holder in every if holder.paths]
         if not held and any(known.placeholder(name) is None for name in asked):
-            raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give its `sample_id`")
+            raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give a `sample_id`, or your own id")
         _with_digests(ledger, forgotten, held).save(store)
+        rename_samples(store, {name: forgotten.name(name) for name in names})
         removed = _removed(every, held)
-        for one in removed:
-            ledger.discard(one.artifact)
+        for holder in removed:
+            ledger.discard(holder.artifact)
         ledger.discard(Artifact("report"))
-        kept = [one for one in held if one not in removed]
-        for one in sorted(kept, key=lambda one: ("views", "benchmark").count(one.artifact.product)):
-            _rewrite(ledger, forgotten, one)
+        kept = [holder for holder in held if holder not in removed]
+        for holder in sorted(kept, key=lambda holder: ("views", "benchmark").count(holder.artifact.product)):
+            _rewrite(ledger, forgotten, holder)
         _rewrite_unlisted(ledger, forgotten, every)
-        _rename(store, forgotten, names)
         store.delete(PACK)
         store.pack_manifests()
-    for one in kept:
-        say(f"removed from {one.artifact}")
-    for one in removed:
-        say(f"{one.artifact} was computed from it and others: `closelook run` computes it again")
-    say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report are to be made again")
+    for holder in kept:
+        say(f"removed from {holder.artifact}")
+    for holder in removed:
+        say(f"{holder.artifact} was computed from it and others: `closelook run` computes it again")
+    say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report were removed")
 
 
-def _names(ledger: Ledger, asked: Sequence[str]) -> list[str]:
-    """The ids that are asked for, and the `sample_id` of samples that users gave such an id."""
-    names = dict.fromkeys(asked)
+def _ids(ledger: Ledger) -> dict[str, set[str]]:
+    """The ids that the user's own file gives each sample of the root, by `sample_id`."""
+    ids: dict[str, set[str]] = defaultdict(set)
     for _, record in ledger.records("benchmark"):
         artifact = artifact_in(record)
         for path in ledger.files(artifact) if artifact is not None else ():
             table = ledger.store.read_any(path)[0]
             for sample, meta in zip(table["sample_id"].to_pylist(), table["meta"].to_pylist(), strict=True):
-                if set(asked).intersection(filter(None, ids_of(meta))):
-                    names[sample] = None
-    return list(names)
+                ids[sample].update(filter(None, ids_of(meta)))
+    return ids
+
+
+def _names(ids: Mapping[str, set[str]], asked: Sequence[str]) -> list[str]:
+    """The ids in `asked`, and the `sample_id` of every sample to which the user's own file gives one of them as id."""
+    named = (sample for sample, of_users in ids.items() if of_users.intersection(asked))
+    return list(dict.fromkeys((*asked, *named)))
 
 
 def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -> Forgotten:
-    """With the hashes of views as they will be, for which those stand that keys are made of."""
+    """A copy that also maps the hashes of views after the change to the hashes before it, of which keys were made."""
     digests = dict(forgotten.digests)
-    for one in held:
-        views = one.artifact
+    for holder in held:
+        views = holder.artifact
         inputs = read_inputs(ledger, views.tokenizer, views.task) if views.product == "views" else None
         if inputs is not None:
             later = inputs.with_table(replaced(inputs.table, forgotten.placeholder, blanked))
@@ -109,7 +113,7 @@ def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -
 
 
 def _held(ledger: Ledger, forgotten: Forgotten) -> Iterator[_Held]:
-    """Every artifact that was entered, with its files that hold the samples."""
+    """Every artifact with a manifest, but the report, with its files that hold forgotten samples."""
     for _, record in ledger.records():
         artifact = artifact_in(record)
         if artifact is None or artifact.product == "report":
@@ -125,38 +129,39 @@ def _held(ledger: Ledger, forgotten: Forgotten) -> Iterator[_Held]:
 
 
 def _samples_in(table: pa.Table, rejects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The ids of all samples that a shard names, in its rows or its rejects."""
     if "sample_id" in table.column_names:
         yield from table["sample_id"].to_pylist()
-    if "samples" in table.column_names:  # of curves over several
+    if "samples" in table.column_names:  # curves over several samples list them
         for samples in table["samples"].to_pylist():
             yield from samples or ()
     yield from (reject["sample_id"] for reject in rejects)
 
 
 def _removed(every: Sequence[_Held], held: Sequence[_Held]) -> list[_Held]:
-    """The artifacts over several samples at once that were made of those that hold the samples."""
-    tasks = {one.artifact.task for one in held}
-    names = {one.artifact.name for one in held}
+    """The artifacts over several samples at once that were made, directly or in turn, of artifacts with the samples."""
+    tasks = {holder.artifact.task for holder in held}
+    names = {holder.artifact.name for holder in held}
     removed: dict[str, _Held] = {}
     while True:
         more = {}
-        for one in every:
-            name, made_of = one.artifact.name, one.record.get("made_of")
-            is_of = one.artifact.task in tasks if made_of is None else bool(names.intersection(made_of))
-            if one.is_mean and name not in removed and (is_of or one.paths):
-                more[name] = one
+        for holder in every:
+            name, made_of = holder.artifact.name, holder.record.get("made_of")
+            is_of = holder.artifact.task in tasks if made_of is None else bool(names.intersection(made_of))
+            if holder.is_mean and name not in removed and (is_of or holder.paths):
+                more[name] = holder
         if not more:
             return list(removed.values())
         removed |= more
         names |= more.keys()
 
 
-def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
-    """Remove the samples from an artifact's files, and enter it again under its key."""
-    artifact, record, store = one.artifact, one.record, ledger.store
-    stage, files = PRODUCTS[artifact.product].stage, _files(ledger, one)
-    gone: dict[str, str] = {}  # the reason why each had been left out, "" of those that were not, by placeholder
-    for path in one.paths:
+def _rewrite(ledger: Ledger, forgotten: Forgotten, holder: _Held) -> None:
+    """Remove the samples from an artifact's files, and write its manifest again under the same key."""
+    artifact, record, store = holder.artifact, holder.record, ledger.store
+    stage, files = PRODUCTS[artifact.product].stage, _files(ledger, holder)
+    gone: dict[str, str] = {}  # by placeholder, why the sample was rejected before; "" if it was not
+    for path in holder.paths:
         written, before = _rewrite_file(store, forgotten, path, stage)
         if files is not None:
             files[path] = written
@@ -171,9 +176,13 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
         if record.get("explained") is not None:
             entries["explained"] = record["explained"] - list(gone.values()).count("")
         examples = record.get("examples", {})
-        kept = {reason: told for reason, told in examples.items() if not forgotten.placeholder(told.partition(":")[0])}
+        kept = {
+            reason: example
+            for reason, example in examples.items()
+            if not forgotten.placeholder(example.partition(":")[0])
+        }
         entries["examples"] = kept
-    if artifact.rejects is not None and artifact.rejects not in one.paths and gone:
+    if artifact.rejects is not None and artifact.rejects not in holder.paths and gone:
         rows = [_reject(name, stage) for name in gone]
         if store.exists(artifact.rejects):
             rows = [*store.read(artifact.rejects, REJECT).to_pylist(), *rows]
@@ -184,23 +193,29 @@ def _rewrite(ledger: Ledger, forgotten: Forgotten, one: _Held) -> None:
     ledger.commit(artifact, entries, config=config, complete=is_complete(record), files=files)
 
 
-def _files(ledger: Ledger, one: _Held) -> dict[str, Written] | None:
-    """The files that a manifest lists, as it knows them; None where it has no hashes of them."""
-    hashes = ledger.hashes(one.record)
+def _files(ledger: Ledger, holder: _Held) -> dict[str, Written] | None:
+    """Size, hash and rows of the files by path, as the manifest recorded them; None if it recorded no hashes."""
+    hashes = ledger.hashes(holder.record)
     if hashes is None:
         return None
-    rows = {name: count for folder in one.record["file_rows"] for name, count in folder.items()}
-    return {
-        path: Written(size, hashes[path], rows.get(path.rpartition("/")[2]))
-        for path, size in sizes_in(one.artifact, one.record).items()
-        if size is not None and path in hashes
-    }
+    rows: dict[str, int] = {}
+    for folder in holder.record["file_rows"]:
+        rows |= folder
+    files = {}
+    for path, size in sizes_in(holder.artifact, holder.record).items():
+        if size is not None and path in hashes:
+            files[path] = Written(size, hashes[path], rows.get(path.rpartition("/")[2]))
+    return files
 
 
 def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> tuple[Written, dict[str, str]]:
-    """Remove the samples from a file.
+    """Write a Parquet file again without the content of the forgotten samples.
 
-    Returns what was written, and by placeholder the reason why each sample had been left out, "" of one that was not.
+    In files of rejects, and in samples and views of the benchmark, placeholders replace their rows. In other files
+    their rows are removed, and a reject with the reason FORGOTTEN and this `stage` stands for each.
+
+    Returns the new file's size and hash and, by placeholder, the reason for which the file had rejected the sample
+    before: "" if it had rows of the sample.
     """
     table, rejects, origin = store.read_any(path)
     before = {name: row["reason"] for row in rejects if (name := forgotten.placeholder(row["sample_id"]))}
@@ -221,9 +236,9 @@ def _rewrite_file(store: Store, forgotten: Forgotten, path: str, stage: str) -> 
 
 
 def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Held]) -> None:
-    """Remove the samples from shards that no manifest lists: of artifacts that are begun, or of other settings."""
+    """Remove the samples from shards that no manifest lists: of unfinished artifacts, or of other settings."""
     store = ledger.store
-    listed = {path for one in every for path in sizes_in(one.artifact, one.record)}
+    listed = {path for holder in every for path in sizes_in(holder.artifact, holder.record)}
     for path in store.files("", recursive=True):
         if path in listed:
             continue
@@ -236,15 +251,6 @@ def _rewrite_unlisted(ledger: Ledger, forgotten: Forgotten, every: Sequence[_Hel
             store.delete(path)
 
 
-def _rename(store: Store, forgotten: Forgotten, names: Sequence[str]) -> None:
-    """Put the placeholders' ids for those of the samples in records, logs and notes of runs."""
-    for path in (path for folder in _NOTES for path in store.files(folder, "", recursive=True)):
-        before = content = store.read_bytes(path)
-        for name in names:
-            content = content.replace(name.encode(), str(forgotten.placeholder(name)).encode())
-        if content != before:
-            store.write_bytes(path, content)
-
-
 def _reject(name: str, stage: str) -> Row:
+    """The row of schema REJECT that stands for a forgotten sample."""
     return {"sample_id": name, "stage": stage, "reason": FORGOTTEN, "where": None, "detail": None}

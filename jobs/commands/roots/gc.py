@@ -1,6 +1,6 @@
-"""Garbage: what killed writers left, and cells, scores and curves that the configuration at hand has no use for.
+"""`closelook gc`: removes what killed writers left behind and, if asked, results that the configuration does not need.
 
-The former is nobody's. The latter is often another run's, of other settings: each group says what makes it stale.
+The latter often belong to runs with other settings, so each group of files is printed with the reason why it is stale.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from jobs.store.listings import sizes_in
 from jobs.store.lock import run_lock
 from jobs.store.records import artifact_in, key_in, manifest
 
-TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive
-MOST_DIFFERENCES = 4  # that a reason lists
-#: Settings that decide the numbers of cells, and those of a model that do.
+TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
+MOST_DIFFERENCES = 4  # differing settings that a reason lists
+#: Settings of the run, and of a model, that change the numbers of cells.
 _NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", "heads", "layers", "labels", "neurons")
 _OF_A_MODEL = ("id", "revision", "tokenizer", "attn")
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Files that are stale for one reason, manifests last, so that an interrupted removal can be repeated."""
+    """Files that can be removed for the same reason."""
 
     why: str
-    files: tuple[str, ...]
-    leftover: bool = False  # of killed writers: of no use to any run
+    files: tuple[str, ...]  # paths; manifests last, so that they still name the files if the removal is interrupted
+    leftover: bool = False  # killed writers left them, and no run can use them
 
 
 def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) -> None:
-    """Print every group of garbage and remove leftovers, and stale files where `stale_too`; nothing if `dry_run`.
+    """Print every group of garbage and remove leftovers and, if `stale_too`, stale files; remove nothing if `dry_run`.
 
-    Raises UserError where the root keeps another configuration than `config`.
+    Raises UserError if the root keeps another configuration than `config`, Locked if a run owns the root.
     """
     refuse_another(config, store)
     with run_lock(store):
@@ -63,11 +63,11 @@ def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) 
                 store.delete(path)
     say(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
     if kept:
-        say(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
+        say(f"{kept} files are not needed by config {config.name}: if no other config needs them, --yes removes them")
 
 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:
-    """The files that no artifact of the plan needs, by reason; leftovers first."""
+    """The files that no artifact of the plan needs, grouped by reason: first leftovers, then stale files."""
     plan, ledger = make_plan(config, store), Ledger(store)
     groups = [
         Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True),
@@ -77,7 +77,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
-    reasons: dict[str, dict[str, None]] = {}
+    reasons: dict[str, dict[str, None]] = {}  # paths by reason, each path once and in order
     for why, path in _outdated(config, ledger, plan):
         reasons.setdefault(why, {})[path] = None
     for why, files in reasons.items():
@@ -86,6 +86,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
 
 
 def _temporaries(store: Store) -> Iterator[str]:
+    """Paths of temporary files that are older than TEMPORARY_AGE_S."""
     for path in store.temporaries():
         modified = store.modified_s(path)
         if modified is not None and time.time() - modified > TEMPORARY_AGE_S:
@@ -93,7 +94,7 @@ def _temporaries(store: Store) -> Iterator[str]:
 
 
 def _loose(ledger: Ledger) -> Iterator[str]:
-    """Paths of configurations, hashes and notes of damage that no manifest refers to."""
+    """Paths of stored configurations, hashes and notes of damage that no manifest refers to any more."""
     named: dict[str, set[str]] = {CONFIGS: set(), HASHES: set()}
     listed: set[str] = set()
     for _, record in ledger.records():
@@ -108,10 +109,13 @@ def _loose(ledger: Ledger) -> Iterator[str]:
 
 
 def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
-    """(reason, path) of files that were made for planned artifacts with other settings."""
+    """(reason, path) of files in the places of planned artifacts that the plan does not need.
+
+    They belong to artifacts of other keys, to artifacts made of outdated ones, or to other cuts into units.
+    """
     every = {item.artifact: (product, item) for product, item in nodes(Run(config, plan, ledger))}
     models = {model.name: model for model in plan.models}
-    reasons: dict[tuple[Artifact, str], str] = {}  # by wanted artifact and the beginning of the other key
+    reasons: dict[tuple[Artifact, str], str] = {}  # by planned artifact and the shortened key that replaced files have
     for artifact, name in stale(ledger, every):
         record, (product, _) = ledger.named(name) or {}, every[artifact]
         why = product.outdated
@@ -138,7 +142,7 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
 
 
 def _difference(config: RunConfig, ledger: Ledger, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
-    """The differences between the manifest of a cell and the planned cell that replaces it."""
+    """The reason why a cell is stale: how the manifest `record` differs from the planned cell that replaces it."""
     inputs = model.inputs[artifact.task]
     chosen = next(planned.chosen for planned in model.cells if planned.artifact == artifact)
     method = configured(config)[artifact.method].configured(**chosen)
@@ -163,7 +167,7 @@ def _difference(config: RunConfig, ledger: Ledger, record: dict[str, Any], model
 
 
 def _matters(key: str, cell: Artifact) -> bool:
-    """True for a setting that may change this cell's numbers."""
+    """True if the setting with this dotted key may change the cell's numbers."""
     first, *rest = key.split(".")
     if first == "models":
         return rest[0] == cell.model and rest[-1] in _OF_A_MODEL

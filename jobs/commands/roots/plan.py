@@ -1,4 +1,4 @@
-"""`closelook plan`: the cost of a run, by measured seconds per token, else by the published geometries."""
+"""`closelook plan`: estimates the cost of a run from measured seconds per token, or from the models' geometries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jobs.store import Ledger, Store
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimated cost of a task of a model in one precision: all methods, which share passes."""
+    """The estimated cost of all methods for a model, task and precision; methods share forward passes."""
 
     model: str
     task: str
@@ -44,19 +44,19 @@ class Estimate:
     missing: int
     samples: int
     tokens: int
-    seconds: float | None  # of what is missing, on one device; None when nothing is known
-    measured: bool
+    seconds: float | None  # for the missing cells, on one device; None if unknown
+    measured: bool  # True if `seconds` follow from measured passes of this model, False if from its geometry
 
     @property
     def source(self) -> str:
-        """The origin of the seconds."""
+        """The origin of `seconds`: "measured", "geometry", or "" if unknown."""
         if self.seconds is None:
             return ""
         return "measured" if self.measured else "geometry"
 
 
 def show(config: RunConfig, store: Store) -> None:
-    """Print the cells, the estimated cost of each group, and the total."""
+    """Print the cells and estimated cost of each model, task and precision, the total, and further parts."""
     ledger, plan = Ledger(store), make_plan(config, store)
     basis = Basis(config, ledger, plan, seconds_per_token(config, store))
     estimates, rows = costs(basis), []
@@ -76,7 +76,7 @@ def show(config: RunConfig, store: Store) -> None:
     if estimates and not seconds:
         time = "device time unknown"
     elif unknown:
-        time = f"{time}, without {unknown} rows that are unknown"
+        time = f"{time}, not counting {unknown} rows of unknown cost"
     say(f"{cells} cells, {missing} missing, {time}")
     for line in (*_parts(basis), *contexts_line(basis), *brought_lines(basis)):
         say(line)
@@ -84,16 +84,16 @@ def show(config: RunConfig, store: Store) -> None:
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         say(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
         if config.ray.nodes:
-            say(f"or what ray.nodes say; float64 {SLOW_FLOAT64 / 1e12:.2g} where they call it slow")
+            say(f"or as ray.nodes configure; float64 {SLOW_FLOAT64 / 1e12:.2g} on nodes that are labelled as slow")
     for line in without_nodes(config):
         say(line)
     say(f"not estimated: the stages {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
-        say(f"not checked: {line}")
+        say(f"not checked, as it cannot be loaded: {line}")
 
 
 def left_open(config: RunConfig) -> list[str]:
-    """The stages of this run whose cost is not estimated."""
+    """The names of the stages of this run whose cost is not estimated."""
     stages = []
     for stage in STAGES.values():
         is_run = stage.setting is None or getattr(config, stage.setting) is not None
@@ -103,7 +103,7 @@ def left_open(config: RunConfig) -> list[str]:
 
 
 def _parts(basis: Basis) -> Iterator[str]:
-    """A line for each further part of the run: choices of options, finer relevance, faithfulness curves."""
+    """A line about each further part of the run: choices of options, finer relevance, deletion and insertion curves."""
     choices = total(choice_costs(basis))
     if choices.cells:
         yield (
@@ -128,7 +128,7 @@ def _parts(basis: Basis) -> Iterator[str]:
 
 
 def brought_lines(basis: Basis) -> Iterator[str]:
-    """A line for each product of an installed package."""
+    """A line about each product that an installed package adds."""
     run = Run(basis.config, basis.plan, basis.ledger)
     for product in of_packages():
         nodes = list(product.nodes(run))
@@ -139,7 +139,7 @@ def brought_lines(basis: Basis) -> Iterator[str]:
 
 
 def contexts_line(basis: Basis) -> Iterator[str]:
-    """A line about the corpus of max-activating examples, if there is one."""
+    """A line about the corpus of max-activating examples, if the run has one."""
     ledger = basis.ledger
     cells = list(contexts.nodes(Run(basis.config, basis.plan, ledger)))
     if cells:
@@ -152,7 +152,7 @@ def contexts_line(basis: Basis) -> Iterator[str]:
 
 
 def by_reason(failures: dict[str, str]) -> list[str]:
-    """One line for all models that fail alike. `failures` are messages that start with "model <name>", by name."""
+    """One line for all models that fail for the same reason. `failures` are messages "model NAME ..." by name."""
     names: dict[str, list[str]] = {}
     for name, message in failures.items():
         names.setdefault(message.removeprefix(f"model {name} "), []).append(name)
@@ -160,7 +160,7 @@ def by_reason(failures: dict[str, str]) -> list[str]:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in a unit of which it has at least two."""
+    """A time in words, in the largest unit of which it has at least two, such as "2.5 h"; "unknown" for None."""
     if seconds is None:
         return "unknown"
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
@@ -170,7 +170,7 @@ def duration(seconds: float | None) -> str:
 
 
 def costs(basis: Basis) -> list[Estimate]:
-    """Estimates by model, task and precision. Models out of reach are estimated from the geometry they are known by."""
+    """The estimate for every model, task and precision; by geometry for models that cannot be loaded."""
     estimates = []
     for subject in basis.subjects():
         for dtype in subject.model.dtypes_for(subject.task):
@@ -179,6 +179,7 @@ def costs(basis: Basis) -> list[Estimate]:
 
 
 def _estimate(basis: Basis, subject: Subject, dtype: str) -> Estimate:
+    """The estimate for a task of a model in one precision."""
     config, model, task = basis.config, subject.model, subject.task
     waiting = subject.waiting(dtype)
     without_key = len(waiting)
@@ -206,7 +207,7 @@ def _estimate(basis: Basis, subject: Subject, dtype: str) -> Estimate:
 
 
 def seconds_per_token(config: RunConfig, store: Store) -> Measured:
-    """Wall seconds per padded token by (model, dtype, pass), from the runtimes of the store."""
+    """Measured seconds per token, padding included, by (model, precision, pass), from the store's runtimes."""
     wall: dict[tuple[str, str, str], float] = defaultdict(float)
     padded: dict[tuple[str, str, str], float] = defaultdict(float)
     for model in config.models:

@@ -1,6 +1,7 @@
-"""Costs of parts of a run: choices among options, finer relevance and faithfulness curves, before equal states merge.
+"""Estimates the cost of parts of a run: choices among options, finer relevance, deletion and insertion curves.
 
-They are estimated for every task of every model, from measured seconds or from the model's geometry.
+Costs are estimated for every task of every model, from measured seconds or from the model's geometry. They are upper
+bounds: states of a text that several curves share are counted for each curve.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class Cost:
     """The cost of one part of a run."""
 
     cells: int
-    missing: int
-    forwards: int  # of a sample, for what is missing
-    seconds: float | None  # on one device; None when nothing is known
-    trials: int = 0  # of a choice among options
+    missing: int  # cells that are not computed yet
+    forwards: int  # forward passes of one sample for the missing cells
+    seconds: float | None  # for the missing cells, on one device; None if unknown
+    trials: int = 0  # sets of options that a choice tries
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """The sum of costs, whose seconds are None where those of one are."""
+    """The sum of costs. Its seconds are None if those of one cost are."""
     cells = missing = forwards = trials = 0
     seconds: float | None = 0.0
     for cost in costs:
@@ -56,7 +57,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Basis:
-    """A run, its artifacts and plan, and the seconds per token that were measured."""
+    """What estimates are based on: a run, its artifacts and plan, and measured seconds per token."""
 
     config: RunConfig
     ledger: Ledger
@@ -75,13 +76,13 @@ class Basis:
 
 @dataclass(frozen=True)
 class Subject:
-    """A task of a model, and the methods that exist for the model."""
+    """A task of a model, for which costs are estimated."""
 
     basis: Basis
     model: ModelConfig
-    planned: ModelPlan | None  # None where the model is out of reach
+    planned: ModelPlan | None  # None if the model cannot be loaded
     task: str
-    methods: list[str]
+    methods: list[str]  # that apply to the model
 
     @property
     def inputs(self) -> Inputs | None:
@@ -89,8 +90,10 @@ class Subject:
         return None if self.planned is None else self.planned.inputs.get(self.task)
 
     def lengths(self, samples: int | None = None, draw: int | str = 0) -> np.ndarray:
-        """The tokens of each sample of the task [N], or of so many that `draw` selects, as published before they are
-        prepared."""
+        """The number of tokens [N] of each sample of the task, or of the `samples` that the seed `draw` selects.
+
+        Before samples are prepared, as many as the task has published, each of the published mean length.
+        """
         if self.inputs is not None:
             return self.inputs.lengths[self.inputs.subset(samples, draw)]
         config = self.basis.config
@@ -100,18 +103,21 @@ class Subject:
 
     @property
     def cells(self) -> list[Cell]:
-        """The planned cells of the task, in all precisions; none before its samples are prepared."""
+        """The planned cells of the task, in all precisions; [] before its samples are prepared."""
         return [cell for cell in self.planned.cells if cell.artifact.task == self.task] if self.planned else []
 
     def waiting(self, dtype: str) -> list[str]:
-        """Methods whose cells have no keys yet: all before the samples are prepared, then those without a choice."""
+        """The methods whose cells have no keys yet: before samples are prepared all, then those with open options."""
         if self.planned is None or self.inputs is None:
             return self.methods
         undecided = [choice.artifact for choice in self.planned.choices if choice.chosen is None]
         return [cell.method for cell in undecided if (cell.task, cell.dtype) == (self.task, dtype)]
 
     def seconds(self, dtype: str, tokens: int) -> float | None:
-        """Seconds of one forward of `tokens`: by the cheapest measured pass, which is no less, else by the geometry."""
+        """The seconds of forward passes over `tokens` tokens: by the cheapest measured pass, else by the geometry.
+
+        Even the cheapest pass has at least one forward, so this is an upper bound. None if neither is known.
+        """
         key, measured = (self.model.name, dtype), self.basis.measured
         rates = [rate for (model, precision, _), rate in measured.items() if (model, precision) == key]
         return tokens * min(rates) if rates else self._by_geometry(dtype, tokens)
@@ -119,9 +125,10 @@ class Subject:
     def seconds_of(
         self, methods: Sequence[Method], dtype: str, tokens: int, forwards: float, suffix: str = ""
     ) -> tuple[float | None, bool]:
-        """Seconds of the methods' passes for `tokens`, and True where every pass was measured on this model.
+        """(seconds of the methods' passes over `tokens` tokens, True if every pass was measured on this model).
 
-        Otherwise they are those of so many `forwards`; None where nothing is known. `suffix` ends the passes' names.
+        If not all were measured, the seconds are those of `forwards` forward passes by the geometry, None if it is
+        unknown. `suffix` is added to the names of the passes.
         """
         passes = {(self.model.name, dtype, f"{method.pass_name}{suffix}") for method in methods}
         rates = [rate for key, rate in self.basis.measured.items() if key in passes]
@@ -130,7 +137,10 @@ class Subject:
         return self._by_geometry(dtype, tokens * forwards), False
 
     def _by_geometry(self, dtype: str, tokens: float) -> float | None:
-        """Seconds of a forward of `tokens` by arithmetic of the model's geometry; None where that is unknown."""
+        """The seconds of a forward pass over `tokens` tokens by its geometry: 2 operations per weight and token.
+
+        None if the geometry is unknown or no node can hold the model.
+        """
         geometry, flops = geometry_of(self.model.id, self.model.shape), speed(self.basis.config, self.model, dtype)
         if geometry is None or flops is None:
             return None
@@ -138,14 +148,14 @@ class Subject:
 
 
 def defined(config: RunConfig, model: ModelConfig, planned: ModelPlan | None) -> list[str]:
-    """The methods that apply to the model; all methods if its family is unknown."""
+    """The names of the methods that apply to the model; of all methods if its family is unknown."""
     capabilities, methods = capabilities_of(model, planned), configured(config)
     entries = config.methods_of(model)
     return [entry.name for entry in entries if defined_options(methods[entry.name], entry, capabilities)]
 
 
 def capabilities_of(model: ModelConfig, planned: ModelPlan | None) -> frozenset[Capability] | None:
-    """The model's properties that methods may need; None where neither its plan nor its id tells its family."""
+    """The model's properties that methods may need; None if its family is not known from its plan or geometry."""
     if planned is not None:
         return planned.resolved.capabilities
     geometry = geometry_of(model.id, model.shape)
@@ -153,7 +163,7 @@ def capabilities_of(model: ModelConfig, planned: ModelPlan | None) -> frozenset[
 
 
 def choice_costs(basis: Basis) -> Iterator[Cost]:
-    """Costs of choices by model, task, precision and method. Equal states of several trials count each time."""
+    """The cost of every choice among options, by model, task, precision and method."""
     config, known = basis.config, configured(basis.config)
     select = config.select or SelectConfig()
     for subject in basis.subjects():
@@ -165,7 +175,8 @@ def choice_costs(basis: Basis) -> Iterator[Cost]:
             if len(options) < 2:
                 continue
             trials = [known[entry.name].configured(**values) for values in options]
-            # one variant of each trial, and both of its curves, which share their ends
+            # forwards to explain one variant of each trial; then the two ends that all curves share, and the other
+            # points of the deletion and the insertion curve of each trial
             states = _forwards_of_trials(trials, lengths) + 2 + 2 * len(trials) * (steps - 1)
             for dtype in model.dtypes_for(subject.task):
                 missing = entry.name in subject.waiting(dtype)
@@ -174,7 +185,7 @@ def choice_costs(basis: Basis) -> Iterator[Cost]:
 
 
 def _forwards_of_trials(trials: Sequence[Method], lengths: np.ndarray) -> np.ndarray:
-    """The forwards of one variant of all trials for each sample [N] of so many tokens."""
+    """The forward passes [N] that explain each sample by one variant of every trial; `lengths` [N] are its tokens."""
     forwards = []
     for length in lengths.tolist():
         forwards.append([trial.cost(length) + (trial.rules is not None) for trial in trials])
@@ -182,7 +193,7 @@ def _forwards_of_trials(trials: Sequence[Method], lengths: np.ndarray) -> np.nda
 
 
 def finer_costs(basis: Basis, product: Product) -> Iterator[Cost]:
-    """Costs of finer relevance, which is computed beside that of tokens, by model and task."""
+    """The cost of the finer relevance `product` (of heads, layers, labels or neurons), by model, task and precision."""
     for subject in basis.subjects():
         expected = product.expected(basis.config, subject.model, subject.task, subject.methods)
         for dtype, cells in expected.items():
@@ -191,6 +202,7 @@ def finer_costs(basis: Basis, product: Product) -> Iterator[Cost]:
 
 
 def _finer_cost(subject: Subject, product: Product, dtype: str, cells: int) -> Cost:
+    """The cost of the finer relevance `product` for a task of a model, of which there are `cells` cells."""
     config, task = subject.basis.config, subject.task
     missing = _missing_finer(subject, product)
     chosen = {name: options for name, options in missing.items() if options}
@@ -208,7 +220,7 @@ def _finer_cost(subject: Subject, product: Product, dtype: str, cells: int) -> C
 
 
 def _missing_finer(subject: Subject, product: Product) -> Chosen:
-    """The methods without relevance of this kind, with the options that were chosen for them."""
+    """The methods whose cells of `product` are missing, with the options that were chosen for them."""
     config, ledger = subject.basis.config, subject.basis.ledger
     if subject.inputs is None:
         methods = ((name, product.expected(config, subject.model, subject.task, [name])) for name in subject.methods)
@@ -218,7 +230,7 @@ def _missing_finer(subject: Subject, product: Product) -> Chosen:
 
 
 def curves_costs(basis: Basis) -> Iterator[Cost]:
-    """Costs of faithfulness curves by model and task. Equal states of several methods count each time."""
+    """The cost of deletion and insertion curves, by model, task and precision."""
     config, settings = basis.config, basis.config.perturb
     if settings is None:
         return
@@ -231,7 +243,7 @@ def curves_costs(basis: Basis) -> Iterator[Cost]:
             variants = sum(map(settings.asks, requests))
             lengths = subject.lengths(settings.samples, config.seed)
             states = np.zeros_like(lengths)
-            # a model out of reach, which may be of either kind, is taken for a masked one
+            # the kind of a model that cannot be loaded is not known: it is taken for a masked one
             kind = MASKED if subject.planned is None else subject.planned.resolved.kind
             for flips in settings.flips_of(kind, config.task(task).output, config.seed) if variants else ():
                 states += flips.draws * (2 + variants * 2 * (flips.most_states(lengths) - 1))
@@ -240,7 +252,7 @@ def curves_costs(basis: Basis) -> Iterator[Cost]:
 
 
 def _missing_curves(subject: Subject, settings: PerturbConfig, dtype: str) -> list[str]:
-    """Methods without curves of the task."""
+    """The methods whose curves for the task are missing."""
     basis, task, missing = subject.basis, subject.task, []
     if subject.planned is not None and subject.inputs is not None:
         for cell in curves_of(basis.config, settings, subject.planned):

@@ -1,4 +1,4 @@
-"""The speed of the GPUs that a model runs on in a precision: those of `ray.nodes` that will do, or an assumed one."""
+"""The speed of the GPUs on which a model runs in a precision: of suitable `ray.nodes`, or an assumed one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jobs.cluster.labels import FLOAT64, SLOW, in_words, known, matches
 from jobs.cluster.slots import share_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
 
-#: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
+#: Assumed operations per second that one 80 GB accelerator sustains; `closelook plan` prints the assumption.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
-SLOW_FLOAT64 = FLOPS["float32"] / 64  # where float64 is known to be slow: as an L4, of whose units one of 64 knows it
+SLOW_FLOAT64 = FLOPS["float32"] / 64  # of GPUs with slow float64, such as an L4: 1 float64 unit to 64 of float32
 
 
 def flops_of(nodes: NodesConfig, dtype: str) -> float:
-    """Operations per second that a GPU of such nodes sustains, from the configuration or by assumption."""
+    """The operations per second that a GPU of these nodes sustains: as configured (`tflops`), or as assumed."""
     configured: Mapping[Any, float] = nodes.tflops
     if dtype in configured:
         return 1e12 * configured[dtype]
@@ -24,10 +24,10 @@ def flops_of(nodes: NodesConfig, dtype: str) -> float:
 
 
 def speed(config: RunConfig, model: ModelConfig, dtype: str) -> float | None:
-    """Operations per second of one GPU for the model in this precision; None where no node can hold a worker.
+    """The operations per second of one GPU for the model in this precision; None if no node can hold a worker.
 
-    The mean over all GPUs that can, since they share the units. Without GPU nodes in the config, or on CPUs, it is what
-    FLOPS assumes of one accelerator.
+    It is the mean over all suitable GPUs, since they share the units. Without GPUs in `ray.nodes`, or on CPUs, it is
+    that of FLOPS.
     """
     nodes = [kind for kind in config.ray.nodes or () if kind.gpus]
     if not nodes or config.device == "cpu":
@@ -42,7 +42,7 @@ def speed(config: RunConfig, model: ModelConfig, dtype: str) -> float | None:
 
 
 def without_nodes(config: RunConfig) -> Iterator[str]:
-    """A line for each model and precision that none of `ray.nodes` will do for."""
+    """A line for each model and precision for which none of `ray.nodes` is suitable."""
     for model in config.models:
         dtypes = {dtype for task in config.tasks_for(model) for dtype in model.dtypes_for(task)}
         for dtype in sorted(dtypes):

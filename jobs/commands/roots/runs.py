@@ -1,4 +1,4 @@
-"""Stages of a run, computed by a command or a notebook."""
+"""Runs stages and reports what they did, for commands and for `closelook.compare`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from jobs.store import Store
 
 
-END = "end"  # of a run, in place of a stage
+END = "end"  # stage of the last summary, which lists what is not complete after all stages
 
 
 def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> None:
-    """Run the stages under the root's lock and print a summary of each. Raises typer.Exit where one is not complete."""
+    """Run the stages under the root's lock and print a summary of each. Raises typer.Exit(1) if one is not complete."""
     reads = stages == ("report",)
     loaded, store = options.load(is_made=reads, is_read=reads)
     complete, computed = True, 0
@@ -37,16 +37,16 @@ def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> N
     if not complete:
         raise typer.Exit(1)
     if not computed:
-        say(f"nothing to do: {store.root} has everything that can be made now")
+        say(f"nothing to do: {store.root} holds everything that can be computed now")
 
 
 def summaries(
     loaded: RunConfig, store: Store, stages: Sequence[str], wait_s: float, tell: Callable[[str], None]
 ) -> Iterator[StageSummary]:
-    """Run the stages under the root's lock, yielding the summary of each, and at the END of what they leave undone.
+    """Run the stages under the root's lock and yield the summary of each; the last (END) lists what is not complete.
 
-    `tell` is told what the configuration lacks and changes. Raises as `jobs.stages.run.run` does, and typer.Exit where
-    somebody stopped the run.
+    `tell` gets messages about what the configuration lacks, and how it differs from the one that the root kept. Raises
+    as `jobs.stages.run.run` does, and typer.Exit if the run was stopped.
     """
     from jobs.cluster.pools import check_address
     from jobs.config.kept import keeping
@@ -71,7 +71,7 @@ def summaries(
         recorded(loaded, store, stages) as record,
     ):
         if changed:
-            tell(f"the configuration that {store.root} keeps changes:")
+            tell(f"the configuration kept in {store.root} changes:")
         for difference in changed:
             tell(f"  {difference}")
         for line in Ledger(store).unreadable().values():

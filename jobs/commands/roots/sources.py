@@ -1,4 +1,4 @@
-"""`closelook sources`: each sentence of the answers of a run with the sources that it comes from most, by method."""
+"""`closelook sources`: the sentences of a run's answers with the sources of highest relevance, by method."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lrp_core.records.types import UserError
 
 
 def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None) -> None:
-    """Print the `top` sources of each sentence, by two methods or by all, or write all of them as JSON.
+    """Print the `top` sources of each sentence by two methods or (`every`) by all; or write all as JSON to `to`.
 
-    Raises UserError for a run that has no sources of answers.
+    Raises UserError if the run has no explained answers.
     """
     answers = answers_of(config, store)
     if not answers.entries:
@@ -38,16 +38,16 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
 
 
 def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """The relevance of the sources by method, for each sentence of an answer."""
-    found: dict[str, dict[str, list[float]]] = {}
+    """The relevance of every source, by sentence of the answer and label of the method."""
+    relevance: dict[str, dict[str, list[float]]] = {}
     for method in methods:
         for (start, end), values in sentences_of(entry, method):
-            found.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
-    return found
+            relevance.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
+    return relevance
 
 
 def _top(entry: Entry, values: list[float], count: int) -> list[str]:
-    """A line for each of the sources of the highest relevance, with its number; `evidence` where it is known."""
+    """One line for each of the `count` sources of highest relevance: relevance, number, text, "(evidence)" if it is."""
     order = sorted(range(len(values)), key=lambda at: -values[at])[:count]
     lines = []
     for at, number in zip(order, in_digits([values[at] for at in order]), strict=True):

@@ -1,4 +1,4 @@
-"""`closelook status`: artifacts that are done, partial and missing, and rejected samples, by the manifests."""
+"""`closelook status`: counts artifacts that are done, partial, missing or damaged, and rejected samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.products.trials import TRIALS
 from jobs.store import Artifact, Ledger, State, Store
 from jobs.store.records import is_complete
 
-MOST_ROWS = 2000  # of a table that shows rows of which all is done, too
+MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")
 
 
@@ -38,7 +38,7 @@ Rows = dict[tuple[str, str, str, str], Counts]  # by model, task, dtype and prod
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The little of a node that counts: of very many, nodes with all that decides their keys take gigabytes."""
+    """The few fields of a node that are counted: millions of whole nodes would take gigabytes."""
 
     product: str
     artifact: Artifact
@@ -50,7 +50,7 @@ class Wanted:
 
 
 def status(config: RunConfig, store: Store) -> bool:
-    """Print the state of everything that the run wants; returns True where all is complete."""
+    """Print the states of all artifacts of the run, and remarks. Returns True if everything is complete."""
     ledger = Ledger(store)
     with ledger.listed_ahead():
         plan = make_plan(config, store, is_read=True, ledger=ledger)
@@ -69,7 +69,7 @@ def status(config: RunConfig, store: Store) -> bool:
     numbers = (*_STATES, "samples", "rejected")
     say_table(("model", "task", "dtype", "product", *numbers), cells, numbers, f"{config.name} in {store.root}")
     if is_long:
-        say(f"{len(rows) - len(cells)} further rows, of which all is done, are left out")
+        say(f"{len(rows) - len(cells)} more rows, whose artifacts are all done, are left out")
     for plural, total in totals.items():
         shown = [state for state in _STATES if state != "damaged" or total[state]]
         counted = ", ".join(f"{total[state]} {state}" for state in shown)
@@ -81,20 +81,23 @@ def status(config: RunConfig, store: Store) -> bool:
 
 
 def wanted_of(config: RunConfig, plan: Plan, ledger: Ledger) -> list[Wanted]:
-    """All that the run wants, product by product."""
+    """Every artifact that the run wants and whose key is known, product by product."""
     planned = nodes(Run(config, plan, ledger))
     return [Wanted(product.name, node.artifact, node.samples, node.made_of) for product, node in planned]
 
 
 def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[Wanted] | None = None) -> Rows:
-    """The rows of the table, places together. Rejected samples count once, not once a method."""
+    """The rows of the table, those of a (model, task, precision) together.
+
+    `artifacts` None: all that the run wants. A rejected sample counts once, even if several methods reject it.
+    """
     rows: Rows = {}
     planned = {model.name: model for model in plan.models}
     for model in config.models:
         names = defined(config, model, planned.get(model.name))
         for task in plan.tasks_of(config, model):
             if model.name not in plan.failures and (model.name, task) not in plan.unprepared:
-                continue  # its artifacts have keys
+                continue  # its artifacts have keys and are counted below
             for product in PRODUCTS.values():
                 for dtype, count in product.expected(config, model, task, names).items():
                     if count:
@@ -110,7 +113,7 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
         row.states[item.state(ledger)] += 1
         row.samples = item.samples
         if rejects := (ledger.record(artifact) or {}).get("rejects"):
-            row.rejected |= Counter(rejects)  # the most of any method
+            row.rejected |= Counter(rejects)  # by reason, the largest count of any method
         if not item.made_of and (artifact.model, artifact.task) in empty:
             row.rejected |= Counter(empty[artifact.model, artifact.task])
     places = {columns: at for at, columns in enumerate(dict.fromkeys(row[:3] for row in rows))}
@@ -118,7 +121,7 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
 
 
 def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
-    """(product, count) of the artifacts that have no key before this choice is made."""
+    """(product, number of its artifacts) that have no key until this choice among options is made."""
     waiting = choice.artifact
     model = config.model(waiting.model)
     every = [entry.name for entry in config.methods_of(model)]
@@ -133,7 +136,7 @@ def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
 
 
 def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """Lines about everything that is lacking, left out, waiting, damaged or stale, of the wanted `artifacts`."""
+    """Lines about what the run lacks or leaves out, and about artifacts that wait, are damaged, unverified or stale."""
     if lacking := [*config.lacking, *metrics_lacking(ledger)]:
         yield told(lacking)
     yield from (f"left out: {line}" for line in config.left_out)

@@ -24,9 +24,9 @@ def explain_file(
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     truncate: Truncate = False,
 ) -> None:
-    """Explain every text of a file, as rows by word and by token. Killed and called again, it goes on.
+    """Explain every text of a file, as rows by word and by token. After an interruption, the same command continues.
 
-    Without a target a model's own decision is explained, its label or next word.
+    Where a row has no target, the model's own decision (its label or next word) is explained.
     """
     from jobs.typed import every_typed
 
@@ -44,19 +44,21 @@ def explain_file(
         try:
             write(file, to, job, columns, workers)
         except WorkerDied as error:
-            complain(f"error: {error}: the same command goes on where it stopped", "red")
+            complain(f"error: {error}: run the same command again to continue", "red")
             raise typer.Exit(1) from None
 
 
 @command(TEXTS)
 def decisions(
-    file: Annotated[Path, typer.Argument(metavar="ROWS.parquet", help="Of explain-file, or export --relevance.")],
-    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Pages go there, with their data.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="ROWS.parquet", help="Rows by word, from explain-file or export --relevance.")
+    ],
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder for the pages and their data.")],
     case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="ID", help="A sheet about the case with this id.")
+        list[str] | None, typer.Option("--case", metavar="ID", help="Also write a sheet about the case with this id.")
     ] = None,
 ) -> None:
-    """Show what decided: words by label over all texts, cases where methods disagree, a case on one sheet of paper."""
+    """Write pages about explained decisions: important words by label, disagreements of methods, single cases."""
     from jobs.commands.texts.deciding import write_decisions
 
     write_decisions(file, to, case or ())

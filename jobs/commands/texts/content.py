@@ -1,4 +1,4 @@
-"""The texts of a file: each content once, with the rows that have it, and rows that have none."""
+"""Reads a file of texts: every distinct text once, with the rows that have it, and rows without a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("text", "second", "target", "foil", ID)
 
 
 class Text(NamedTuple):
-    """A text to explain, as `closelook.explain` takes it."""
+    """A text to explain, with the arguments of `closelook.explain`."""
 
     text: str
     second: str | None = None
@@ -29,10 +29,10 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Unexplained:
-    """A row without an explanation, and why."""
+    """A row of the file that has no explanation."""
 
     name: Name
-    where: str
+    where: str  # file:line
     reason: str
 
 
@@ -40,23 +40,24 @@ class Unexplained:
 class Content:
     """The content of a file."""
 
-    names: dict[Text, list[Name]] = field(default_factory=dict)  # the rows that have a text, in the file's order
-    places: dict[Text, str] = field(default_factory=dict)  # file:line of the first of these
-    bad: list[Unexplained] = field(default_factory=list)
+    names: dict[Text, list[Name]] = field(default_factory=dict)  # the rows with each text, in the file's order
+    places: dict[Text, str] = field(default_factory=dict)  # file:line of the first row with each text
+    bad: list[Unexplained] = field(default_factory=list)  # rows without a text
 
     @property
     def rows(self) -> int:
+        """The number of rows of the file."""
         return sum(map(len, self.names.values())) + len(self.bad)
 
 
 def content_of(path: str, columns: Mapping[str, str]) -> Content:
-    """The texts of the file, folder or pattern `path`; `columns` are its names of COLUMNS.
+    """The texts of the file, folder or pattern `path`; `columns` gives the file's name for columns of COLUMNS.
 
-    Raises UserError for a column that texts do not have, a file that cannot be read and one without rows.
+    Raises UserError for an unknown key in `columns`, and for a file that cannot be read or has no text.
     """
     for column in columns:
         if column not in COLUMNS:
-            raise UserError(f"--column gives a column of the file to {', '.join(COLUMNS)}, not to {column!r}")
+            raise UserError(f"--column {column}=...: it must name one of {', '.join(COLUMNS)} before the =")
     content, numbers = Content(), count(1)
     for file in fetch(path, IN_FOLDERS):
         for where, record in records(file):
@@ -70,7 +71,7 @@ def content_of(path: str, columns: Mapping[str, str]) -> Content:
             content.names.setdefault(text, []).append(name)
             content.places.setdefault(text, where)
     if not content.rows:
-        raise UserError(f"{path} holds no row")
+        raise UserError(f"{path} is empty: it needs at least one row with a text")
     if not content.names:
         first = content.bad[0]
         raise UserError(f"no row of {path} holds a text; the first at {first.where}: {first.reason}")
@@ -78,18 +79,18 @@ def content_of(path: str, columns: Mapping[str, str]) -> Content:
 
 
 def _id_of(record: Any, number: int) -> str:
-    """The row's own id, else its number in the file."""
-    given = record.get(ID) if isinstance(record, dict) else None
-    return str(number) if given in (None, "") else str(given)
+    """The `id` of a row, else its number in the file."""
+    name = record.get(ID) if isinstance(record, dict) else None
+    return str(number) if name in (None, "") else str(name)
 
 
 def _text_of(record: Any) -> Text:
-    """The text of a row. Raises Malformed where it has none."""
+    """The text of a row. Raises Malformed if it has none."""
     if isinstance(record, Malformed):
         raise record
     if isinstance(record, dict) and "text" not in record:
         known = list(map(str, record))
-        raise Malformed("no column 'text'", f"there are {', '.join(known)}: say which it is by --column text=NAME")
+        raise Malformed("no column 'text'", f"there are {', '.join(known)}: name it with --column text=NAME")
     text = field_of(record, "text")
     if not text.strip():
         raise Malformed("empty text")
@@ -97,5 +98,5 @@ def _text_of(record: Any) -> Text:
 
 
 def _optional(record: dict[str, Any], name: str) -> str | None:
-    """A column that may be missing or empty. Raises Malformed for one that is no text."""
+    """The value of a column, None if it is missing or empty. Raises Malformed if it is no text."""
     return None if record.get(name) in (None, "") else field_of(record, name)

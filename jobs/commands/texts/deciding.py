@@ -1,4 +1,4 @@
-"""`closelook decisions`: rows by word in, pages about the decisions out, with their data beside them."""
+"""`closelook decisions`: writes pages about explained decisions, from rows by word, with their data as CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lrp_core.records.types import UserError, nearest
 
 
 class _Key(NamedTuple):
-    """All that tells cases apart."""
+    """The fields that identify a case: a decision about one row of texts."""
 
     id: str
     row: int | None
@@ -36,17 +36,17 @@ class _Key(NamedTuple):
     decision: str | None
 
 
-def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
-    """Write the pages of the rows in `file` to the folder `to`, with a sheet for each case of the `wanted` ids.
+def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
+    """Write pages about the rows in `file` to the folder `to`, with a sheet for each case whose id is in `cases`.
 
-    Cases on which methods disagree most have sheets too. Raises UserError for a file that holds no rows by word, a
-    folder that holds something else, and an id that no case has.
+    Cases on which methods disagree most get sheets too. Raises UserError for a file without rows by word, a folder with
+    other files, and an id that no case has.
     """
     every = list(cases_of(_read(file)))
     if to.is_dir() and any(to.iterdir()) and not (to / "importance.csv").exists():
-        raise UserError(f"{to} holds something else: name another folder")
+        raise UserError(f"{to} is not empty, and holds no pages of this command: name another folder")
     ids = {case.name.id for case in every}
-    for name in wanted:
+    for name in cases:
         if name not in ids:
             raise UserError(f"{file} has no case {name!r}{nearest(name, ids)}")
     importances = Importances()
@@ -54,7 +54,7 @@ def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
         importances.add(case)
     pairs = sorted(disagreements(every), key=lambda pair: (pair.correlation, pair.id))
     shown = pairs[:PAIRS]
-    asked = [_key_of_case(case) for case in every if case.name.id in set(wanted)]
+    asked = [_key_of_case(case) for case in every if case.name.id in set(cases)]
     sheets = _files([*asked, *map(_key_of_pair, shown)])
     provenance = Provenance(file.stem, "", versions())
     (to / "cases").mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def write_decisions(file: Path, to: Path, wanted: Sequence[str]) -> None:
 
 
 def _read(file: Path) -> pa.Table:
-    """Rows of the schema WORDS. Raises UserError for anything else, and for none."""
+    """The rows of `file`, of schema WORDS. Raises UserError if it cannot be read, has another schema or no rows."""
     try:
         table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
@@ -83,20 +83,22 @@ def _read(file: Path) -> pa.Table:
             f"{file} holds no rows by word, as explain-file and `export --relevance` write: {error}"
         ) from None
     if not table.num_rows:
-        raise UserError(f"{file} holds no row")
+        raise UserError(f"{file} is empty: there is no decision to show")
     return table
 
 
 def _key_of_case(case: Case) -> _Key:
+    """The key of a case."""
     return _Key(*case.name, case.model, case.task, case.decision)
 
 
 def _key_of_pair(pair: Disagreement) -> _Key:
+    """The key of the case on which two methods disagree."""
     return _Key(pair.id, pair.row, pair.model, pair.task, pair.decision)
 
 
 def _files(keys: Sequence[_Key]) -> dict[_Key, str]:
-    """A file for each case, named after its id."""
+    """A file name for each case, made from its id; a number keeps equal names apart, whatever their case."""
     files: dict[_Key, str] = {}
     taken = set[str]()
     for key in dict.fromkeys(keys):
@@ -111,6 +113,7 @@ def _files(keys: Sequence[_Key]) -> dict[_Key, str]:
 
 
 def _write_pairs(path: Path, pairs: Sequence[Disagreement]) -> None:
+    """Write the disagreements of pairs of methods as CSV."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [field.name for field in fields(Disagreement)])
         writer.writeheader()

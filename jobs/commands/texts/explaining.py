@@ -1,4 +1,4 @@
-"""`closelook explain-file`: a file of texts in, tidy rows out; what was computed before is not computed again."""
+"""`closelook explain-file`: explains every text of a file as tidy rows, and continues where it was interrupted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobs.commands.texts.whole import Output, join, key_of_whole
 from jobs.typed import every_typed
 from lrp_core.records.types import Request, UserError
 
-MOST_TOLD = 5  # rows without an explanation that are told of one by one
+MOST_TOLD = 5  # rows without an explanation that are printed one by one
 
 
 def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], workers: int) -> None:
-    """Explain every text of `file` and write `to`, with what it says on the screen.
+    """Explain every text of `file`, write the rows to `to`, and print a summary.
 
-    Raises UserError for a file, model or method that does not fit, where another process writes `to`, and where `to`
-    holds something else; WorkerDied where a process ended.
+    `columns` gives the file's name for known columns. Raises UserError for a file, model or method that does not fit,
+    if another process is writing `to`, and if `to` holds rows of other texts or methods; WorkerDied if a process ended.
     """
     output = Output(to)
     content = content_of(file, columns)
@@ -37,9 +37,9 @@ def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], work
     parts = parts_of(job, opened, list(content.names))
     kept = output.key()
     if kept == key_of_whole(content, parts):
-        return say(f"nothing to do: {to} and {output.tokens} have it all")
+        return say(f"nothing to do: {to} and {output.tokens} hold all rows already")
     if to.exists():
-        raise UserError(f"{to} is there already, of other texts, methods or models: name another file or remove it")
+        raise UserError(f"{to} holds rows of other texts, methods or models: name another file or remove it")
     folder = Folder(output.parts)
     with _alone(output):
         missing = [part for part in parts if not folder.words(part).exists()]
@@ -51,19 +51,20 @@ def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], work
 
 @contextmanager
 def _alone(output: Output) -> Iterator[None]:
-    """Inside, no other process computes parts of the same output. Raises UserError where one does."""
+    """Hold the output's lock inside the block, against other processes. Raises UserError if one of them holds it."""
     output.parts.mkdir(exist_ok=True)
     with (output.parts / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process writes {output.path}: wait for it") from None
+            raise UserError(f"another process is writing {output.path}: wait until it has ended") from None
         yield
 
 
 def _compute(
     job: Job, content: Content, parts: Sequence[Part], missing: Sequence[Part], folder: Folder, workers: int
 ) -> None:
+    """Compute the missing parts, with a bar of progress over all."""
     total = sum(len(part.texts) for part in parts)
     done = total - sum(len(part.texts) for part in missing)
     if done:
@@ -81,7 +82,7 @@ def _compute(
 
 
 def _tell(output: Output, content: Content, unexplained: Sequence[Unexplained]) -> None:
-    """Say how the rows of the file are accounted for, and where the results are."""
+    """Print how many rows were explained, repeated or not explained, the first reasons, and the files written."""
     without = {row.name for row in unexplained}
     texts = sum(any(name not in without for name in names) for names in content.names.values())
     repeated = content.rows - len(without) - texts

@@ -1,4 +1,4 @@
-"""Parts of the texts of a file: each is computed once, written in one step, and found again by its key."""
+"""Parts of a file's texts: each is computed once, written in one step, and found again by its key."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from jobs.store import key_of
 from jobs.store.artifacts import short
 from jobs.typed import every_typed
 
-VERSION = 1  # raised when the same texts get other rows
-PART_TEXTS = 512  # what a killed process loses at most
-_WATCH_S = 1.0
+VERSION = 1  # to be raised when a change of code gives the same texts other rows
+PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part
+_WATCH_S = 1.0  # seconds between looks whether the parent process is alive
 
 
 class WorkerDied(RuntimeError):
@@ -39,14 +39,14 @@ class WorkerDied(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """A model and what it is asked about every text, as a process is told it."""
+    """A model and the question about every text, in a form that can be sent to worker processes."""
 
     of: ModelOptions
-    methods: str  # as on the command line
+    methods: str  # as typed on the command line
     asking: Asking
 
     def open(self, device: str | None = None) -> Opened:
-        """The model, without its weights. Raises as :func:`open_model` does."""
+        """The model, on `device` if given, without its weights yet. Raises as :func:`open_model` does."""
         return (self.of if device is None else replace(self.of, device=device)).open()
 
 
@@ -54,44 +54,47 @@ class Job:
 class Part:
     """Texts that are computed and written together."""
 
-    key: str  # of all that decides its numbers
+    key: str  # a hash of everything that its numbers depend on
     texts: tuple[Text, ...]
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of parts beside the file that they will be joined to."""
+    """The folder of finished parts, beside the file that they will be joined to."""
 
     path: Path
 
     def words(self, part: Part) -> Path:
-        """Written last: where it is, the part is done."""
+        """The file of rows by word. It is written last: if it exists, the part is done."""
         return self.path / f"{short(part.key)}.words.parquet"
 
     def tokens(self, part: Part) -> Path:
+        """The file of rows by token."""
         return self.path / f"{short(part.key)}.tokens.parquet"
 
     def errors(self, part: Part) -> dict[int, str]:
-        """The reasons why texts of a done part, by number, have no explanation."""
+        """For texts of a finished part without an explanation, the reason, by index in the part."""
         return {int(at): reason for at, reason in json.loads(self._errors(part).read_text()).items()}
 
     def _errors(self, part: Part) -> Path:
+        """The file of `errors`."""
         return self.path / f"{short(part.key)}.errors.json"
 
     def commit(self, part: Part, words: pa.Table, tokens: pa.Table, errors: dict[int, str]) -> None:
-        """Write a part; who is killed meanwhile leaves none."""
+        """Write the files of a part, the one that marks it as done last."""
         self._write(self._errors(part), lambda file: file.write_text(json.dumps(errors)))
         self._write(self.tokens(part), lambda file: pq.write_table(tokens, file))
         self._write(self.words(part), lambda file: pq.write_table(words, file))
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Let `write` write to a temporary file, then rename it to `path`."""
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
         write(unfinished)
         os.replace(unfinished, path)
 
 
 def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
-    """The texts in parts, in their order."""
+    """The texts in parts of PART_TEXTS, in their order, each with its key."""
     decides: dict[str, Any] = {
         "version": VERSION,
         "schemas": [titled(WORDS), titled(TOKENS)],
@@ -111,9 +114,9 @@ def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
 def computed(
     job: Job, opened: Opened, parts: Sequence[Part], folder: Folder, workers: int, tell: Callable[[int], None]
 ) -> None:
-    """Compute and write parts, in this process or in several; `tell` hears of texts as they are explained.
+    """Compute and write parts, in this process or in several; `tell` is called with the number of texts just explained.
 
-    Raises WorkerDied where a process ended, and what computing raises.
+    Raises WorkerDied if a process ended, and the errors of computing.
     """
     workers = min(workers, len(parts))
     if workers <= 1:
@@ -129,12 +132,13 @@ def computed(
 def _computed(
     opened: Opened, methods: Sequence[Any], part: Part, asking: Asking, tell: Callable[[int], None]
 ) -> tuple[pa.Table, pa.Table, dict[int, str]]:
+    """(rows by word, rows by token, errors by index) of a part."""
     result = compute(opened, methods, part.texts, asking, tell)
     return result.tables.words, result.tables.tokens, result.errors
 
 
 def _in_processes(job: Job, parts: Sequence[Part], folder: Folder, workers: int) -> Iterator[Part]:
-    """Parts as processes, each with the model open, have written them."""
+    """Yield parts as worker processes, each with the model open, have written them. Raises WorkerDied."""
     context = get_context("spawn")
     started = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // workers)
@@ -150,11 +154,14 @@ def _in_processes(job: Job, parts: Sequence[Part], folder: Folder, workers: int)
         pool.shutdown(cancel_futures=True)
 
 
-_process: dict[str, Any] = {}  # of a worker: what `_begin` was given, and the open model
+_process: dict[str, Any] = {}  # in a worker process: the arguments of `_begin`, and the open model
 
 
 def _begin(job: Job, folder: Folder, threads: int, started: Any) -> None:
-    """Open the model in a worker, on a GPU of its own where there are several; the worker ends with its parent."""
+    """Start a worker process: open the model, on a GPU of its own if there are several, and watch the parent process.
+
+    `started` is a shared counter of workers.
+    """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(threads)
     with started.get_lock():
@@ -167,12 +174,13 @@ def _begin(job: Job, folder: Folder, threads: int, started: Any) -> None:
 
 
 def _one(part: Part) -> None:
+    """Compute and write a part in a worker process."""
     asking = _process["job"].asking
     _process["folder"].commit(part, *_computed(_process["opened"], _process["methods"], part, asking, lambda _: None))
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after `parent`, which may be killed and then tells nobody."""
+    """End this process once its parent process has ended, which may be killed and then cannot end its workers."""
     while os.getppid() == parent:
         time.sleep(_WATCH_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Parts joined to the files that were asked for: rows by word, rows by token, and the rows that have none."""
+"""Joins finished parts into the output files: rows by word, rows by token, and a list of unexplained rows."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ from jobs.commands.texts.parts import Folder, Part
 from jobs.store import key_of
 from lrp_core.records.types import UserError
 
-_KEY = b"closelook.key"  # in the metadata of a file, the key of all that it holds
+_KEY = b"closelook.key"  # in a file's metadata: the hash of everything that its rows depend on
 
 
 @dataclass(frozen=True)
 class Output:
-    """The files that are written: `path` by word, another by token and, where rows have no explanation, a list."""
+    """The output files of `closelook explain-file`."""
 
-    path: Path
+    path: Path  # rows by word
 
     def __post_init__(self) -> None:
+        """Raise UserError unless `path` ends in .parquet and its folder exists."""
         if self.path.suffix != ".parquet":
             raise UserError(f"rows are written as Parquet: name the file {self.path.stem or 'explained'}.parquet")
         if not self.path.absolute().parent.is_dir():
-            raise UserError(f"there is no folder {self.path.absolute().parent}")
+            raise UserError(f"there is no folder {self.path.absolute().parent}: make it, or name another file")
 
     @property
     def tokens(self) -> Path:
+        """The file of rows by token."""
         return self.path.with_suffix(".tokens.parquet")
 
     @property
     def unexplained(self) -> Path:
+        """The list of rows without an explanation, which exists only if there are any."""
         return self.path.with_suffix(".unexplained.csv")
 
     @property
     def parts(self) -> Path:
-        """The folder of parts, until they are joined."""
+        """The folder of finished parts, which is removed once they are joined."""
         return self.path.with_suffix(".parts")
 
     def key(self) -> str | None:
-        """The key of what the files hold; None where they are not there. Raises UserError for another file."""
+        """The key of the existing output files; None if they do not exist, "" if `path` is a file of something else."""
         if not (self.path.exists() and self.tokens.exists()):
             return None
         try:
@@ -59,14 +62,14 @@ class Output:
 
 
 def key_of_whole(content: Content, parts: Sequence[Part]) -> str:
-    """The key of joined parts: of what they hold, and of the rows of the file that have their texts."""
+    """The key of the joined parts: a hash of the parts' keys and of the file's rows that have their texts."""
     names = [[list(name) for name in names] for names in content.names.values()]
     bad = [[*row.name, row.reason] for row in content.bad]
     return key_of(parts=[part.key for part in parts], names=names, bad=bad)
 
 
 def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]) -> list[Unexplained]:
-    """Write the files, each in one step, and return the rows without an explanation."""
+    """Join the parts into the output files, each written in one step. Returns the rows without an explanation."""
     key = key_of_whole(content, parts)
     unexplained = [*content.bad]
     for part in parts:
@@ -83,6 +86,10 @@ def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]
 def _write(
     path: Path, schema: pa.Schema, key: str, content: Content, parts: Sequence[Part], file_of: Callable[[Part], Path]
 ) -> None:
+    """Join the parts' files `file_of(part)` into the Parquet file `path`, in one step, with `key` in its metadata.
+
+    The rows of a text are repeated for each of the user's rows that has it, with the id and number of that row.
+    """
     schema = schema.with_metadata({**schema.metadata, _KEY: key.encode()})
     unfinished = path.with_name(f"{path.name}.unfinished")
     with pq.ParquetWriter(unfinished, schema) as writer:
@@ -93,7 +100,10 @@ def _write(
 
 
 def _named(table: pa.Table, names: Sequence[Sequence[Name]]) -> pa.Table:
-    """The rows of texts, by number in `row`, once for each row of the file that has the text, under its name."""
+    """The rows of a part, repeated for every row of the user's file with the same text, with its `id` and `row`.
+
+    In `table`, the column `row` holds the index of the text, ascending; `names` are the file's rows with each text.
+    """
     number = table["row"].to_numpy()
     edges = np.searchsorted(number, np.arange(len(names) + 1))
     taken, of_name = [np.zeros(0, np.int64)], list[Name]()
@@ -114,7 +124,7 @@ def _named(table: pa.Table, names: Sequence[Sequence[Name]]) -> pa.Table:
 
 
 def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
-    """The rows without an explanation; no file where there are none."""
+    """Write the rows without an explanation as CSV; with none, remove an old list."""
     if not rows:
         path.unlink(missing_ok=True)
         return

@@ -1,10 +1,10 @@
-"""closelook for users of Python: explain a text with a model, and read what a run left in its root.
+"""The Python library: explain texts with a model, and read the results of a run.
 
     explanation = closelook.explain("The keys to the cabinet", target="are", foil="is", model="gpt2", method="attnlrp")
     scores = closelook.load("runs/demo").scores()
 
-Everything here is defined elsewhere; what is not here is not meant for users' code. Names
-are imported when first used, so that `import closelook` does not wait for torch.
+These names are the public ones; all are defined in other modules, and imported when first
+used, so that `import closelook` does not wait for torch.
 """
 
 from __future__ import annotations

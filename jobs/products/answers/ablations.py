@@ -1,4 +1,7 @@
-"""Answers after prompts without some of their sources: what rivals of relevance are made of, and all are judged by."""
+"""Answers to prompts from which some sources were removed (ablations).
+
+Methods such as leave-one-out are computed from them, and all methods' sources are judged by them.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from lrp_core.methods.record import Method
 from lrp_core.records.ablated import Ablated
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
-UNIT_TOKENS = 500_000  # of the forwards of one unit of work
+UNIT_TOKENS = 500_000  # of the forward passes of one unit of work
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AblationsNode(Node):
-    """The ablations of one model's answers in one way."""
+    """The ablations of one model's answers to a task, in one way of removing sources."""
 
     rows: tuple[int, ...]  # samples: indices into the views
     sizes: Sizes
@@ -37,7 +40,7 @@ class AblationsNode(Node):
 
 
 def nodes(run: Run) -> Iterator[AblationsNode]:
-    """A node for each way, of every model and task that the settings name."""
+    """A node for each way of removal, of every model and task that the settings name."""
     settings = run.config.ablations
     for model, inputs, rows in asked(run):
         assert settings is not None
@@ -68,7 +71,7 @@ def nodes(run: Run) -> Iterator[AblationsNode]:
 
 
 def asked(run: Run) -> Iterator[tuple[ModelPlan, Inputs, np.ndarray]]:
-    """Every model and task whose answers are ablated, with the samples: indices into the views."""
+    """Yield (model, its inputs, indices into the views) for every task of answers that the settings name."""
     settings = run.config.ablations
     for model in run.plan.models if settings else ():
         for task, inputs in model.inputs.items():
@@ -79,11 +82,12 @@ def asked(run: Run) -> Iterator[tuple[ModelPlan, Inputs, np.ndarray]]:
 
 
 def _dtype(model: ModelPlan, inputs: Inputs) -> str:
+    """The precision of ablations: the first that the model has for the task."""
     return model.resolved.config.dtypes_for(inputs.task)[0]
 
 
 def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
-    """The methods of a model that are made of ablations, by their names in the run."""
+    """The methods of a model that are computed from ablations, by their names in the run."""
     methods = configured(config)
     named = {entry.name: methods[entry.name] for entry in config.methods_of(model)}
     taken = {name: method for name, method in named.items() if "units" in method.given}
@@ -92,7 +96,7 @@ def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
 
 
 def sizes_of(config: RunConfig, model: ModelPlan) -> Sizes:
-    """The numbers of masks of each sample; sets for Shapley values where a method asks for them."""
+    """The numbers of masks for each sample. Sets for Shapley values are drawn only if a method needs them."""
     settings = config.ablations
     assert settings is not None
     wants_sets = any(
@@ -102,7 +106,7 @@ def sizes_of(config: RunConfig, model: ModelPlan) -> Sizes:
 
 
 def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One for each way, of a task whose samples or weights are absent."""
+    """The expected number of nodes by precision: one for each way of removal."""
     settings = config.ablations
     if settings is None or not config.task(task).explains_answers or not settings.takes(task=task, model=model.name):
         return {}
@@ -110,7 +114,7 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Samples whose forwards make about UNIT_TOKENS."""
+    """Units of samples whose forward passes have about UNIT_TOKENS tokens."""
     first, config = nodes[0], run.config
     assert isinstance(first, AblationsNode)
     inputs = first.plan.inputs[first.artifact.task]
@@ -122,11 +126,15 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The answers of a batch of samples after their ablated prompts, for every way."""
+    """The answers of a batch of samples to their ablated prompts, for every way of removal."""
     return {part: _made(opened, part, rows) for part in parts}
 
 
 def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
+    """The ablations of all `rows` in one way of removal, a row each; writes the timings, too.
+
+    Raises UnusableRows, with the row's index, for a prompt that cannot be ablated so.
+    """
     from evaluation.ablations.running import answers_of_masks
     from jobs.runner.rows import that_fits
     from lrp_core.records.types import UnusableRows
@@ -153,14 +161,14 @@ def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
 
 
 def _columns(facts: dict[str, Any]) -> dict[str, Any]:
-    """The masks and the numbers of a sample as columns of its row."""
+    """The masks and numbers of a sample as columns of a row: arrays become lists, random masks a list for each size."""
     random = facts["random"]
     columns = facts | {"random": [masks.tolist() for masks in random.values()], "random_gone": list(random)}
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns.items()}
 
 
 def ablated_of(row: Row) -> Ablated:
-    """The ablations of a sample from its row."""
+    """The ablations that a row of schema ABLATIONS holds."""
     indices = {name: np.array(row[name], int) for name in ("without", "fit", "judge", "shapley")}
     kept, logits, log_odds = (np.array(row[name]) for name in ("kept", "logits", "log_odds"))
     weights = np.array(row["shapley_weights"], float)
@@ -168,20 +176,20 @@ def ablated_of(row: Row) -> Ablated:
 
 
 def _timing(row: Row, way: str, prompts: int, wall_s: float) -> dict[str, Any]:
-    """Columns of the runtime schema: all prompts of a sample as a batch."""
+    """Columns of schema RUNTIME: all `prompts` of a sample count as one batch."""
     of_batch = {"length": len(row["input_ids"]), "batch": prompts, "wall_s": wall_s}
     return {"batch_id": row["sample_id"], "method": f"ablations {way}", "stage": "method", **of_batch}
 
 
 def _write_runtime(opened: Opened, part: Part, timed: Sequence[dict[str, Any]]) -> None:
-    """Write what was timed, apart from the passes of methods, which cost no less than a forward."""
+    """Write the timings of prompts, in a folder apart from the passes of methods, with which they do not compare."""
     device = str(opened.view.device)
     table = pa.Table.from_pylist([{**row, "device": device} for row in timed], schema=RUNTIME)
     opened.store.write_shard(f"{timings_of(opened.store, part.node.artifact)}/{part.shard}.parquet", table, RUNTIME)
 
 
 def timings_of(store: Store, ablations: Artifact) -> str:
-    """The folder of what the prompts of ablations took."""
+    """The folder with the timings of an artifact's ablated prompts."""
     folder = store.runtime(ablations.model, ablations.task, ablations.dtype)
     return f"{folder}/ablations={ablations.method}"
 

@@ -1,4 +1,4 @@
-"""The sources of one answer by several methods: their claims, the prompts still to be run, and the judgement."""
+"""The sources of one answer by several methods: claims, the further prompts that are run, and the judgement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lrp_core.records.ablated import Ablated
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.explained import LOG_PROB
 
-_LENGTHS = frozenset(range(64))  # powers of two: the memory of passes is not measured
+_LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 
 def entries_of(
@@ -36,28 +36,33 @@ def entries_of(
     record: Row,
     maps: Mapping[Part, Mapping[str, np.ndarray]],
 ) -> dict[Part, list[dict[str, Any]]]:
-    """Rows of the schema of sources, of one sample and way.
+    """Rows of schema SOURCES for one sample and one way of removal, by part.
 
-    `record` are its ablations, `maps` the relevance of its tokens [T] by explanation.
+    `record` is the sample's row of ablations, `maps` has the relevance of its tokens [T] by part and explanation.
     """
     first = next(iter(nodes.values()))
     sample = _sample(row, record, first.seed)
     methods = {part: _method(opened, node) for part, node in nodes.items()}
-    told = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
-    run = _with_drops(opened, row, way, sample, [claim for own in told.values() for claim in own])
+    claims_by_part = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
+    run = _with_drops(opened, row, way, sample, [claim for of_method in claims_by_part.values() for claim in of_method])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
-    entries = {}
-    for part, own in told.items():
+    entries: dict[Part, list[dict[str, Any]]] = {}
+    for part, of_method in claims_by_part.items():
         by_chance = methods[part].family == BASELINE
-        entries[part] = [
-            {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
-            | ({"parts": parts.get(part, {}).get(claim.explanation)} if claim.is_whole else {})
-            for claim in own
-        ]
+        entries[part] = []
+        for claim in of_method:
+            columns = {"sample_id": row["sample_id"], "way": way, **claims.judged(sample, claim, run, by_chance)}
+            if claim.is_whole:
+                columns["parts"] = parts.get(part, {}).get(claim.explanation)
+            entries[part].append(columns)
     return entries
 
 
 def _sample(row: Row, record: Row, seed: int) -> Sample:
+    """The sample as claims are judged on it.
+
+    `ties`, a random order of its units, decides between units of equal relevance.
+    """
     digest = hashlib.sha256(f"ties:{seed}:{row['sample_id']}".encode()).digest()
     ties = np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(row["unit_spans"]))
     random = {gone: np.array(masks) for gone, masks in zip(record["random_gone"], record["random"], strict=True)}
@@ -66,28 +71,33 @@ def _sample(row: Row, record: Row, seed: int) -> Sample:
 
 
 def _method(opened: Opened, node: SourcesNode) -> Method:
+    """The record of a node's method, with the options that were chosen."""
     return opened.options.methods[node.artifact.method].configured(**node.chosen)
 
 
 def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The claims of a method; those of rules are screened by leave-one-out, too."""
+    """The claims of a method. Those of methods that need rules, as AttnLRP, are also screened by leave-one-out."""
     if not node.requests:
         return list(claims.of_ablations(sample, method))
-    own = []
+    of_method = []
     for explanation, tokens in maps.items():
         claim = claims.of_tokens(sample, explanation, _pooled(node, row, tokens))
-        own.append(claim)
+        of_method.append(claim)
         if RULES in method.needs and explanation == LOG_PROB.name:
-            own += claims.screened(sample, claim)
-    return own
+            of_method += claims.screened(sample, claim)
+    return of_method
 
 
 def _pooled(node: SourcesNode, row: Row, tokens: np.ndarray) -> np.ndarray:
+    """The relevance of a prompt's units, pooled from that of its tokens [T]."""
     return of_units(tokens, np.array(row["units"]), len(row["unit_spans"]), node.pool)
 
 
 def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Sequence[Claim]) -> Ablated:
-    """The sample's ablations with those of the units that claims find most relevant."""
+    """The sample's ablations, and in addition those without the units that claims find most relevant.
+
+    These prompts are run here.
+    """
     masks = claims.masks_to_run(sample, every)
     if not len(masks):
         return sample.ablated
@@ -112,10 +122,11 @@ def _parts(
     row: Row,
     sample: Sample,
 ) -> dict[Part, dict[str, list[list[float]]]]:
-    """The relevance of units for each of several sentences of the answer, by explanation, of samples that the report
-    shows.
+    """The relevance of the prompt's units to each sentence of an answer, if the report shows the sample.
+
+    For each part, by explanation: a list with an entry for each sentence, the relevance of the units.
     """
-    told: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
+    relevance_by_part: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
     numbers = np.array(row["answer_parts"])
     sentences = range(int(numbers.max(initial=0)) + 1)
@@ -124,7 +135,7 @@ def _parts(
             for sentence in sentences:
                 fold = sample.folds[0].of_tokens(numbers == sentence)
                 for explanation, relevance in methods[part].of_units(fold).values.items():
-                    told[part].setdefault(explanation, []).append(relevance.tolist())
+                    relevance_by_part[part].setdefault(explanation, []).append(relevance.tolist())
     if of_tokens:
         explainer = _explainer(opened, list(of_tokens.values()))
         for sentence in sentences:
@@ -132,11 +143,14 @@ def _parts(
             for part, node in of_tokens.items():
                 for request in node.requests:
                     tokens = explained.relevance[request].tokens[0].double().numpy()
-                    told[part].setdefault(request.explanation, []).append(_pooled(node, row, tokens).tolist())
-    return told
+                    relevance_by_part[part].setdefault(request.explanation, []).append(
+                        _pooled(node, row, tokens).tolist()
+                    )
+    return relevance_by_part
 
 
 def _explainer(opened: Opened, nodes: Sequence[SourcesNode]) -> Explainer:
+    """The explainer for the requests of these nodes. It measures no memory."""
     options = opened.options
     methods = dict(options.methods) | {node.artifact.method: _method(opened, node) for node in nodes}
     settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}

@@ -1,4 +1,4 @@
-"""The node of a method's sources of answers."""
+"""The node of the sources of answers by one method."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from jobs.plan.node import Cell
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SourcesNode(Cell):
-    """The sources of answers by one method; `requests` are those of its relevance of tokens, none of what is made of
-    ablations."""
+    """The sources of a task's answers by one method.
+
+    `requests` are those of the relevance of tokens from which sources are computed; empty for methods that use
+    ablations.
+    """
 
     pool: str
     seed: int
-    shown: frozenset[str]  # samples whose answer is explained sentence by sentence
+    shown: frozenset[str]  # ids of samples whose answers are also explained sentence by sentence

@@ -1,4 +1,7 @@
-"""Relevance of the sources of answers, of every method, and how well it tells what answers do when sources go."""
+"""The sources of answers: how relevant each unit of the prompt is to the answer, by every method.
+
+Each method is judged by what happens to the answer when the units that it finds relevant are removed.
+"""
 
 from __future__ import annotations
 
@@ -19,61 +22,72 @@ from jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
 from jobs.products.answers import ablations
 from jobs.products.answers.ablations import AblationsNode
 from jobs.products.answers.node import SourcesNode
-from jobs.products.curves import shards_by_sample
+from jobs.products.curves import shards_by_sample, shards_of
 from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
 from jobs.store import Artifact, Ledger
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 _RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
 
-Maps = dict[str, dict[str, np.ndarray]]  # relevance of tokens [T] by sample and explanation
+Maps = dict[str, dict[str, np.ndarray]]  # relevance of tokens [T] by sample id and explanation
 
 
 def nodes(run: Run) -> Iterator[SourcesNode]:
-    """A node for each method of every model and task whose answers are ablated."""
-    of_place: dict[tuple[str, str], list[AblationsNode]] = {}
+    """A node for each method, of every model and task whose answers are ablated."""
+    by_model_and_task: dict[tuple[str, str], list[AblationsNode]] = {}
     for node in ablations.nodes(run):
-        of_place.setdefault((node.artifact.model, node.artifact.task), []).append(node)
-    for ablated in of_place.values():
+        by_model_and_task.setdefault((node.artifact.model, node.artifact.task), []).append(node)
+    for ablated in by_model_and_task.values():
         yield from _nodes(run, ablated[0].plan, ablated)
 
 
 def _nodes(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode]) -> Iterator[SourcesNode]:
-    settings, place = run.config.ablations, ablated[0].artifact
+    """The nodes of one model and task; `ablated` are its ablations, one node for each way of removal."""
+    settings, first = run.config.ablations, ablated[0].artifact
     assert settings is not None
     for cell in model.cells:
-        its_place = (cell.artifact.product, cell.artifact.task, cell.artifact.dtype)
-        if its_place == ("relevance", place.task, place.dtype) and settings.takes(method=cell.artifact.method):
+        setting = (cell.artifact.product, cell.artifact.task, cell.artifact.dtype)
+        if setting == ("relevance", first.task, first.dtype) and settings.takes(method=cell.artifact.method):
             yield _node(run, model, ablated, cell.artifact.method, cell)
     for name in ablations.of_units(run.config, model.resolved.config):
         yield _node(run, model, ablated, name, None)
 
 
 def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: str, cell: Cell | None) -> SourcesNode:
+    """The node of the method `name`; `cell` is its relevance of tokens, None for methods that use ablations only."""
     settings, first = run.config.ablations, ablated[0]
     assert settings is not None
     inputs = model.inputs[first.artifact.task]
-    requests = () if cell is None else _of_first_embedding(cell)
+    made_of = [node.artifact for node in ablated]
+    requests: tuple[Any, ...] = ()
+    chosen: Mapping[str, Any] = {}
+    relevance_key = None
+    if cell is not None:
+        made_of.append(cell.artifact)
+        requests = _of_first_embedding(cell)
+        chosen = cell.chosen
+        relevance_key = cell.artifact.key
     shown = inputs.subset(settings.shown, run.config.seed, np.array(first.rows))
-    method = configured(run.config)[name].configured(**(cell.chosen if cell else {}))
+    method = configured(run.config)[name].configured(**chosen)
+    variants = [[request.explanation, request.embedding] for request in requests]
     return SourcesNode(
         artifact=Artifact("sources", model.name, inputs.task, first.artifact.dtype, name),
         key_fields={
             "version": VERSION,
             "schema": titled(SCHEMA),
             "ablations": [node.artifact.key for node in ablated],
-            "relevance": None if cell is None else cell.artifact.key,
+            "relevance": relevance_key,
             "method": method.key(),
-            "variants": [[request.explanation, request.embedding] for request in requests],
+            "variants": variants,
             "pool": settings.pool,
             "shown": shown.tolist(),
         },
         samples=first.samples,
-        made_of=(*(node.artifact for node in ablated), *(() if cell is None else (cell.artifact,))),
+        made_of=tuple(made_of),
         forwards="sources",
         model=model,
         requests=requests,
-        chosen=cell.chosen if cell else {},
+        chosen=chosen,
         pool=settings.pool,
         seed=run.config.seed,
         shown=frozenset(inputs.ids.take(pa.array(shown)).to_pylist()),
@@ -81,22 +95,23 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
 
 
 def _of_first_embedding(cell: Cell) -> tuple[Any, ...]:
+    """The requests of a cell that have the embedding of its first request."""
     first = cell.requests[0].embedding
     return tuple(request for request in cell.requests if request.embedding == first)
 
 
 def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One for each method, of a task whose samples or weights are absent."""
+    """The expected number of nodes by precision: one for each method that can explain answers."""
     settings, records = config.ablations, configured(config)
     if settings is None or not ablations.expected(config, model, task, methods):
         return {}
     asked = [name for name in methods if settings.takes(method=name)]
-    said = [name for name in asked if explains(config, records[name], task) or "units" in records[name].given]
-    return {model.dtypes_for(task)[0]: len(said)}
+    able = [name for name in asked if explains(config, records[name], task) or "units" in records[name].given]
+    return {model.dtypes_for(task)[0]: len(able)}
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """The units of the ablations; each part has the shards of relevance and of ablations that have its samples."""
+    """The units of the ablations. `inputs` of a part: shards of its relevance, and of the ablations of each way."""
     first = nodes[0]
     inputs = first.plan.inputs[first.artifact.task]
     of_ways = {made.method: made for made in first.made_of if made.product == "ablations"}
@@ -105,18 +120,19 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     by_node = {node: _relevance_by_sample(run.ledger, node) for node in nodes}
     for unit in ablations.units(run, ablated):
         names = inputs.ids.take(pa.array(unit.rows)).to_pylist()
-        shards = {way: _shards(known, names) for way, known in by_way.items()}
-        parts = tuple(Part(node, unit.name, (_shards(known, names), shards)) for node, known in by_node.items())
+        shards = {way: shards_of(names, by_sample) for way, by_sample in by_way.items()}
+        parts = tuple(Part(node, unit.name, (shards_of(names, known), shards)) for node, known in by_node.items())
         yield Unit(unit.name, parts, unit.rows, tokens=unit.tokens, token_budget=unit.token_budget)
 
 
 def _relevance_by_sample(ledger: Ledger, node: Node) -> dict[str, str]:
+    """For each sample id, the path of its shard of relevance; empty for methods that use ablations only."""
     relevance = [made for made in node.made_of if made.product == "relevance"]
     return shards_by_sample(ledger, relevance[0]) if relevance else {}
 
 
 def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
-    """The shard that has a sample, by its id."""
+    """For each sample id, the path of the shard of ablations that has the sample."""
     return {
         sample: path
         for path in ledger.files(artifact)
@@ -124,53 +140,59 @@ def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
     }
 
 
-def _shards(known: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(known[name] for name in names if name in known))
-
-
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The sources of a batch of answers by every method, judged by the same ablations."""
+    """How relevant each source of a batch of answers is by every method, and how well that fits the ablations, by part.
+
+    The inputs of a part are the shards of its relevance, and those of ablations by way of removal, which are the same
+    for all parts. A sample without ablations is a reject of all methods, one without relevance of that method alone.
+    """
     from jobs.products.answers.judged import entries_of
 
     names = [row["sample_id"] for row in rows]
     nodes = {part: part.node for part in parts if isinstance(part.node, SourcesNode)}
-    ablated = {way: _ablations(opened, shards, names) for way, shards in parts[0].inputs[1].items()}
+    _, ablation_shards = parts[0].inputs
+    ablated = {way: _ablations(opened, shards, names) for way, shards in ablation_shards.items()}
     maps = {part: _maps(opened, part, node, names) for part, node in nodes.items()}
     entries: dict[Part, list[dict[str, Any]]] = {part: [] for part in nodes}
     rejects: dict[Part, list[Reject]] = {part: [] for part in nodes}
     for row in rows:
         sample = row["sample_id"]
-        there = {}
+        computable = {}
         for part, node in nodes.items():
             if any(sample not in records for records in ablated.values()):
-                rejects[part].append(Reject(sample, NO_ABLATIONS, "its ablations were rejected"))
+                rejects[part].append(Reject(sample, NO_ABLATIONS, "the ablations of this sample were rejected"))
             elif node.requests and sample not in maps[part]:
-                rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} rejected it"))
+                rejects[part].append(Reject(sample, NO_RELEVANCE, f"{node.artifact.method} has no relevance of it"))
             else:
-                there[part] = node
-        for way, records in ablated.items() if there else ():
-            told = {part: maps[part].get(sample, {}) for part in there}
-            for part, own in entries_of(opened, there, row, way, records[sample], told).items():
-                entries[part] += own
+                computable[part] = node
+        if not computable:
+            continue
+        for way, records in ablated.items():
+            sample_maps = {part: maps[part].get(sample, {}) for part in computable}
+            for part, of_part in entries_of(opened, computable, row, way, records[sample], sample_maps).items():
+                entries[part] += of_part
     return {part: Made(pa.Table.from_pylist(entries[part], schema=SCHEMA), tuple(rejects[part])) for part in nodes}
 
 
 def _ablations(opened: Opened, shards: Sequence[str], names: Sequence[str]) -> dict[str, Row]:
-    """The ablations of samples, by their ids."""
+    """The rows of ablations of the samples `names`, by sample id."""
     rows = opened.store.read(shards, ABLATIONS).to_pylist() if shards else []
     return {row["sample_id"]: row for row in rows if row["sample_id"] in names}
 
 
 def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -> Maps:
-    """The relevance of tokens by the explanations that the node asks for."""
+    """The relevance of tokens [T] of the samples `names`, by sample id and explanation.
+
+    Explanations alone tell requests apart, since all requests of a node have the same embedding.
+    """
     asked = {(request.explanation, request.embedding) for request in node.requests}
     maps: Maps = {}
     for path in part.inputs[0]:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), _RELEVANCE_COLUMNS)
         for row in table.filter(pc.is_in(table["sample_id"], pa.array(names))).to_pylist():
             if (row["explanation"], row["embedding"]) in asked:
-                own = maps.setdefault(row["sample_id"], {})
-                own[row["explanation"]] = np.array(row["relevance"], float)
+                by_explanation = maps.setdefault(row["sample_id"], {})
+                by_explanation[row["explanation"]] = np.array(row["relevance"], float)
     return maps
 
 

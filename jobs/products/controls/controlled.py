@@ -1,6 +1,6 @@
-"""Controls of methods: the controlled methods, their samples, and their relevance under changed models.
+"""What the controls of methods share: the controlled methods, their samples, and relevance under changed models.
 
-Planted methods and the baseline are among the methods of every control.
+Every control also has the planted methods, which must fail it, and the baseline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lrp_core import ModelView
 
 BASELINE = "baseline"  # the family of methods that draw relevance at random
-_LENGTHS = frozenset(range(64))  # powers of two: the memory of passes is not measured
+_LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 Maps = dict[str, dict[str, np.ndarray]]  # relevance [T] by method and sample
 
@@ -49,12 +49,12 @@ class ControlNode(Cell):
     """A control of one method."""
 
     base: str  # the name of the method's record
-    rows: tuple[int, ...]  # its samples: indices into the views
-    depths: int | None = None  # of a randomisation, so many; None: all
+    rows: tuple[int, ...]  # the samples: indices into the views
+    depths: int | None = None  # of a randomisation: how many depths are measured; None: all
 
 
 def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
-    """Every method of every model and task that the settings name; nothing without settings."""
+    """Yield (model, inputs, method) for all methods, models and tasks that the settings name; none without settings."""
     settings = run.config.controls
     for model in run.plan.models if settings else ():
         for task, inputs in model.inputs.items():
@@ -64,7 +64,7 @@ def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
 
 
 def _methods_of(config: RunConfig, settings: ControlsConfig, model: ModelPlan, inputs: Inputs) -> Iterator[Controlled]:
-    """The methods of the run in the task's first precision, then those that a control is tried on."""
+    """Yield the methods of the run in the task's first precision, then those that `tried_on` adds."""
     records, dtype = configured(config), model.resolved.config.dtypes_for(inputs.task)[0]
     drawing: set[str] = set()
     for cell in model.cells:
@@ -82,12 +82,12 @@ def _methods_of(config: RunConfig, settings: ControlsConfig, model: ModelPlan, i
 
 
 def tried_on() -> list[Method]:
-    """The methods that controls are tried on: planted ones, and those that draw relevance at random."""
+    """The methods with which controls are tested: planted ones, and those that draw relevance at random."""
     return [*PLANTED.values(), *(record for record in METHODS.values() if record.family == BASELINE)]
 
 
 def _request(settings: ControlsConfig, requests: Sequence[Request], inputs: Inputs) -> Request:
-    """The request of the configured explanation, else the first request that applies to every sample."""
+    """The request with the configured explanation; else the first that is possible for every sample."""
     for request in requests:
         if request.explanation == settings.explanation:
             return request
@@ -99,18 +99,22 @@ def _request(settings: ControlsConfig, requests: Sequence[Request], inputs: Inpu
 def control_nodes(
     run: Run,
     product: str,
-    own_key: Mapping[str, Any],
+    control_key: Mapping[str, Any],
     samples: Callable[[RunConfig, Inputs], np.ndarray] | None = None,
     **fields: Any,
 ) -> Iterator[ControlNode]:
-    """A node of the control `product` for each of the methods, on the run's `samples` of controls unless told."""
+    """Yield a node of the control `product` for each controlled method.
+
+    `control_key` holds the key fields of this control, `samples` chooses the samples (default: `subset`), and `fields`
+    are further fields of the nodes.
+    """
     for model, inputs, controlled in subjects(run):
         rows = (samples or subset)(run.config, inputs).tolist()
         if rows:
             dtype = model.resolved.config.dtypes_for(inputs.task)[0]
             yield ControlNode(
                 artifact=Artifact(product, model.name, inputs.task, dtype, controlled.request.method),
-                key_fields={**own_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
+                key_fields={**control_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
                 samples=len(rows),
                 forwards=product,
                 model=model,
@@ -123,7 +127,7 @@ def control_nodes(
 
 
 def _key_fields(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> dict[str, Any]:
-    """All that decides the relevance of the samples of a control, but for the samples."""
+    """The key fields that decide a method's relevance of a control's samples, except for the choice of samples."""
     resolved, request = model.resolved, controlled.request
     return {
         "model": resolved.identity,
@@ -139,13 +143,13 @@ def _key_fields(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controll
 
 
 def subset(config: RunConfig, inputs: Inputs) -> np.ndarray:
-    """The samples, the same for every method: indices into the views."""
+    """The samples of the controls, the same for every method: indices into the views."""
     assert config.controls is not None
     return inputs.subset(config.controls.samples, config.seed)
 
 
 def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of artifacts of a control, of a task whose samples or weights are absent."""
+    """The expected number of nodes of a control by precision: one for each controlled method."""
     settings = config.controls
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
@@ -154,7 +158,10 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """About `shard_rows` samples a unit, computed at once: methods share changed models, which are dear to make."""
+    """Units of about `shard_rows` samples, each computed as a single batch.
+
+    The methods of a unit share changed models, which take long to make.
+    """
     first, config = nodes[0], run.config
     assert isinstance(first, ControlNode)
     inputs = first.plan.inputs[first.artifact.task]
@@ -170,7 +177,11 @@ def computed(
     rows: Sequence[Row],
     control: Callable[[Explaining, Sequence[ControlNode], Sequence[Row]], Mapping[str, Made]],
 ) -> dict[Part, Made]:
-    """The results of a control by part; it gives them by method, of rows that have a target."""
+    """The results of a control by part.
+
+    `control` gives them by method, for rows that all have a target: without one, the model's own prediction is the
+    target. The token budget is halved while memory runs out.
+    """
     from jobs.runner.rows import that_fits
     from lrp_core.readers.predictions import with_predictions
 
@@ -186,7 +197,7 @@ def computed(
 
 @dataclass(frozen=True)
 class Explaining:
-    """Requests for the relevance of tokens, under any model."""
+    """Requests for the relevance of tokens, which can be computed under any model."""
 
     opened: Opened
     requests: tuple[Request, ...]
@@ -195,7 +206,7 @@ class Explaining:
 
     @classmethod
     def of(cls, opened: Opened, nodes: Sequence[Cell], token_budget: int) -> Explaining:
-        """The requests of some nodes, with the options that were chosen."""
+        """The requests of these nodes, with the options that were chosen."""
         methods = {record.name: record for record in tried_on()} | dict(opened.options.methods)
         for node in nodes:
             if node.chosen:
@@ -204,7 +215,10 @@ class Explaining:
         return cls(opened, tuple(node.requests[0] for node in nodes), methods, token_budget)
 
     def maps(self, view: ModelView, rows: Sequence[Row], seed: int) -> Maps:
-        """The relevance of every method for every row that it explains. Draws of methods depend on `seed`."""
+        """The relevance [T] of every method for every row that it can explain, by method and sample id, under `view`.
+
+        `seed` decides what methods draw at random.
+        """
         from jobs.products.explaining import Explainer
 
         options = self.opened.options
@@ -220,7 +234,7 @@ class Explaining:
 
 
 def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Request) -> dict[str, Reject]:
-    """Rejects, by sample, for rows without a finite map of a method."""
+    """Rejects, by sample id, for the rows that have no relevance in `maps`, or relevance that is not finite."""
     rejects = {}
     for row in rows:
         sample = row["sample_id"]
@@ -233,7 +247,7 @@ def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Re
 
 
 def in_order(node: Cell, schema: pa.Schema, entries: Sequence[Row], within: str, rejects: Mapping[str, Reject]) -> Made:
-    """The shard of one method: `entries` without its variant, by sample, then by the column `within`."""
+    """The shard of one method: `entries` with the columns of its variant, by sample id, then by the column `within`."""
     request = node.requests[0]
     variant = {"explanation": request.explanation, "embedding": request.embedding}
     rows = sorted((variant | dict(entry) for entry in entries), key=lambda row: (row["sample_id"], row[within]))
@@ -241,7 +255,7 @@ def in_order(node: Cell, schema: pa.Schema, entries: Sequence[Row], within: str,
 
 
 def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
-    """Rows with a foil, then those without, in batches whose padded size stays within the budget."""
+    """Yield batches, first of rows with a foil, then of those without, whose padded size stays within the budget."""
     for with_foil in (True, False):
         batch: list[Row] = []
         for row in sorted((row for row in rows if (row["foil_id"] is not None) == with_foil), key=_by_length):
@@ -255,4 +269,5 @@ def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
 
 
 def _by_length(row: Row) -> tuple[int, str]:
+    """A sort key: the longest rows first, then by sample id."""
     return -len(row["input_ids"]), row["sample_id"]

@@ -1,7 +1,8 @@
-"""Randomisation of weights (Adebayo et al. 2018): how much of a method's relevance outlives the trained model.
+"""Randomisation of weights (Adebayo et al. 2018): does relevance change when weights become random?
 
-Samples are explained under the trained model and under models whose weights are random from the head down, for the same
-target and foil. Planted methods must fail, the baseline must be at chance.
+Samples are explained under the trained model and under models whose weights are random from the head down to a depth,
+for the same target and foil. Relevance that stays the same does not depend on what the model learned. Planted methods
+must fail, the baseline must be at chance.
 """
 
 from __future__ import annotations
@@ -31,47 +32,58 @@ from jobs.products.controls.controlled import (
 from jobs.products.record import Made, Opened, Product, Row
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
-FIRST, SECOND = 1, 2  # draws of random weights
+FIRST, SECOND = 1, 2  # two random models
 
 
 def nodes(run: Run) -> Iterator[ControlNode]:
-    """A node for each method in the controls."""
+    """A node for each controlled method."""
     depths = run.config.controls.depths if run.config.controls else None
-    own_key = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
-    return control_nodes(run, "randomisation", own_key, depths=depths)
+    control_key = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
+    return control_nodes(run, "randomisation", control_key, depths=depths)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The agreement of every sample with itself under random models, for every method and depth."""
+    """How much the relevance of every sample under random models agrees with that of the trained one, by part."""
     return computed(opened, parts, rows, lambda explaining, nodes, rows: _Randomising(explaining, nodes).of(rows))
 
 
 @dataclass(frozen=True)
 class _Randomising:
-    """The randomisation of several methods, which share the random models."""
+    """Computes the randomisation of several methods, which share the random models."""
 
     explaining: Explaining
     nodes: Sequence[ControlNode]
 
     def of(self, rows: Sequence[Row]) -> dict[str, Made]:
-        """The rows and rejects of every method."""
+        """By method, how its relevance of `rows` agrees between the trained and the random models, and its rejects.
+
+        The last depth, where all weights are random, is also compared with a second wholly random model. A sample that
+        a method cannot explain under the trained model is a reject of the method.
+        """
         opened = self.explaining.opened
         trained = self.explaining.maps(opened.view, rows, opened.options.seed)
         other = self._wholly_random(rows)
         requests = [node.requests[0] for node in self.nodes]
         rejects = {request.method: unexplained(rows, trained[request.method], request) for request in requests}
         entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+        explained = {
+            name: {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
+            for name in rejects
+        }
         for depth, maps in self._randomised(rows):
             for name, method_entries in entries.items():
-                kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
-                method_entries += _entries(depth, kept, maps[name], other[name] if depth["last"] else None)
+                second = other[name] if depth["last"] else None
+                method_entries += _entries(depth, explained[name], maps[name], second)
         return {
             (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "step", rejects[name])
             for node in self.nodes
         }
 
     def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], Maps]]:
-        """(columns of the depth, the maps of all methods), the last depth first."""
+        """Yield (columns of the depth, relevance of all methods) for each depth that is measured.
+
+        The last depth, where all weights are random, comes first, as `randomised` gives them.
+        """
         from lrp_core.interventions.randomised import depths_of, randomised
 
         view = self.explaining.opened.view
@@ -85,7 +97,7 @@ class _Randomising:
                     yield columns, self.explaining.maps(changed, rows, seed_of(seed, FIRST, step))
 
     def _wholly_random(self, rows: Sequence[Row]) -> Maps:
-        """The maps under the second random model."""
+        """The relevance of all methods under a second model whose weights are all random."""
         from lrp_core.interventions.randomised import randomised
 
         seed = seed_of(self.explaining.opened.options.seed, SECOND)
@@ -94,12 +106,12 @@ class _Randomising:
 
 
 def seed_of(*parts: int) -> int:
-    """A seed made of these numbers: a run's seed, the draw of weights, and a depth where methods draw."""
+    """A seed made from these numbers: the run's seed, which of the random models, and a depth for what methods draw."""
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:4])
 
 
 def chosen_depths(count: int, depths: int | None) -> set[int]:
-    """The numbers of the depths, from 1, that are looked at: the last, and others evenly before it.
+    """The numbers of the depths, from 1, that are measured: the last, and others evenly before it.
 
     >>> sorted(chosen_depths(14, 4))
     [1, 5, 10, 14]
@@ -117,7 +129,11 @@ def _entries(
     changed: Mapping[str, np.ndarray],
     other: Mapping[str, np.ndarray] | None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a method at a depth, without its variant; `other` are maps of the second random model."""
+    """Yield how far a method's relevance under `changed` weights agrees with that of the `trained` model, by sample.
+
+    The rows have the columns of the `depth`. `other` is the relevance under the second random model, for the last
+    depth.
+    """
     for sample, map_ in trained.items():
         agreed = agreement(map_, changed[sample])
         architecture = None if other is None else agreement(changed[sample], other[sample]).signed

@@ -1,4 +1,4 @@
-"""Rewritten models: how far relevance moves when a model computes the same function with other weights."""
+"""Rewritten models: how much relevance changes if a model computes the same function with other weights."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ VERSION = 1  # raised when numbers change: stored ones of older versions are sta
 
 
 def nodes(run: Run) -> Iterator[ControlNode]:
-    """A node for each method in the controls, of models that a family describes."""
+    """A node for each controlled method, except on models that no family describes."""
     for node in control_nodes(run, "rewritten", {"version": VERSION, "schema": titled(SCHEMA)}):
         if not isinstance(node.plan.resolved.family, GenericFamily):
             yield node
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The change of every sample's relevance, for every method and rewriting."""
+    """How much every sample's relevance changes, for every method and rewriting, by part."""
     return computed(opened, parts, rows, _changes)
 
 
 def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
     """The rows and rejects of every method.
 
-    Raises UnsupportedModel where a rewritten model computes another function: no numbers are better than wrong ones.
+    Raises UnsupportedModel if a rewritten model computes another function: its numbers would be wrong.
     """
     from lrp_core.interventions.rewritten import rewritten
 
@@ -67,7 +67,7 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
 
 
 def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """The target's logit by sample, and the foil's if there is one."""
+    """The logit of the target, and of the foil if the sample has one, by sample id."""
     import torch
 
     from lrp_core import Batch
@@ -84,7 +84,10 @@ def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str,
 def _moved(
     explaining: Explaining, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], rewriting: str
 ) -> dict[str, dict[str, float]]:
-    """The largest change of a logit by sample, which rounding explains. Raises UnsupportedModel where it does not."""
+    """The largest change of a logit, by sample id.
+
+    Raises UnsupportedModel if rounding does not explain it.
+    """
     from lrp_core.records.types import UnsupportedModel
     from lrp_core.views.guard import ROUNDING
 
@@ -101,7 +104,7 @@ def _moved(
 
 
 def _change(trained: np.ndarray, rewritten: np.ndarray) -> float | None:
-    """The largest change of a token's relevance, as a share of the largest relevance; None where all are 0."""
+    """The largest change of a token's relevance, as a share of the largest relevance; None if all relevance is 0."""
     largest = np.abs(trained).max(initial=0)
     change = np.abs(rewritten - trained).max(initial=0) / largest if largest else np.nan
     return float(change) if np.isfinite(change) else None

@@ -1,4 +1,4 @@
-"""The results of controls, as one long list of rows that tables and figures are made of."""
+"""The results of controls as one long list of rows, from which tables and figures are made."""
 
 from __future__ import annotations
 
@@ -54,14 +54,17 @@ def control_rows(run: Run) -> Iterator[ControlRow]:
 def _done(
     run: Run, nodes: Iterable[ControlNode], schema: pa.Schema
 ) -> Iterator[tuple[ControlNode, list[dict[str, Any]]]]:
-    """The controls that are done, with their rows."""
+    """Yield the controls that are done, with their rows."""
     for node in nodes:
         if run.ledger.is_done(node.artifact):
             yield node, run.ledger.read(node.artifact, schema).to_pylist()
 
 
 def broken(rows: Iterable[ControlRow]) -> list[str]:
-    """A line for each planted method that a control passes, and for random relevance that is not at chance."""
+    """Lines about controls that do not work as they must.
+
+    These are planted methods that pass, and random relevance that is not at chance.
+    """
     lines = []
     for row in rows:
         where = f"{row.model}/{row.task}: {row.control}"
@@ -73,13 +76,17 @@ def broken(rows: Iterable[ControlRow]) -> list[str]:
 
 
 def _numbered(clusters: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> np.ndarray | None:
+    """The number of each row's cluster [N]; None if there are no clusters."""
     return cluster_numbers(clusters, [row["sample_id"] for row in rows])
 
 
 def _randomisation_rows(
     node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Mapping[str, str]
 ) -> Iterator[ControlRow]:
-    """The verdict of a method and its correlations by depth; for a method that `draws`, chance is subtracted."""
+    """Yield the verdict on a method's randomisation and its correlations by depth.
+
+    `draws` is True for a method that draws relevance at random, which must be at chance instead.
+    """
     last = [row for row in rows if row["last"]]
     signed, of = [row["signed"] for row in last], _numbered(clusters, last)
     if draws:
@@ -96,5 +103,6 @@ def _randomisation_rows(
 
 
 def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:
+    """The row of a control for the node's method."""
     artifact = node.artifact
     return ControlRow(artifact.model, artifact.task, artifact.method, control, detail=detail, **asdict(verdict))

@@ -1,6 +1,6 @@
-"""Exact Shapley values of short texts, by enumeration, and how near to them the relevance of methods comes.
+"""Exact Shapley values of short texts, by enumeration, and how close the relevance of methods comes to them.
 
-The players are tokens, the worth of a set is the explained number where all other tokens have zero embeddings.
+The players are tokens. The worth of a set of tokens is the explained number if all other tokens have zero embeddings.
 """
 
 from __future__ import annotations
@@ -35,17 +35,20 @@ from lrp_core.records.explained import NONE, needs_foil
 from lrp_core.records.types import Request
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
-MOST = 10  # players: 1,024 sets
-_EXACT = "exact"  # the name of a method that enumerates
+MOST = 10  # tokens of a sample, which have 1,024 sets
+_EXACT = "exact"  # the name under which kernel_shap enumerates all sets
 
 
 def nodes(run: Run) -> Iterator[ControlNode]:
-    """A node for each method in the controls, of models and tasks with a text that is short enough."""
+    """A node for each controlled method, on models and tasks that have texts of at most MOST tokens."""
     return control_nodes(run, "shapley", {"version": VERSION, "schema": titled(SCHEMA), "most": MOST}, short)
 
 
 def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
-    """The samples, the same for every method, of those with at most MOST tokens: indices into the views."""
+    """The samples, the same for every method, with at most MOST tokens: indices into the views.
+
+    The tokens that a decoder reads count too.
+    """
     assert config.controls is not None
     written = pc.fill_null(pc.list_value_length(inputs.table["decoder_input_ids"]), 0)
     tokens = inputs.lengths + written.to_numpy()
@@ -53,14 +56,15 @@ def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The nearness of every method's relevance to exact values, sample by sample."""
+    """How close every method's relevance comes to exact Shapley values, sample by sample, by part."""
     return computed(opened, parts, rows, _nearness)
 
 
 def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
     """The rows and rejects of every method.
 
-    A method that explains neither target nor foil is compared under the contrast.
+    A method that explains neither target nor contrast is compared with the values of the contrast, if all samples have
+    a foil.
     """
     opened = explaining.opened
     maps = explaining.maps(opened.view, rows, opened.options.seed)
@@ -81,14 +85,17 @@ def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequen
 
 
 def _game(request: Request, contrasts: bool) -> str:
-    """The explanation whose number is shared out."""
+    """The explanation whose number is shared out among the tokens."""
     if request.explanation != NONE:
         return request.explanation
     return "contrastive" if contrasts else "target"
 
 
 def _exact(explaining: Explaining, rows: Sequence[Row], game: str) -> dict[str, np.ndarray]:
-    """Shapley values [T] by sample."""
+    """Exact Shapley values [T] by sample id: kernel_shap with as many samples as there are sets of tokens.
+
+    `game` is the explanation whose number is shared out. Rows without a foil are left out if it needs one.
+    """
     record = METHODS["kernel_shap"].configured(_EXACT, samples=2**MOST)
     request = Request(_EXACT, game, record.embeddings[0])
     rows = [row for row in rows if row["foil_id"] is not None or not needs_foil(game)]
@@ -97,6 +104,7 @@ def _exact(explaining: Explaining, rows: Sequence[Row], game: str) -> dict[str, 
 
 
 def _entry(map_: np.ndarray, exact: np.ndarray, game: str) -> dict[str, Any]:
+    """The columns that compare relevance with exact values [T]: rank correlation, and error after scaling."""
     correlation = rank_correlation(map_.tolist(), exact.tolist())
     numbers = {"correlation": correlation, "error": error_after_scaling(map_, exact)}
     finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}

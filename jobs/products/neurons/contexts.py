@@ -1,8 +1,9 @@
-"""Max-activating examples of neurons: passages of a corpus where they are most active, and their activity there.
+"""Max-activating examples of neurons: the passages of a corpus (contexts) where each neuron is most active.
 
-They are keyed by the model, the texts and how they are cut. A unit of texts becomes a part of what every neuron does;
-when all parts are there the driver merges them, a shard of each layer, and near ties are decided by activations that
-are computed again, each passage alone; what is equal but for rounding then stands in the order of the corpus.
+Keys cover the model, the texts and how they are cut. A unit of texts becomes a part with the activity of every neuron.
+When all parts are there, the driver merges them into a shard for each layer. Ranks that rounding may have decided (near
+ties) are decided by activations that are computed again, each context alone; contexts that still differ by rounding
+only stay in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,31 +33,33 @@ from jobs.store import Artifact, Ledger, Written
 from lrp_core.records.types import UserError
 
 VERSION = 3  # raised when numbers change: stored ones of older versions are stale
-ROWS_AT_ONCE = 1 << 18  # contexts that are written from one pass over the parts
+ROWS_AT_ONCE = 1 << 18  # contexts that are written after one pass over the parts
 TIES = "ties"  # the unit of near ties
-_FINE = ("float32", "float64")  # precisions whose steps are smaller than what counts as a near tie
+_FINE = ("float32", "float64")  # precisions finer than the difference that counts as a near tie
 _FACTS = ("contexts", "tokens", "without_tokens")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ContextsNode(Node):
-    """The contexts of one model."""
+    """The max-activating examples of one model."""
 
     length: int  # most tokens of a context
-    top: int  # contexts of a neuron that are kept; a part has SPARE more
-    corpus: Surveyed  # as it was when the run was planned
+    top: int  # how many contexts of a neuron are kept; a part has SPARE more
+    corpus: Surveyed  # the corpus as it was when the run was planned
 
     @property
     def may_be_tied(self) -> bool:
+        """True in precisions whose rounding is finer than a near tie: only there near ties are decided."""
         return self.artifact.dtype in _FINE
 
     @property
     def ties_path(self) -> str:
+        """The path of the activations that decide near ties."""
         return Part(self, TIES).paths[0]
 
 
 def nodes(run: Run) -> Iterator[ContextsNode]:
-    """The contexts of every model that reads the corpus. Raises as `contexts_of`."""
+    """The node of every model that reads the corpus. Raises as `contexts_of`."""
     for model in run.plan.models:
         node = contexts_of(run.config, model, run.ledger)
         if node is not None:
@@ -63,9 +67,9 @@ def nodes(run: Run) -> Iterator[ContextsNode]:
 
 
 def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> ContextsNode | None:
-    """The node of a model's max-activating examples, in its first precision; None without a corpus.
+    """The node of a model's max-activating examples, in its first precision.
 
-    Raises as `surveyed`.
+    None if the config has no corpus, or the model does not read it. Raises as `surveyed`.
     """
     settings, resolved = config.neurons.corpus if config.neurons else None, model.resolved
     if settings is None:
@@ -97,12 +101,15 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
 
 
 def part_name(unit: int) -> str:
-    """The name of the part of a unit of texts."""
+    """The name of the part that a unit of texts becomes."""
     return f"part-{unit:06d}"
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """The units of texts, whose rows are read as they are sent; and once all are there, the unit of near ties."""
+    """A unit for each share of the texts, whose rows are read when it is sent.
+
+    Once all their parts are there, also the unit that decides near ties, if there are any.
+    """
     (node,) = nodes
     assert isinstance(node, ContextsNode)
     corpus = node.corpus.survey
@@ -118,20 +125,20 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def source(run: Run, node: Node) -> CorpusReader:
-    """Reads the texts of units."""
+    """The reader that gives units their texts."""
     assert isinstance(node, ContextsNode)
     return CorpusReader(node.corpus.corpus, node.corpus.characters)
 
 
 def _missing(run: Run, node: Node, units: int) -> bool:
-    """True if a part is missing, or its footer names another unit or key."""
+    """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
     parts = [Part(node, part_name(unit)) for unit in range(units)]
     origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
     return origins != [part.origin for part in parts]
 
 
 def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
-    """True if all parts exist but near ties must be computed alone before the ranks are known."""
+    """True if all parts exist, but near ties must be computed alone before the ranks are known."""
     if not node.may_be_tied or _missing(run, node, units) or run.store.exists(node.ties_path):
         return False
     merged, _ = _merged(run.ledger, node, units)
@@ -140,13 +147,14 @@ def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
 
 @dataclass(frozen=True)
 class Ties:
-    """Contexts whose ranks rounding may have decided, with the neurons whose activations are asked for."""
+    """Contexts whose ranks rounding may have decided, with the neurons whose activations decide them."""
 
     asked: Sequence[tuple[int, int, int]]  # layer, neuron, context
     ids: Mapping[int, Sequence[int]]  # the tokens of each context
 
 
 def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
+    """The near ties among the merged parts, with the tokens of their contexts."""
     merged, _ = _merged(run.ledger, node, units)
     near = merged.near_ties(node.top)
     asked = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
@@ -157,7 +165,7 @@ def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The activity of every neuron in a unit's texts, or in contexts whose ranks are near ties, each alone."""
+    """The activity of every neuron in a unit's texts; for the unit of near ties, activations of each context alone."""
     from jobs.runner.rows import that_fits
 
     (part,) = parts
@@ -171,22 +179,29 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
-    """The only value: contexts are numbered within their unit."""
+    """The value of the unit's only batch: contexts are numbered within their unit, so that two cannot be joined.
+
+    Raises ValueError if the unit was split.
+    """
     if len(values) > 1:
-        raise ValueError("a unit of texts needs more memory than there is, or fails without a text to blame")
+        raise ValueError("a unit of texts had to be split: memory ran out, or a text fails; set fewer `tokens`")
     return values[0]
 
 
 def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
-    """The table of schema CONTEXTS_TIES."""
+    """The activations that `ties` asks for, in schema CONTEXTS_TIES, each from a forward pass of its context alone.
+
+    Activations in batches differ by rounding, which may have decided ranks; these decide them.
+    """
     from lrp_core.neurons.activity import Activity
 
+    # Neurons by context and layer.
     by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for layer, neuron, context in ties.asked:
         by_context[context][layer].append(neuron)
-    apart, rows = template_of(opened.tokenizer), list[dict[str, Any]]()
+    template, rows = template_of(opened.tokenizer), list[dict[str, Any]]()
     for context, by_layer in by_context.items():
-        activity = Activity(opened.view, 1, apart)
+        activity = Activity(opened.view, 1, template)  # keeps one context: the only one that it is given
         activity.add([ties.ids[context]], [0])
         for layer, neurons in by_layer.items():
             of_layer = activity.layer(layer)
@@ -198,9 +213,9 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
 
 
 def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
-    """Merge the parts and enter the contexts where all parts are there, and near ties are decided.
+    """Merge the parts and write the manifest, once all parts are there and near ties are decided.
 
-    Returns the reason why they are not entered although every part is there.
+    Returns why it is not written although every part is there: the corpus has changed or is gone.
     """
     assert isinstance(node, ContextsNode)
     corpus, units = node.corpus, node.corpus.survey.units
@@ -217,6 +232,7 @@ def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | N
 
 
 def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
+    """Write a shard for each layer and the manifest, then delete the parts."""
     from lrp_core.neurons.activity import BOUNDARIES
 
     store, artifact, units = run.store, node.artifact, corpus.survey.units
@@ -234,29 +250,32 @@ def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
             files[neurons] = store.write_shard(neurons, of_layer.activations(), ACTIVATIONS, origin=part.origin)
             files[contexts] = store.write_shard(contexts, of_layer.contexts(texts), SCHEMA, origin=part.origin)
     parts = [Part(node, part_name(unit)).paths for unit in range(units)]
-    rejects = [reject for contexts, _ in parts for reject in store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])[1]]
+    rejected = []
+    for contexts, _ in parts:
+        _, rejects = store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])
+        rejected += [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects]
     record = {
         "shards": [artifact.shard(layer_name(layer)) for layer in layers],
         "corpus": corpus.record(),
         "boundaries": list(BOUNDARIES),
         **facts,
         "not_finite": int(merged.not_finite.sum()),
-        "rejected": [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects],
+        "rejected": rejected,
         "model": {"identity": node.plan.resolved.identity, "id": node.plan.resolved.config.id},
         "tokenizer": node.plan.tokenizer,
     }
     run.ledger.commit(artifact, record, config=run.settings, files=files)
-    for path in (*(path for pair in parts for path in pair), node.ties_path):
+    for path in chain(*parts, [node.ties_path]):
         store.delete(path)
 
 
 def layer_name(layer: int) -> str:
-    """The name of the shard of one layer."""
+    """The name of a layer's shard."""
     return f"layer-{layer:03d}"
 
 
 def _merged(ledger: Ledger, node: ContextsNode, units: int) -> tuple[Merged, dict[str, int]]:
-    """All parts merged, and their counts."""
+    """All parts merged, and the sums of their counts of contexts, tokens and texts without tokens."""
     merged: Merged | None = None
     facts = dict.fromkeys(_FACTS, 0)
     for unit in range(units):
@@ -272,7 +291,7 @@ def _merged(ledger: Ledger, node: ContextsNode, units: int) -> tuple[Merged, dic
 
 
 def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
-    """Layers that are written together: one at least, and no more than ROWS_AT_ONCE contexts."""
+    """Yield groups of layers that are written together: at least one layer, at most about ROWS_AT_ONCE contexts."""
     rows = int((merged.layer == layers[0]).sum()) * merged.context.shape[1]
     size = max(1, ROWS_AT_ONCE // max(1, rows))
     for start in range(0, len(layers), size):
@@ -280,7 +299,7 @@ def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _texts(ledger: Ledger, node: Node, units: int, contexts: np.ndarray) -> pa.Table:
-    """The rows of these contexts, by `key`, in ascending order."""
+    """The rows of CONTEXTS_TEXTS of these contexts with their `key`, in ascending order of it."""
     keys = np.unique(contexts[contexts != NOWHERE])
     tables: list[pa.Table] = []
     for unit in range(units):
@@ -296,7 +315,7 @@ def _texts(ledger: Ledger, node: Node, units: int, contexts: np.ndarray) -> pa.T
 
 
 def lines(ledger: Ledger, node: Node) -> Iterator[str]:
-    """Lines about the corpus that was read; none where it is not done."""
+    """Yield lines that say what was read of the corpus; none before the node is done."""
     record, artifact = ledger.record(node.artifact), node.artifact
     if record is None:
         return
@@ -314,7 +333,7 @@ def lines(ledger: Ledger, node: Node) -> Iterator[str]:
 
 
 def schema(dtype: str) -> pa.Schema:
-    """The schema of the parts of contexts."""
+    """The schema of a part's contexts."""
     return CONTEXTS_TEXTS
 
 

@@ -1,6 +1,7 @@
-"""Heat maps of contexts: the tokens that make neurons active where they are most active in a corpus.
+"""Heat maps of max-activating examples: which of their tokens make a neuron active.
 
-They explain neurons that rank first in samples, and are keyed by the contexts and by the relevance that names neurons.
+They explain the neurons that rank first in samples. Keys cover the examples (`contexts`) and the relevance that ranks
+the neurons.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from evaluation.schema import CONTEXTS, titled
 from evaluation.schema import HEATMAPS as SCHEMA
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.neurons.contexts import contexts_of, layer_name
-from jobs.products.neurons.writings import named_by
+from jobs.products.neurons.writings import kept_neurons
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
@@ -30,18 +31,19 @@ if TYPE_CHECKING:
     from lrp_core import ModelView
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
-FIRST = 5  # contexts of a neuron that are explained, those that the report shows
+FIRST = 5  # examples of a neuron that are explained; the report shows as many
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeatmapsNode(Node):
-    """The first contexts of the neurons that rank first in some cells, of one model."""
+    """The heat maps of one model's max-activating examples, for the neurons that rank first in samples."""
 
-    neurons: tuple[Artifact, ...]
-    ranks: int  # of a sample's neurons
+    neurons: tuple[Artifact, ...]  # cells of relevance of neurons
+    ranks: int  # how many neurons of each sample are explained
 
     @property
     def contexts(self) -> Artifact:
+        """The max-activating examples."""
         return self.made_of[0]
 
 
@@ -54,7 +56,10 @@ def nodes(run: Run) -> Iterator[HeatmapsNode]:
 
 
 def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> HeatmapsNode | None:
-    """The heat maps of a model that reads the corpus, of which neurons are kept and to which the method applies."""
+    """The node of a model's heat maps. Raises as `contexts_of`.
+
+    None if the model does not read the corpus, the run keeps none of its neurons, or the method does not apply to it.
+    """
     contexts = contexts_of(config, model, ledger)
     settings = config.neurons.corpus if config.neurons else None
     if contexts is None or settings is None or settings.explain is None:
@@ -84,11 +89,11 @@ def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Heatmaps
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """The contexts of a layer's neurons, the lowest layer first."""
+    """A unit for each layer, lowest first: the examples of the layer's neurons."""
     (node,) = nodes
     assert isinstance(node, HeatmapsNode)
     by_layer: dict[int, list[int]] = {}
-    for layer, neuron in named_by(run.ledger, node.neurons, node.ranks):
+    for layer, neuron in kept_neurons(run.ledger, node.neurons, node.ranks):
         by_layer.setdefault(layer, []).append(neuron)
     budget = node.plan.resolved.config.token_budget or run.config.token_budget
     for layer, neurons in by_layer.items():
@@ -99,7 +104,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
-    """The contexts of these neurons that are explained."""
+    """The first examples of these neurons, as rows named LAYER.NEURON#RANK."""
     of_neurons = pc.is_in(table["neuron"], pa.array(neurons, pa.int32()))
     first = table.filter(pc.and_(pc.less_equal(table["rank"], FIRST), of_neurons))
     return [{**row, "sample_id": f"{row['layer']}.{row['neuron']}#{row['rank']}"} for row in first.to_pylist()]
@@ -107,20 +112,20 @@ def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Explained:
-    """The relevance of contexts."""
+    """The relevance of max-activating examples, in the order of `rows`."""
 
     rows: tuple[Row, ...]
     relevance: tuple[Sequence[float] | None, ...]  # None where it is not finite
     splits: int = 0
 
     def only(self, samples: set[str]) -> Explained:
-        """Of these contexts."""
+        """The relevance of the examples with these ids."""
         kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
         return Explained(tuple(self.rows[i] for i in kept), tuple(self.relevance[i] for i in kept), self.splits)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Explained]:
-    """The relevance of the tokens of contexts to the activations of their neurons."""
+    """The relevance of the tokens of examples to the activations of their neurons."""
     from jobs.runner.rows import that_fits
 
     (part,) = parts
@@ -129,7 +134,10 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: int) -> list[Sequence[float] | None]:
-    """The relevance of each row, of schema CONTEXTS. Batches depend on the rows and the budget alone."""
+    """The relevance of the tokens of each row (schema CONTEXTS) by `method`; None where it is not finite.
+
+    Batches depend only on the rows and the budget.
+    """
     from lrp_core.neurons.contexts import Context, explain_contexts
 
     relevance: list[Sequence[float] | None] = [None] * len(rows)
@@ -144,7 +152,7 @@ def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: i
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
-    """A row for each context, in order."""
+    """A row of schema HEATMAPS for each example, in order."""
     rows = [row for value in values for row in value.rows]
     relevance = [of_row for value in values for of_row in value.relevance]
     columns = {name: [row[name] for row in rows] for name in ("layer", "neuron", "rank")}
@@ -153,6 +161,7 @@ def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
 
 
 def _entries(run: Run, node: Node) -> dict[str, Any]:
+    """The names of the examples and of the cells that rank the neurons, as entries of the manifest."""
     assert isinstance(node, HeatmapsNode)
     return {"contexts": node.contexts.name, "neurons": [cell.name for cell in node.neurons]}
 

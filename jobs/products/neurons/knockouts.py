@@ -1,6 +1,6 @@
-"""Ablation of neurons (AttnLRP 4.3): the explained number without the neurons that a ranking puts first.
+"""Ablation of neurons (AttnLRP 4.3): the explained number after the first neurons of a ranking are ablated.
 
-They are keyed by the relevance that ranks the neurons, or by the samples and the seed of other rankings.
+Keys cover the relevance that ranks the neurons; for other rankings, the samples and the seed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 OTHERS = (RANDOM, ACTIVATION)  # rankings beside those of methods
-UNIT_TOKENS = 2_000_000  # of the forwards of one ranking
+UNIT_TOKENS = 2_000_000  # of a unit's forward passes for one ranking
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KnockoutNode(Node):
-    """The node of the ablation of a ranking's neurons on a task."""
+    """The ablation of the neurons of one ranking on a task."""
 
     ranking: str
-    neurons: Artifact | None  # the relevance that ranks them; None: the worker makes the ranking
-    means: Artifact | None  # contexts with the means that neurons are set to; None: they are set to zero
+    neurons: Artifact | None  # the relevance that ranks the neurons; None: the worker makes the ranking
+    means: Artifact | None  # has the means to which ablated neurons are set; None: they are set to zero
     explanation: str
-    counts: tuple[int, ...]  # of neurons that are ablated
+    counts: tuple[int, ...]  # how many neurons are ablated
 
 
 def nodes(run: Run) -> Iterator[KnockoutNode]:
@@ -55,9 +55,9 @@ def nodes(run: Run) -> Iterator[KnockoutNode]:
 
 
 def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterator[KnockoutNode]:
-    """One node for every planned cell of neurons that the config names, and for other rankings beside each task's.
+    """A node for every planned cell of neurons that the config names, and, for each task of these, for each of OTHERS.
 
-    Raises UserError where neurons get their means and the model reads no corpus, and as `contexts_of`.
+    Raises UserError if neurons are to be set to their means and the model reads no corpus, and as `contexts_of`.
     """
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or not settings.takes(model=model.name):
@@ -82,6 +82,10 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
 
 
 def _means(config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger) -> Artifact | None:
+    """The contexts with the mean activations to which ablated neurons are set; None: they are set to zero.
+
+    Raises UserError if the model reads no corpus.
+    """
     if settings.value == "zero":
         return None
     contexts = contexts_of(config, model, ledger)
@@ -101,7 +105,7 @@ def _node(
     means: Artifact | None,
     explanation: str,
 ) -> KnockoutNode:
-    """The node of a ranking at the place of a cell; `neurons` None: of a ranking that no relevance makes."""
+    """The node of a ranking, for the task and precision of `cell`; `neurons` ranks, and is None for OTHERS."""
     rows = subset(config, model, cell.task)
     if neurons is not None:
         ranked_by: dict[str, Any] = {"neurons": neurons.key}
@@ -118,7 +122,7 @@ def _node(
     if means is not None:
         ranked_by["means"] = means.key
     return KnockoutNode(
-        # a method of the run may have the name of a ranking that needs none
+        # `ranking` is a field of the node too, since a method of the run may be named as one of OTHERS
         artifact=Artifact("knockouts", cell.model, cell.task, cell.dtype, ranking),
         key_fields=dict(
             version=VERSION,
@@ -141,11 +145,12 @@ def _node(
 
 
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
-    """The samples, the same for every ranking: indices into the views."""
+    """The samples of the ablation, the same for every ranking: indices into the views."""
     return model.inputs[task].subset(config.finer("neurons")[task], config.seed)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The expected number of nodes by precision: one for each method with relevance of neurons, and the OTHERS."""
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
@@ -157,14 +162,14 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 @dataclass(frozen=True)
 class Ranked:
-    """The inputs of a part: shards of the relevance that ranks neurons, and of the means that they are set to."""
+    """The inputs of a part: paths of the relevance that ranks neurons, and of the means to which they are set."""
 
     relevance: tuple[str, ...] | None  # None: the worker makes the ranking
     means: tuple[str, ...]  # of a layer each, the lowest first; empty: neurons are set to zero
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Samples whose forwards make about UNIT_TOKENS for one ranking."""
+    """Units of samples whose forward passes have about UNIT_TOKENS tokens for one ranking."""
     first, config = nodes[0], run.config
     assert isinstance(first, KnockoutNode)
     inputs = first.plan.inputs[first.artifact.task]
@@ -177,6 +182,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
 
 def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
+    """The paths of the relevance and of the means that a node reads."""
     relevance = None if node.neurons is None else tuple(ledger.files(node.neurons))
     means: tuple[str, ...] = ()
     if node.means is not None:
@@ -186,7 +192,11 @@ def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The explained numbers without the neurons of every ranking; samples that a method rejected have no rows."""
+    """The explained numbers after ablation of the neurons that each part ranks first, by part.
+
+    If memory runs out, all are computed again with half the token budget. A sample without relevance by which a part
+    ranks its neurons becomes a reject of that part.
+    """
     from evaluation.scoring.neuron_ablation import NeuronAblation
     from jobs.runner.rows import that_fits
 
@@ -203,7 +213,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
             sample = row["sample_id"]
             of_row: dict[Part, Neurons | None] = {}
             for part, ranked in rankings.items():
-                if ranked is None:
+                if ranked is None:  # NeuronAblation makes the ranking itself
                     of_row[part] = None
                 elif sample in ranked:
                     of_row[part] = ranked[sample]
@@ -217,11 +227,12 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _ranking(part: Part) -> str:
+    """The name of the part's ranking."""
     return part.node.artifact.method
 
 
 def _row(node: KnockoutNode, sample: str, ranking: str, explained: np.ndarray) -> dict[str, Any]:
-    """A row of KNOCKOUTS."""
+    """A row of schema KNOCKOUTS; `explained` [1 + N] are the numbers without ablation and after each of the counts."""
     return {
         "sample_id": sample,
         "explanation": node.explanation,
@@ -234,6 +245,7 @@ def _row(node: KnockoutNode, sample: str, ranking: str, explained: np.ndarray) -
 def _made(
     numbers: list[dict[str, Any]], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
 ) -> Made:
+    """The shard of one ranking, with rejects for the samples that it does not rank."""
     detail = f"{_ranking(part)} has no relevance of it"
     without = [row["sample_id"] for row in rows if rankings is not None and row["sample_id"] not in rankings]
     rejects = tuple(Reject(sample, NO_RELEVANCE, detail) for sample in without)
@@ -241,9 +253,9 @@ def _made(
 
 
 def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neurons] | None:
-    """The neurons, (layer, neuron), of each sample, the most relevant first; samples without relevance are absent.
+    """The neurons (layer, number) of each sample, the most relevant first, by sample id.
 
-    None where no relevance ranks them and the worker makes the ranking itself.
+    Samples without relevance are left out. None if no relevance ranks the neurons: then the worker makes the ranking.
     """
     node = part.node
     assert isinstance(node, KnockoutNode)
@@ -262,16 +274,19 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
 
 
 def _means_in(opened: Opened, shards: Sequence[str]) -> list[np.ndarray]:
-    """The means [F] in shards of a layer each, lowest first.
+    """The mean activations [F] of each layer's neurons, lowest layer first.
 
-    They are NaN of a neuron that was never finite, and of one whose expert no token was sent to.
+    NaN for a neuron without finite activations, and for one whose expert got no token.
     """
     tables = [opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
     return [table["mean"].to_numpy() for table in tables]
 
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
-    """The sources of the ablations, and the number of samples with finite numbers; the others count as rejects too."""
+    """Entries of the manifest: the artifacts that were used, and how many samples have finite numbers.
+
+    The other samples are counted as rejects too.
+    """
     assert isinstance(node, KnockoutNode)
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]

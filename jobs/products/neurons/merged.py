@@ -1,4 +1,4 @@
-"""The activity of neurons in a corpus, merged from the parts that units commit."""
+"""The activity of neurons over a corpus, merged from the parts that units of texts commit."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ import pyarrow.compute as pc
 from evaluation.schema import CONTEXTS
 from lrp_core.neurons.near_ties import SPARE, near_ties, runs
 
-NOWHERE = np.iinfo(np.int64).max  # in place of a context where there are fewer than are kept
-UNIT = 1 << 32  # a context's number is its unit's times this, and its own within the unit
+NOWHERE = np.iinfo(np.int64).max  # stands for no context, where a neuron has fewer than are kept
+UNIT = 1 << 32  # number of a context = number of its unit * UNIT + its number within the unit
 
 
 @dataclass
 class Merged:
-    """The activity of neurons, a row each; N neurons, K contexts."""
+    """For N neurons, the K contexts where each is most active, and its activity over all texts."""
 
     layer: np.ndarray  # [N]
     neuron: np.ndarray  # [N]
-    activation: np.ndarray  # [N, K], -inf where there is no context
-    context: np.ndarray  # [N, K]
-    position: np.ndarray  # [N, K]
-    total: np.ndarray  # [N]
-    histogram: np.ndarray  # [N, bins]
-    not_finite: np.ndarray  # [N] tokens
+    activation: np.ndarray  # [N, K], descending; -inf where there is no context
+    context: np.ndarray  # [N, K] numbers of contexts, or NOWHERE
+    position: np.ndarray  # [N, K] of the activation, within the context
+    total: np.ndarray  # [N] sums of activations
+    histogram: np.ndarray  # [N, bins] of activations
+    not_finite: np.ndarray  # [N] how many activations were not finite
 
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
-        """The activity in a committed part: the `top` contexts and SPARE more."""
-        columns = (
-            _padded(table[name], top + SPARE, fill)
-            for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))
-        )
-        activation, context, position = columns
+        """The activity in the committed part of a `unit`: for each neuron, `top` contexts and SPARE more."""
+        activation = _padded(table["activation"], top + SPARE, -np.inf)
+        context = _padded(table["context"], top + SPARE, -1)
+        position = _padded(table["position"], top + SPARE, 0)
         context = np.where(context < 0, NOWHERE, context + unit * UNIT)
         layer, neuron, total, not_finite = (
             table[name].to_numpy() for name in ("layer", "neuron", "total", "not_finite")
@@ -45,28 +43,33 @@ class Merged:
         return cls(layer, neuron, activation, context, position, total, histogram, not_finite)
 
     def add(self, other: Merged) -> None:
-        """The best of both; of equal activations the earlier context comes first."""
-        pairs = ((self.activation, other.activation), (self.context, other.context), (self.position, other.position))
-        self._keep(self.activation.shape[1], *(np.concatenate(pair, 1) for pair in pairs))
+        """Merge with `other`: add counts, and keep the largest activations; of equal ones the earlier context's."""
+        activation = np.concatenate([self.activation, other.activation], 1)
+        context = np.concatenate([self.context, other.context], 1)
+        position = np.concatenate([self.position, other.position], 1)
+        self._keep(self.activation.shape[1], activation, context, position)
         self.total = self.total + other.total
         self.histogram = self.histogram + other.histogram
         self.not_finite = self.not_finite + other.not_finite
 
     def near_ties(self, top: int) -> pa.Table:
-        """layer, neuron and context of all whose rank among the first `top` rounding may have decided."""
+        """A table of the contexts (layer, neuron, context) whose rank may be due to rounding alone.
+
+        These are near ties, in a run of nearly equal activations that begins among the first `top`.
+        """
         tied = near_ties(self.activation, top)
         rows, _ = tied.nonzero()
         return pa.table({"layer": self.layer[rows], "neuron": self.neuron[rows], "context": self.context[tied]})
 
     def decide(self, top: int, alone: pa.Table) -> None:
-        """Keep the first `top`, ranked by the activations in `alone`, of schema CONTEXTS_TIES, where it has any.
+        """Keep the first `top` contexts, ranked by the activations in `alone` (schema CONTEXTS_TIES) where it has them.
 
-        What is still equal but for rounding, as of two contexts that begin alike, is ranked by context: processors
-        round otherwise, even of a context alone.
+        Activations that still differ by rounding only, as of two contexts that begin alike, rank by the order of the
+        corpus: processors round differently, even for a context alone.
         """
         layer, neuron, context = (alone[name].to_numpy() for name in ("layer", "neuron", "context"))
         rows = np.searchsorted(_numbers(self.layer, self.neuron), _numbers(layer, neuron))
-        entry, at = (self.context[rows] == context[:, None]).nonzero()  # a part made anew may keep other contexts
+        entry, at = (self.context[rows] == context[:, None]).nonzero()  # a part computed again may keep other contexts
         self.activation[rows[entry], at] = alone["activation"].to_numpy()[entry]
         self.position[rows[entry], at] = alone["position"].to_numpy()[entry]
         self._keep(self.activation.shape[1], self.activation, self.context, self.position)
@@ -74,29 +77,32 @@ class Merged:
         self._take(order, self.activation, self.context, self.position)
 
     def _keep(self, top: int, activation: np.ndarray, context: np.ndarray, position: np.ndarray) -> None:
-        """The first `top` of these [N, K]."""
+        """Keep the first `top` of these contexts [N, K], in descending order of activation."""
         order = np.lexsort((context, -activation), axis=1)[:, :top]
         self._take(order, activation, context, position)
 
     def _take(self, order: np.ndarray, *fields: np.ndarray) -> None:
-        """The entries of activations, contexts and positions at these places of each row."""
+        """Set activations, contexts and positions to the entries of `fields` at the column indices `order` [N, top]."""
         self.activation, self.context, self.position = (np.take_along_axis(of, order, 1) for of in fields)
 
     def of(self, rows: np.ndarray) -> Merged:
-        """The neurons that a mask [N] chooses."""
+        """The neurons that a mask [N] selects."""
         return Merged(*(field[rows] for field in vars(self).values()))
 
     def activations(self) -> pa.Table:
-        """The table of schema ACTIVATIONS."""
+        """A row for each neuron, in schema ACTIVATIONS.
+
+        It has the number of tokens, their mean activation (null without any) and its histogram.
+        """
         tokens = self.histogram.sum(1)
         means = pa.array(self.total / np.maximum(tokens, 1), mask=tokens == 0)
-        ends = np.arange(len(tokens) + 1) * self.histogram.shape[1]
-        counts = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(self.histogram.ravel()))
+        offsets = np.arange(len(tokens) + 1) * self.histogram.shape[1]
+        counts = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(self.histogram.ravel()))
         columns = {"layer": self.layer, "neuron": self.neuron, "tokens": tokens, "not_finite": self.not_finite}
         return pa.table(columns | {"mean": means, "histogram": counts})
 
     def contexts(self, texts: pa.Table) -> pa.Table:
-        """The table of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
+        """A row for each neuron and rank, in schema CONTEXTS. `texts` has the contexts, in ascending order of `key`."""
         is_kept = self.context != NOWHERE
         rows, ranks = is_kept.nonzero()
         indices = np.searchsorted(texts["key"].to_numpy(), self.context[is_kept])
@@ -107,18 +113,18 @@ class Merged:
 
 
 def with_keys(texts: pa.Table, unit: int) -> pa.Table:
-    """Rows of CONTEXTS_TEXTS with the number of each context among those of all units, as `key`."""
+    """The rows of CONTEXTS_TEXTS of a unit, with `key`: the number of each context among those of all units."""
     keys = texts["context"].to_numpy().astype(np.int64) + unit * UNIT
     return texts.append_column("key", pa.array(keys))
 
 
 def _numbers(layer: np.ndarray, neuron: np.ndarray) -> np.ndarray:
-    """[N] by layer, then by neuron."""
+    """A number for each neuron [N] that orders them by layer, then by number."""
     return layer.astype(np.int64) * UNIT + neuron
 
 
 def _padded(column: pa.ChunkedArray, top: int, fill: float) -> np.ndarray:
-    """Lists of at most `top` numbers as rows [N, top]."""
+    """A column of lists of at most `top` numbers as an array [N, top], filled up with `fill`."""
     lists = column.combine_chunks()
     values = lists.flatten().to_numpy()
     kind = np.float64 if isinstance(fill, float) else np.int64

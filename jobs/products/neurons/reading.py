@@ -1,4 +1,4 @@
-"""A worker's computation of a corpus unit: texts become contexts, and the activations of every neuron are recorded."""
+"""How a worker computes a unit of a corpus: it cuts texts into contexts and records the activations of neurons."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from lrp_core import ModelView
     from lrp_core.neurons.activity import Activity
 
-_CHARACTERS_A_TOKEN = 4  # of progress
+_CHARACTERS_A_TOKEN = 4  # a guess, for the progress
 
 
 @dataclass(frozen=True)
 class CorpusReader:
-    """Gives units of a corpus their rows, in order, as the corpus is read."""
+    """Reads a corpus from start to end, and gives each unit its texts as rows."""
 
     corpus: Corpus
     characters: int  # of a unit
 
     def __call__(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """The tasks with the texts of their units as rows; those that are about no texts come first, as they are."""
+        """Yield the tasks with the texts of their units as rows. Tasks about no texts come first, unchanged."""
         yield from (task for task in tasks if task.parts[0].inputs is not None)
         if all(task.parts[0].inputs is not None for task in tasks):
             return
-        sources()  # a package's sources are entered in the table where they are read
+        sources()  # enters sources of installed packages in the table
         by_unit = {task.parts[0].shard: task for task in tasks}
         for number, entries in enumerate(units(self.corpus, self.characters)):
             task = by_unit.get(f"part-{number:06d}")
@@ -51,9 +51,10 @@ class CorpusReader:
 def read(
     view: ModelView, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], length: int, top: int, token_budget: int
 ) -> tuple[pa.Table, pa.Table]:
-    """The activity of neurons in the texts of `rows` (CONTEXTS_PART: `top` contexts and SPARE more), and the contexts.
+    """The activity of neurons in the texts of `rows`, and the contexts into which these are cut.
 
-    Contexts (CONTEXTS_TEXTS) have at most `length` tokens. Batches depend on the rows and the budget alone.
+    Returns a table of schema CONTEXTS_PART, with `top` contexts for each neuron and SPARE more, and a table of schema
+    CONTEXTS_TEXTS, whose contexts have at most `length` tokens. Batches depend only on the rows and the budget.
     """
     from lrp_core.neurons.activity import Activity
 
@@ -69,7 +70,7 @@ def read(
 
 
 def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tuple[pa.Table, list[int]]:
-    """A row for each neuron, and the contexts that these rows name, in order."""
+    """A row for each neuron, and the numbers of the contexts in these rows, ascending; `facts` are further columns."""
     from lrp_core.neurons.activity import NONE
 
     named: set[int] = set()
@@ -90,20 +91,20 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
         columns = {
             "layer": np.full(len(total), layer),
             "neuron": np.arange(len(total)),
-            **{
-                name: _lists(of, is_kept)
-                for name, of in (("activation", values), ("context", contexts), ("position", positions))
-            },
+            "activation": _lists(values, is_kept),
+            "context": _lists(contexts, is_kept),
+            "position": _lists(positions, is_kept),
             "total": total,
             "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
             "not_finite": not_finite,
-            **{name: np.full(len(total), count) for name, count in facts.items()},
         }
+        for name, count in facts.items():
+            columns[name] = np.full(len(total), count)
         tables.append(pa.table(columns))
     return pa.concat_tables(tables), sorted(named)
 
 
 def _lists(values: np.ndarray, is_kept: np.ndarray) -> pa.Array:
-    """The rows of `values` [N, K] as lists of the entries that are `is_kept` [N, K]."""
+    """The rows of `values` [N, K] as lists of those entries for which `is_kept` [N, K] is True."""
     ends = np.concatenate([[0], is_kept.sum(1).cumsum()])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[is_kept]))

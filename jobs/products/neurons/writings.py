@@ -1,6 +1,6 @@
-"""The logit lens of neurons: words that the neurons which a run keeps promote and suppress, and that make them active.
+"""The logit lens of neurons: the words that a neuron promotes and suppresses, and those that make it active.
 
-They are keyed by the model and the relevance that names the neurons.
+It is computed for the neurons that a run keeps. Keys cover the model and the relevance that ranks the neurons.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.store import Artifact, Ledger
 
 VERSION = 2  # raised when numbers change: stored ones of older versions are stale
-COUNT = 10  # words of either end
+COUNT = 10  # words of each kind: promoted, suppressed, activating
 
 
 def nodes(run: Run) -> Iterator[Node]:
-    """The words of every model whose neurons are ablated, and which reads words."""
+    """The node of each model whose neurons are ablated and that reads text."""
     for model in run.plan.models:
         node = writings_of(run.config, model, run.ledger)
         if node is not None:
@@ -32,13 +32,17 @@ def nodes(run: Run) -> Iterator[Node]:
 
 
 def writings_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Node | None:
-    """The words of a model's neurons; None where none are ablated."""
-    ablated = next(knockouts_of(config, model, ledger), None)
-    if ablated is None or model.resolved.kind.images:
+    """The node of the logit lens (`writings`) of the neurons that the run keeps of a model.
+
+    None if the run ablates none of the model's neurons, and for models of images, which have no words. The precision is
+    that of the ablation.
+    """
+    first_knockout = next(knockouts_of(config, model, ledger), None)
+    if first_knockout is None or model.resolved.kind.images:
         return None
     cells = tuple(cell.artifact for cell in model.cells if cell.artifact.product == "neurons")
     return Node(
-        artifact=Artifact("writings", model.name, dtype=ablated.artifact.dtype),
+        artifact=Artifact("writings", model.name, dtype=first_knockout.artifact.dtype),
         key_fields={
             "version": VERSION,
             "schema": titled(SCHEMA),
@@ -52,32 +56,36 @@ def writings_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Node | N
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """All neurons that the cells name."""
+    """A single unit, with a row for each neuron that the cells keep."""
     (node,) = nodes
     rows = [
         {"sample_id": f"{layer}.{neuron}", "layer": layer, "neuron": neuron}
-        for layer, neuron in named_by(run.ledger, node.made_of)
+        for layer, neuron in kept_neurons(run.ledger, node.made_of)
     ]
     yield Unit("", (Part(node, ""),), rows, tokens=max(1, len(rows)), size=1)
 
 
-def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:
-    """The neurons, layer and number, that cells keep, in ascending order; of each sample the first `ranks`."""
+def kept_neurons(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:
+    """(layer, number) of every neuron that `cells` keep for some sample, ascending.
+
+    With `ranks`, only the first `ranks` neurons of each sample count.
+    """
     named: set[tuple[int, int]] = set()
-    for neurons in cells:
-        table = ledger.read(neurons, NEURONS, ["layer", "neuron"])
+    for cell in cells:
+        table = ledger.read(cell, NEURONS, ["layer", "neuron"])  # a row for each sample, with a list in each column
         first = (pc.list_slice(table[name], 0, ranks) for name in ("layer", "neuron"))
         named |= set(zip(*(pc.list_flatten(column).to_pylist() for column in first), strict=True))
     return tuple(sorted(named))
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The words of neurons, given as rows of their layers and numbers."""
+    """The words of the neurons in `rows`, which have a layer and a number."""
     (part,) = parts
     return {part: Made(pa.Table.from_pylist(list(_words(opened, rows)), schema=SCHEMA))}
 
 
 def _words(opened: Opened, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yield a row of schema WRITINGS for each neuron; none if neurons are not as wide as the unembedding."""
     from lrp_core.neurons.logit_lens import keys_of, writes_words, writings_of
 
     view, tokenizer = opened.view, opened.tokenizer

@@ -1,8 +1,8 @@
-"""Prepare: sources become generic samples with evidence, and tokenised views for every tokenizer of the run.
+"""The stage `prepare`: data become generic samples with evidence, and tokenised views for every tokenizer of the run.
 
-The driver looks through each source once (its rows, those drawn, those broken) and finds the missing artifacts. Ray
+The driver surveys each data source once (its rows, drawn rows, broken rows) and finds which artifacts are missing. Ray
 Data then streams parts of the sources to workers, which annotate, tokenise and commit them. A task is done when its
-rows add up: rows read = accepted + rejected + beyond the limit, and accepted = views + view rejects.
+rows add up: rows read = accepted + rejected + beyond the limit, and accepted = views + rejects of views.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from jobs.store.artifacts import samples_of, views_of
 from jobs.store.records import artifact_in, key_in
 from jobs.versions import versions
 
-DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
-MOST_TOLD = 5  # rows of users' own that are told of one by one, of those that are left out
-READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
+DRIVER_ROWS = 3000  # for fewer rows, starting workers takes longer than the work
+MOST_TOLD = 5  # so many rows that are left out of users' own samples are printed one by one
+READER_BLOCK_BYTES = 1 << 16  # so small that the reader passes on each part at once
 
 
 def prepare(config: RunConfig, store: Store) -> StageSummary:
-    """Make what is missing of the benchmark.
+    """Make the samples and views that are missing.
 
-    Raises UserError, before anything is written, for a source that cannot be had, whose checksum changed or whose rows
-    are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
+    Raises UserError, before anything is written, for a source that cannot be read, whose checksum changed or whose rows
+    are all broken, for an annotator that is not installed, and for a tokenizer that does not fit its model.
     """
     readers, out_of_reach = readers_of(config)
     lines = [f"left out: {line}" for line in config.left_out] + out_of_reach
@@ -74,7 +74,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
 
 
 def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
-    """Remove damaged samples and views of these tasks and the artifacts made of them; True if there are any."""
+    """Remove damaged samples and views of these tasks, with all that was made from them. True if there were any."""
     entered = [artifact_in(record) for product in ("benchmark", "views") for _, record in ledger.records(product)]
     damaged = [artifact for artifact in entered if artifact and artifact.task in tasks and ledger.damage(artifact)]
     for artifact in damaged:
@@ -83,7 +83,7 @@ def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
-    """Remove shards of other sources, annotators or tokenizers; shards of these keys stay."""
+    """Remove shards of other keys: of other sources, annotators or tokenizers."""
     artifacts = [view.artifact for view in work.views]
     if not work.has_generic:
         artifacts.insert(0, work.artifact)
@@ -92,7 +92,7 @@ def _clear(ledger: Ledger, work: TaskWork) -> None:
 
 
 def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str, Tally]:
-    """Commits every part of every task; gives the reports of each task, added up."""
+    """Commit every part of every task. Returns the reports of each task, added up."""
     if sum(plan.survey.drawn for plan in work.values()) <= DRIVER_ROWS:
         parts = chain.from_iterable(map(parts_of, work.values()))
         tables = map(PartWorker(config, store, work), parts)
@@ -107,7 +107,10 @@ def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str
 
 
 def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Iterator[str]:
-    """The Ray Data pipeline: read the sources part by part, where their files are, and let workers commit the parts."""
+    """Yield the reports of all parts, made by a Ray Data pipeline.
+
+    The driver's node reads the sources, where their files are, and workers commit the parts.
+    """
     connect(config)
     import ray.data
 
@@ -133,7 +136,7 @@ def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Itera
 
 
 def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
-    """`reports` as they come, with a bar in a terminal and a line every ten seconds elsewhere."""
+    """Yield `reports` as they come, and show the progress: a bar in a terminal, else a line every ten seconds."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(reports, "prepare", parts, console=console, transient=True)
@@ -147,7 +150,7 @@ def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
 
 
 def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> list[str]:
-    """Writes the manifests of a task whose rows add up. Returns a line for each artifact whose rows do not."""
+    """Write the manifests of a task whose rows add up. Returns a line for each artifact whose rows do not."""
     if tally.error:
         return [f"{work.task}: {tally.error}"]
     survey, accepted, rows_in = work.survey, tally.rows["generic"], work.survey.drawn + work.survey.rejected
@@ -188,7 +191,7 @@ def _committed(artifact: Artifact, parts: int, tally: Tally, name: str) -> dict[
 
 
 def _left_out(ledger: Ledger, task: str) -> list[str]:
-    """The first rows of users' own samples that are left out, with file, line and reason."""
+    """Lines about the first rows of users' own samples that were left out, with file, line and reason."""
     samples = replace(samples_of(task), key=key_in(ledger.latest(samples_of(task)) or {}) or "")
     folder, store = samples.folders[1], ledger.store
     rejects: list[str] = []
@@ -202,7 +205,7 @@ def _left_out(ledger: Ledger, task: str) -> list[str]:
 
 
 def _accounts(ledger: Ledger, task: str, readers: list[Reader]) -> list[str]:
-    """Rows in = rows out + rejects, a line for the samples and one for each tokenizer."""
+    """Lines that show that rows in = rows out + rejects: one for the samples, one for each tokenizer."""
     record = ledger.latest(samples_of(task))
     if record is None:
         return []

@@ -1,7 +1,7 @@
-"""Parts: so many rows of a task, the unit in which the benchmark is annotated, tokenised and committed.
+"""Parts: runs of a task's rows, each annotated, tokenised and committed at once.
 
-A part's shards are named by their key, so those that exist are not made again. Rejects are written before the shard
-they belong to: a part whose shard exists is complete.
+A part's shards are named by their key, so those that exist are not made again. Rejects are written before the shard to
+which they belong: a part whose shard exists is complete.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large
 
 @dataclass(frozen=True)
 class Evidence:
-    """An annotator and the kind of evidence that it finds for a task."""
+    """An annotator, and the kind of evidence that it finds for a task."""
 
     kind: Finds
     spacy: str
@@ -54,18 +54,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Reader:
-    """A tokenizer of the run, or settings of images, with the tasks and limits of the models that use it."""
+    """A tokenizer, or image settings, with the tasks and limits of the models that use it."""
 
     key: str
-    model: ModelConfig  # one of them, which says where the tokenizer comes from
+    model: ModelConfig  # one of the models, from which the tokenizer is loaded
     kind: Kind
     max_length: int
     tasks: frozenset[str]
     preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
-    labels: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)  # of each of its models, by task
+    labels: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)  # by task: labels of each model
 
     def joined(self, other: Reader) -> Reader:
-        """The reader of the models of both, which share a tokenizer."""
+        """The reader of the models of both readers, which share a tokenizer: the shorter limit, and all tasks."""
         tasks = self.tasks | other.tasks
         both = {task: (*self.labels.get(task, ()), *other.labels.get(task, ())) for task in tasks}
         labels = {task: tuple(dict.fromkeys(names)) for task, names in both.items()}
@@ -74,7 +74,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class ViewWork:
-    """Views of a task to make for a reader."""
+    """Views of a task that are to be made by one reader."""
 
     artifact: Artifact
     reader: Reader
@@ -82,7 +82,7 @@ class ViewWork:
 
 @dataclass(frozen=True)
 class TaskWork:
-    """The missing artifacts of a task. `evidence` is None where the source brings it."""
+    """The artifacts of a task that are to be made. `evidence` is None if the data have it."""
 
     survey: reading.Survey
     artifact: Artifact  # the generic samples
@@ -91,7 +91,7 @@ class TaskWork:
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards exist: the source is not read again
-    required: Wanted | None = None  # of every row of users' own
+    required: Wanted | None = None  # demands on rows of users' own samples
 
     @property
     def task(self) -> str:
@@ -99,14 +99,14 @@ class TaskWork:
 
 
 def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
-    """Ray Data task: the parts of the tasks named in the column `task`, one table each, as the source is read."""
+    """Yield the parts of the tasks in the column `task`, as tables, while the source is read. A task of Ray Data."""
     for task in works["task"].to_pylist():
         yield from parts_of(work[task])
 
 
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
-    """The parts of a task, one table of schema PART each."""
-    tasks()  # a package's sources are entered in the table where they are read
+    """Yield the parts of a task, a table of schema PART each."""
+    tasks()  # enters sources of installed packages in the table
     rows = iter(()) if work.has_generic else reading.read(work.survey, work.required)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
@@ -115,7 +115,7 @@ def parts_of(work: TaskWork) -> Iterator[pa.Table]:
 
 
 def _rows(text: str) -> list[Row]:
-    """The rows of a part from their JSON."""
+    """The rows of a part from their JSON; images are base64 there."""
     rows: list[Row] = json.loads(text)
     return [row if row.get("image") is None else {**row, "image": b64decode(row["image"])} for row in rows]
 
@@ -132,21 +132,25 @@ def _name(part: int) -> str:
 
 
 def shards_of(artifact: Artifact, parts: int) -> list[str]:
-    """The file names of so many parts."""
+    """The file names of the first `parts` parts."""
     return [artifact.shard(_name(part)) for part in range(parts)]
 
 
 @dataclass
 class Tally:
-    """The reports of a task's parts, added up. Names are "generic" and the keys of readers."""
+    """The reports of a task's parts, added up.
+
+    Counts are by name: "generic" (samples), or the key of a reader (views).
+    """
 
     rows: Counter[str] = field(default_factory=Counter)
     rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    cut: Counter[str] = field(default_factory=Counter)  # of the rows, those that lost tokens to fit a model
-    error: str | None = None  # the first of a part that could not be committed
+    cut: Counter[str] = field(default_factory=Counter)  # rows that lost tokens to fit a model
+    error: str | None = None  # the first error of a part that could not be committed
     files: dict[str, Written] = field(default_factory=dict)  # by path
 
     def add(self, report: dict[str, Any]) -> None:
+        """Add the report of one part."""
         self.error = self.error or report.get("error")
         self.files |= {path: Written(**file) for path, file in report.get("files", {}).items()}
         for name, counts in report["counts"].items():
@@ -155,14 +159,14 @@ class Tally:
             self.cut[name] += counts["cut"]
 
     def out(self, name: str) -> int:
-        """Rows that came out, rejected ones included."""
+        """How many rows came out, rejected ones included."""
         return self.rows[name] + self.rejects[name].total()
 
 
 class PartWorker:
-    """Annotates, tokenises and commits parts. A Ray Data actor, or an object of the driver for a small job.
+    """Annotates, tokenises and commits parts: an actor of Ray Data, or an object of the driver for small jobs.
 
-    Pipelines and tokenizers are loaded when the first part asks for them, then kept.
+    Annotators and tokenizers are loaded when the first part needs them, then kept.
     """
 
     def __init__(self, config: RunConfig, store: Store, work: dict[str, TaskWork]) -> None:
@@ -182,22 +186,26 @@ class PartWorker:
         return pa.table({"report": reports})
 
     def commit(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Writes the missing shards of the part. Its report counts rows and rejects, of samples and by tokenizer."""
+        """Write the shards of a part that are missing: its samples, then its views for every tokenizer.
+
+        Returns the report that `Tally.add` reads: the task, the files by path, and the counts of rows and rejects,
+        those of samples as "generic", those of views under the key of their tokenizer.
+        """
         work, number = self._work[part["task"]], part["part"]
-        samples, refused = _paths(work.artifact, number)
+        samples, rejects = _paths(work.artifact, number)
         files: dict[str, Written] = {}
         if not work.has_generic:
             files |= self._committed(work.artifact, number, GENERIC, lambda: self._annotated(work, _rows(part["rows"])))
-        counts = {"generic": self._count(samples, GENERIC, refused)}
+        counts = {"generic": self._count(samples, GENERIC, rejects)}
         for view in work.views:
-            path, refused = _paths(view.artifact, number)
+            path, rejects = _paths(view.artifact, number)
             schema = ANSWER_VIEW if self._config.task(work.task).explains_answers else VIEW
 
-            def look(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
+            def read_view(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
                 return self._read(work.task, view.reader, self._store.read(samples, GENERIC).to_pylist())
 
-            files |= self._committed(view.artifact, number, schema, look)
-            counts[view.reader.key] = self._count(path, VIEW, refused)
+            files |= self._committed(view.artifact, number, schema, read_view)
+            counts[view.reader.key] = self._count(path, VIEW, rejects)
         return {"task": work.task, "counts": counts, "files": {path: asdict(file) for path, file in files.items()}}
 
     def _committed(
@@ -207,7 +215,7 @@ class PartWorker:
         schema: pa.Schema,
         make: Callable[[], tuple[list[Row], list[Row]]],
     ) -> dict[str, Written]:
-        """The files of a part by path, written unless a shard is there whose footer names it."""
+        """The files of a part by path. They are written unless a shard exists whose footer has the key and part."""
         (path, refused), origin = _paths(artifact, part), Origin(artifact.key, _name(part))
         shard = self._store.read_committed(path, schema)
         if shard is not None and shard.origin == origin:
@@ -221,7 +229,7 @@ class PartWorker:
         return files | {path: self._store.write_shard(path, table, schema, origin=origin)}
 
     def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """(generic rows with evidence, rejects). Forgotten samples are placeholders."""
+        """(generic rows with evidence, rejects). Forgotten samples are replaced by placeholders."""
         forgotten = Forgotten.of(self._store)
         order = {row["sample_id"]: at for at, row in enumerate(rows)}
         placeholders = []
@@ -241,6 +249,7 @@ class PartWorker:
         return accepted, rejects
 
     def _annotator(self, evidence: Evidence) -> Annotator:
+        """The annotator, loaded once."""
         from evaluation.benchmark.annotate import Annotator
 
         if evidence not in self._annotators:
@@ -248,21 +257,21 @@ class PartWorker:
         return self._annotators[evidence]
 
     def _tokenizer(self, reader: Reader) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
-        """The tokenizer of a reader, and that of answers where there is another.
+        """The tokenizer of a reader, and that of answers if it is another; else None.
 
-        Raises RuntimeError for one that is not the driver's.
+        Raises RuntimeError if this node has another tokenizer than the driver.
         """
         if reader.key not in self._tokenizers:
             tokenizer, writer = load_tokenizer(reader.model), decoder_tokenizer_of(reader.model)
             key = tokenizers_key(tokenizer, writer)
             if key != reader.key:
                 name = tokenizer.name_or_path
-                raise RuntimeError(f"{name} is {key} on this node, {reader.key} on the driver")
+                raise RuntimeError(f"{name} is {key} on this node, {reader.key} on the driver: use the same files")
             self._tokenizers[key] = tokenizer, writer
         return self._tokenizers[reader.key]
 
     def _read(self, name: str, reader: Reader, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """(view rows, reject rows) of generic rows of the task `name`."""
+        """(view rows, rejects) of generic rows of the task `name`; placeholders stay placeholders."""
         places = [at for at, row in enumerate(rows) if is_placeholder(row["sample_id"])]
         if places:
             order = {row["sample_id"]: at for at, row in enumerate(rows)}

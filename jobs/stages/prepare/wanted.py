@@ -1,4 +1,4 @@
-"""The missing artifacts of the benchmark: samples with their annotations, and their views by tokenizer."""
+"""Finds which artifacts of the benchmark are missing: samples with their evidence, and views by tokenizer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from jobs.store import Artifact, Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.records.types import UserError
 
-VERSION = 3  # raised when other samples or evidence come out: artifacts of older versions are stale
+VERSION = 3  # raised when samples or evidence change: artifacts of older versions are stale
 
 
 def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
-    """The distinct tokenizers, of models of words and of labels each, and a line for each model that is out of reach.
+    """The distinct tokenizers of the run, and a line for each model that cannot be reached.
 
-    Models of labels take other tasks than those of words do, so that a task has one view for each tokenizer.
+    A tokenizer counts twice if models of words and of labels use it: they take different tasks, so that each task still
+    has one view for each tokenizer. Raises UserError if models of two other kinds share a tokenizer.
     """
     readers: dict[tuple[str, bool], Reader] = {}
     lines = []
@@ -45,13 +46,13 @@ def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
         known = readers.setdefault(name, reader)
         if known.kind != reader.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
-            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {reader.kind.title}")
+            raise UserError(f"{both} and are of two kinds ({known.kind.title}, {reader.kind.title}): give each a root")
         readers[name] = known.joined(reader)
     return [reader for reader in readers.values() if reader.tasks], lines
 
 
 def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
-    """The reader of the samples of a model. Raises UserError where it does not fit the model or its tasks."""
+    """How the samples of a model are read. Raises UserError if its tokenizer does not fit the model or its tasks."""
     model, kind, max_length = resolved.config, resolved.kind, resolved.max_length
     tasks, images = frozenset(tasks_of(config, resolved)), resolved.preprocessing
     if images is not None:
@@ -71,7 +72,7 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
 def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader], all_reached: bool) -> TaskWork:
     """The missing artifacts of a task.
 
-    Unless all models of the run are reached, labels that the samples were made with stay known.
+    If some model cannot be reached (`all_reached` False), the labels with which the samples were made stay known.
     """
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
@@ -109,7 +110,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
 
 
 def required_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
-    """The demands on rows of users' own samples; None of other tasks."""
+    """What rows of users' own samples must have, such as labels that models know; None for other tasks."""
     settings, known = config.tasks[task], config.task(task)
     if settings.source != SAMPLES.name:
         return None
@@ -123,14 +124,14 @@ def required_of(config: RunConfig, task: str, readers: list[Reader], labels_befo
 
 
 def _labels_in(entered: dict[str, Any] | list[str] | None) -> Sequence[str]:
-    """The labels of the demands in a manifest, also of an older version."""
+    """The labels in a manifest's entry of demands, which older versions wrote as a list."""
     if entered is None:
         return ()
     return entered["labels"] if isinstance(entered, dict) else entered[1:]
 
 
 def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
-    """True where it is done and has all its parts, which manifests of older versions do not list."""
+    """True if the artifact is done and has all its parts, which manifests of older versions do not list."""
     if not ledger.is_done(artifact):
         return False
     listed = "shards" in (ledger.record(artifact) or {})
@@ -138,13 +139,13 @@ def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:
-    """The origin of the samples of a task, as the config says."""
+    """Where the samples of a task come from, as the config says."""
     shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance", "columns"}
     return Origin(task=task, seed=config.seed, **config.tasks[task].model_dump(include=shared))
 
 
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
-    """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
+    """The survey of a source: that in the manifest if the source's files have not changed, else a new one."""
     generated = isinstance(SOURCES[origin.source], Generated)
     asked = (origin, listed(required))
     if record is not None and (Origin(**record["configured"]), record.get("wanted")) == asked and not generated:
@@ -155,17 +156,21 @@ def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, req
 
 
 def listed(required: Wanted | None) -> dict[str, Any] | None:
-    """The demands as a manifest holds them."""
+    """The demands on rows as an entry of a manifest."""
     return None if required is None else asdict(required) | {"labels": list(required.labels)}
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
-    """The annotator of a task; None where the source brings the evidence. Raises UserError for a missing annotator."""
+    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it.
+
+    Raises UserError if the spaCy pipeline that the task names is not installed.
+    """
     settings, kind = config.tasks[task], config.task(task).evidence
     if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 
     parser = annotate.pipeline(settings.spacy)
+    # Coreference finds antecedents; under "sample" each sample names its kind of evidence, which may be an antecedent.
     coref = settings.coref if kind in ("antecedent", "sample") else None
     return Evidence(kind, parser, coref, annotate.identity(parser, coref))

@@ -1,4 +1,4 @@
-"""The report stage: tables, figures and the static site from the store, without Ray and without models."""
+"""The stage `report`: tables, figures and a static site from the store, without Ray and without models."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ def report(config: RunConfig, store: Store) -> StageSummary:
 
 
 def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
+    """Write the report of `plan` unless it is up to date, and its manifest.
+
+    Raises SchemaMismatch for a store of another schema version.
+    """
     ledger = Ledger(store)
     artifact = report_of(config, ledger)
     first_page = f"{artifact.folder}/index.html"
@@ -76,7 +80,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     written = {}
     for path, content in files.items():
         written[path] = store.write_bytes(path, content.encode() if isinstance(content, str) else content)
-    for old in store.files(artifact.folder, ".html", recursive=True):  # leaves of a report of more samples
+    for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in files:
             store.delete(old)
     groups = [[board.model, board.task, board.groups] for board in boards(results, reported.beyond)]
@@ -87,7 +91,10 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
 
 
 def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
-    """The configuration, and the versions in manifests; different versions of a package are listed together."""
+    """What the report was made from: the config, versions, hashes of data and identities of models.
+
+    Versions are those in the manifests of relevance; if they differ, all are listed.
+    """
     used: dict[str, list[str]] = {name: [] for name in versions()}
     for planned in plan.cells():
         for name, number in (ledger.record(planned.artifact) or {}).get("versions", {}).items():
@@ -98,22 +105,25 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
         for inputs in model.inputs.values():
             data[f"{inputs.task} · {inputs.tokenizer}"] = inputs.digest
     installed = versions()
+    listed = {name: ", ".join(numbers) or installed[name] for name, numbers in used.items()}
     return Provenance(
         run=config.name,
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        versions={name: ", ".join(numbers) or installed[name] for name, numbers in used.items()},
+        versions=listed,
         data=sorted(data.items()),
         models=[(model.name, model.resolved.identity) for model in plan.models],
     )
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:
-    """Tables in the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
+    """The tables in the order of the paper. Table 8 is from `closelook bench lrp`, in the store or shipped results."""
     *tables, last = score_tables(results)
     return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
 
 
 def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
+    """The first sentences of the report: how many methods and models, which tasks, and how methods are scored."""
+
     def count(number: int, name: str) -> str:
         return f"{number} {name}" + "s" * (number != 1)
 
@@ -132,7 +142,7 @@ def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
 
 
 def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
-    """Sentences on models, on parts that the run lacks, and on defects of its samples."""
+    """Yield sentences about demo models, incomplete parts of the run, and defects of its samples."""
     if any(model.resolved.config.id.startswith(DEMO_MODELS) for model in plan.models):
         yield (
             "Models of the demo are small and trained on a generated language: which method to use for them says "
@@ -142,7 +152,7 @@ def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
     if lost:
         yield (
             f"{len(lost)} of {len(results.states)} cells are not complete: they are marked missing or partial, "
-            "and no mean is made of what there is of them."
+            "and have no means."
         )
     yield from plan.failures.values()
     for model, task in plan.unprepared:

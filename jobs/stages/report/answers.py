@@ -21,11 +21,11 @@ from jobs.products.answers.node import SourcesNode
 from jobs.stages.report.samples import rows_by_id
 
 Row = Mapping[str, Any]
-Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by sample and way
+Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
 
 def answer_entries(run: Run, methods: Methods) -> Iterator[dict[str, Any]]:
-    """An entry for each answer that is shown, of each model and way; those of a task follow each other."""
+    """Yield an entry for each shown answer, model and way of removal; entries of a task come together."""
     done = [node for node in sources.nodes(run) if run.ledger.is_done(node.artifact)]
     cells = dict.fromkeys((node.artifact.task, node.artifact.model) for node in done)
     for task, model in sorted(cells, key=lambda cell: list(run.config.tasks).index(cell[0])):
@@ -42,13 +42,16 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
     for (sample, way), claims in sorted(_claims(run, nodes, shown).items()):
         view = views[sample]
         claims.sort(key=lambda claim: (*rank(methods, claim[0].method), claim[0].explanation))
+        shown_methods = []
+        for variant, row in claims:
+            shown_methods.append(MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()))
         ablating = (number for number, (_, row) in enumerate(claims) if row["ablated"])
         yield entry(
             view["prompt"],
             view["unit_spans"],
             view["answer"],
             view["answer_spans"],
-            [MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()) for variant, row in claims],
+            shown_methods,
             evidence=view["unit_evidence"],
             turns=None if view["turns"] is None else json.loads(view["turns"]),
             pair=(0, next(ablating, 1)),
@@ -61,13 +64,16 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
 
 
 def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Claims:
-    """The rows of samples that hold a method's relevance itself, not one of a smaller budget or a screened one."""
+    """The methods' relevance of sources by (sample id, way of removal).
+
+    Left out are rows of smaller budgets, and screened ones, which have no drops.
+    """
     claims: Claims = defaultdict(list)
     for node in nodes:
         table = run.ledger.read(node.artifact, SOURCES)
         table = table.filter(pc.is_in(table["sample_id"], pa.array(shown, pa.string())))
         for row in table.to_pylist():
-            if row["drop_l"]:  # others have no drops
+            if row["drop_l"]:  # others are of smaller budgets or screened
                 variant = Variant(node.artifact.method, row["explanation"])
                 claims[row["sample_id"], row["way"]].append((variant, row))
     return claims

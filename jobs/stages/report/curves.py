@@ -1,4 +1,4 @@
-"""Faithfulness curves of a run as its report reads them: areas, mean curves, and the overlap of the same relevance."""
+"""Deletion and insertion curves as the report reads them: areas, mean curves, and the same relevance's evidence."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
 @dataclass(frozen=True)
 class Perturbed:
-    """The complete curves of a model on a task, by method; those that follow nothing but rounding apart."""
+    """The complete curves of a model on a task, for one score, by method.
+
+    Methods whose relevance is nothing but rounding are listed in `noise` and have no table; `lacking` are methods whose
+    curves are not complete.
+    """
 
     model: ModelPlan
-    cell_key: CellKey  # without a method
-    cells: Sequence[CurvesNode]  # that are wanted
+    cell_key: CellKey  # with an empty method
+    cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
     tables: Mapping[str, pa.Table]
     noise: Sequence[str]
     lacking: Sequence[str]
@@ -45,7 +49,10 @@ class Perturbed:
 
 
 def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Perturbed]:
-    """Curves of every model by task and score, in the order of tasks, with these columns, `score` among them."""
+    """Yield the curves of every task, model and score, in the order of tasks, with these `columns`.
+
+    `columns` must have `score`.
+    """
     config, ledger = run.config, run.ledger
     for task in results.tasks:
         for model in run.plan.models:
@@ -69,7 +76,7 @@ def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Pe
 def _without_noise(
     results: Results, cell_key: CellKey, every: Mapping[str, pa.Table]
 ) -> tuple[dict[str, pa.Table], list[str]]:
-    """The tables by method, and the methods whose relevance is nothing but rounding, which are left out."""
+    """(tables by method, methods whose relevance is nothing but rounding and which are left out)."""
     tables, noise = {}, []
     for method, table in every.items():
         variant = shown_variant(table)
@@ -82,7 +89,7 @@ def _without_noise(
 
 
 def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
-    """Areas and mean curves by task, model and perturbation."""
+    """Yield areas and mean curves by task, model, score and way of removal."""
     config = run.config
     drawn_with = config.report.resamples, config.seed
     for curves_of_task in perturbed(run, results, _COLUMNS):
@@ -119,7 +126,7 @@ def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
 
 
 def _beside(run: Run, results: Results, perturbed_cells: Perturbed, way: str) -> JointScores | None:
-    """Evidence and areas of the variants that the curves follow; None where the task has no evidence."""
+    """Evidence and areas of the variants that the curves follow; None if the task has no evidence."""
     record = METRICS[lead()]
     if record.name not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return None
@@ -137,7 +144,7 @@ def _beside(run: Run, results: Results, perturbed_cells: Perturbed, way: str) ->
 
 
 def _followed(run: Run, results: Results, perturbed_cells: Perturbed) -> Iterator[tuple[str, pa.Table]]:
-    """Methods with the scores, of correctly predicted samples, of the variant that their curves follow."""
+    """Yield (method, scores) of the variant that the curves follow, for samples that are predicted rightly."""
     for method, table in perturbed_cells.tables.items():
         cell_key, followed = perturbed_cells.cell_key._replace(method=method), shown_variant(table)
         if cell_key in results.defaults and followed is not None:
@@ -147,7 +154,7 @@ def _followed(run: Run, results: Results, perturbed_cells: Perturbed) -> Iterato
 
 
 def _overlaps(run: Run, results: Results, perturbed_cells: Perturbed) -> dict[str, Summary]:
-    """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
+    """The overlap with evidence by method, of the variant that the curves follow; empty where it does not apply."""
     metric, overlaps, drawing = overlap(), {}, (run.config.report.resamples, run.config.seed)
     if metric not in applicable(results.tasks[perturbed_cells.cell_key.task]):
         return {}

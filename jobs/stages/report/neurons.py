@@ -1,4 +1,4 @@
-"""The neurons a reader of the report can look at: how they rank, where they matter, what is lost without them."""
+"""The neurons that the report's explorer shows: how they rank, where they matter, and the effect of their ablation."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from jobs.stages.report.samples import rows_by_id
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.records.types import UserError
 
-SAMPLES = 5  # of a neuron that are shown
-AROUND = 12  # tokens on either side of where it is active
+SAMPLES = 5  # samples that are shown for a neuron
+AROUND = 12  # tokens that are shown on either side of its activation
 
 COLUMNS = ["sample_id", "explanation", "layer", "neuron", "name", "relevance", "position", "activation"]
 
@@ -41,19 +41,22 @@ Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sampl
 
 @dataclass
 class _Neuron:
-    """The facts of one neuron from the cells of a model."""
+    """What the cells of a model say about one neuron."""
 
     name: str = ""
     total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))
     kept: dict[TaskMethod, int] = field(default_factory=lambda: defaultdict(int))
     drops: dict[TaskMethod, list[float]] = field(default_factory=lambda: defaultdict(list))
-    best: list[tuple[Seen, float]] = field(default_factory=list)  # with relevance, a heap of SAMPLES
+    best: list[tuple[Seen, float]] = field(default_factory=list)  # (sample, relevance): a heap of the SAMPLES largest
 
 
 def neuron_explorer(
     config: RunConfig, plan: Plan, store: Store, results: Results, linked: frozenset[str]
 ) -> NeuronExplorer:
-    """Every neuron that some complete cell keeps; `linked` are the samples that have a place in the other explorer."""
+    """The explorer of every neuron that some complete cell keeps.
+
+    `linked` are the ids of samples that the explorer of samples shows, to which entries link.
+    """
     ledger = Ledger(store)
     corpora = _corpora(config, plan, ledger)
     cells: dict[str, list[Cell]] = {}
@@ -76,7 +79,7 @@ def neuron_explorer(
 
 @dataclass(frozen=True)
 class _Model:
-    """The facts of a model's neurons from the store."""
+    """Reads the facts about a model's neurons from the store."""
 
     config: RunConfig
     model: ModelPlan
@@ -86,7 +89,7 @@ class _Model:
     def entries(
         self, cells: list[Cell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
     ) -> Iterator[dict[str, Any]]:
-        """Neurons by layer and number."""
+        """Yield an entry for each neuron, by layer and number; `order` lists (task, method) in the explorer's order."""
         neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
         samples: dict[TaskMethod, int] = {}
         firsts: dict[tuple[Artifact, str], dict[str, NeuronKey]] = {}
@@ -114,7 +117,7 @@ class _Model:
             yield entry(self.model.name, *neuron_key, ranked, **facts)
 
     def words(self) -> dict[NeuronKey, dict[str, Any]]:
-        """The words that neurons write and answer to, for `entry`."""
+        """The words that each neuron promotes, suppresses and is activated by, for its entry."""
         numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
         words = {}
         node = writings_of(self.config, self.model, self.ledger)
@@ -127,7 +130,10 @@ class _Model:
         return words
 
     def answers(self, corpus: Artifact, asked: set[NeuronKey]) -> dict[NeuronKey, dict[str, Any]]:
-        """The contexts and histograms of these neurons over a corpus, for `entry`; a layer at a time is in memory."""
+        """The max-activating examples and the histogram over a corpus of each neuron in `asked`, for its entry.
+
+        One layer at a time is in memory. Empty if the tokenizer cannot be loaded.
+        """
         try:
             tokenizer = load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
@@ -156,7 +162,10 @@ class _Model:
         return answers
 
     def relevance(self) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
-        """The method that explains contexts, and its relevance by layer, neuron and rank; none where it is not done."""
+        """The label of the method that explains max-activating examples, and its relevance of tokens.
+
+        Relevance is by (layer, neuron, rank). ("", {}) if it is not computed.
+        """
         node = heatmaps_of(self.config, self.model, self.ledger)
         if node is None or not self.ledger.is_done(node.artifact):
             return "", {}
@@ -169,7 +178,10 @@ class _Model:
     def add_drops(
         self, neurons: dict[NeuronKey, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, NeuronKey]]
     ) -> None:
-        """Add what the explained number lost where a single neuron went, the first of its sample's ranking."""
+        """Add by how much the explained number fell when a single neuron was ablated: the first of a sample's ranking.
+
+        `firsts` has that neuron by sample id, for each cell and explanation.
+        """
         for cell in knockouts_of(self.config, self.model, self.ledger):
             first = firsts.get((cell.neurons, cell.explanation), {}) if cell.neurons else {}
             for row in _rows(self.ledger, cell.artifact, KNOCKOUTS) if first else ():
@@ -179,7 +191,7 @@ class _Model:
                         neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
 
     def texts(self, neurons: Mapping[NeuronKey, _Neuron]) -> dict[str, list[str]]:
-        """The tokens of every sample that is shown, by its id; none where the model's tokenizer is not."""
+        """The tokens of every sample that is shown, by its id; empty if the tokenizer cannot be loaded."""
         names_of_task: dict[str, set[str]] = defaultdict(set)
         for neuron in neurons.values():
             for (_, task, _, name, _, _), _ in neuron.best:
@@ -198,12 +210,12 @@ class _Model:
 
 
 def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[str, Any]]:
-    """Rows of an artifact; none of one that is not done."""
+    """The rows of an artifact; none if it is not done."""
     return ledger.read(artifact, schema).to_pylist() if ledger.is_done(artifact) else []
 
 
 def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
-    """The complete contexts of models, by name; none where the corpus cannot be had and nothing of it is stored."""
+    """The complete max-activating examples by model; empty if the corpus is gone and nothing of it is stored."""
     try:
         cells = list(contexts.nodes(Run(config, plan, ledger)))
     except UserError:
@@ -212,13 +224,14 @@ def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifac
 
 
 def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
-    """The bins of a histogram from the first that is not empty to the last, and the edges between them."""
+    """The bins of a histogram from the first to the last that is not empty, and the edges between them."""
     first = next((at for at, count in enumerate(counts) if count), 0)
     last = max((at for at, count in enumerate(counts) if count), default=0)
     return {"edges": edges[first:last], "counts": counts[first : last + 1]}
 
 
 def _add(neurons: dict[NeuronKey, _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
+    """Add a row of relevance of neurons to the facts of its neurons."""
     columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
     for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
         neuron = neurons[layer, number]
@@ -232,7 +245,7 @@ def _add(neurons: dict[NeuronKey, _Neuron], task_method: TaskMethod, row: dict[s
 def _samples(
     neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
 ) -> Iterator[dict[str, Any]]:
-    """Entries of the samples in which a neuron is most relevant, the most relevant first."""
+    """Yield the samples in which a neuron is most relevant, the most relevant first, for its entry."""
     for (_, task, method, name, position, activation), relevance in sorted(neuron.best, reverse=True):
         if name in texts:
             facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method)}

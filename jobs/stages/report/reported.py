@@ -1,4 +1,4 @@
-"""A run as its report shows it: what several parts of the report read is read once."""
+"""A run as its report shows it. What several parts of the report need is read from the store once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lrp_core.records.explained import CONTRASTIVE
 
 @dataclass(frozen=True)
 class Reported:
-    """A run with its scores, and what parts share."""
+    """A run with its scores, and what several parts of the report share."""
 
     run: Run
     results: Results
 
     @cached_property
     def drawn(self) -> list[CurveSet]:
-        """The areas and mean curves of every task, model and perturbation."""
+        """The areas and mean curves of every task, model and way of removal."""
         return list(drawn_curves(self.run, self.results))
 
     @cached_property
@@ -40,9 +40,10 @@ class Reported:
         return list(control_rows(self.run))
 
     def why_lacking(self, lacking: str, keys: Sequence[str], stages: str, needs: str) -> str:
-        """The reason why a part shows nothing, from the beginning of a sentence that says what is `lacking`.
+        """Why a part of the report shows nothing, and what to do.
 
-        It needs the config's `keys`, the commands `stages` and, where the keys are set, what `needs` says.
+        `lacking` is the beginning of the sentence, which says what is missing. The part needs the config's `keys` and
+        the commands `stages`; `needs` is what it needs beyond these, for a config that sets the keys.
         """
         unset = [f"`{key}`" for key in keys if getattr(self.run.config, key) is None]
         if unset:
@@ -52,8 +53,10 @@ class Reported:
 
     @property
     def beyond(self) -> Beyond:
-        """Facts of the first screen: faithfulness is of the first way in which tokens go, and of the explained number
-        that the scores beside it are of.
+        """Faithfulness, seconds and controls of methods, for the first screen.
+
+        Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
+        belong.
         """
         faithfulness: dict[tuple[str, str], Comparison] = {}
         defaults = self.results.defaults
@@ -69,7 +72,7 @@ class Reported:
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:
-        """The measured passes of every batch: rows of the runtime schema with their model, task and dtype."""
+        """The timings of all passes: rows of schema RUNTIME with their model, task and precision."""
         store, rows = self.run.store, []
         for (model, task), dtypes in self.results.dtypes.items():
             for dtype in dtypes:

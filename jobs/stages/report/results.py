@@ -1,4 +1,4 @@
-"""The store's scores as the report reads them: which planned cells have them, and comparisons over their samples."""
+"""The store's scores as the report reads them: the state of planned cells, and comparisons over their samples."""
 
 from __future__ import annotations
 
@@ -30,33 +30,37 @@ from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.methods.record import Method
 
-#: Where the models of Close Look are published, besides the hub's old names without an owner.
+#: The hub's owners of the models of Close Look, whose old ids have no owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
 
 
 def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
-    """Scores and states of every planned relevance cell, and comparisons of methods in their default setting.
+    """The scores and states of all planned cells of relevance, and comparisons of methods by their default variant.
 
     Raises SchemaMismatch for scores of another schema version.
     """
     states = _states(config, plan, Ledger(store))
     scores: dict[tuple[CellKey, Variant, str], Score] = {}
-    for cell_key, cell in ((cell_key_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
+    for planned in relevance_cells(plan):
+        cell_key = cell_key_of(planned.artifact)
         if states[cell_key] == DONE:
-            scores |= dict(_scores(store, cell_key, cell))
+            scores |= dict(_scores(store, cell_key, planned.artifact))
     tuned_on = dict(_tuned_on(plan))
+    tasks = {name: config.task(name) for name in of_tokens(config)}
+    sizes = {model.name: _size(model.resolved.config) for model in plan.models}
+    clusters = {task: clusters_of(Ledger(store), task) for task in tasks}
     results = Results(
         models=tuple(model.name for model in config.models),
-        tasks={name: config.task(name) for name in of_tokens(config)},
+        tasks=tasks,
         methods=_methods(config, plan),
         dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
         scores=scores,
         published=_published(config),
-        sizes={model.name: _size(model.resolved.config) for model in plan.models},
+        sizes=sizes,
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
-        clusters={task: clusters_of(Ledger(store), task) for task in of_tokens(config)},
+        clusters=clusters,
         seeds=_seeds(config),
         undefined=frozenset(plan.undefined),
     )
@@ -65,18 +69,19 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
             scores |= _scores_but_for_tuning(store, results, cell_key)
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
-    for cell_key in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
+    for cell_key in results.defaults:  # done, and not empty; noise is not compared
         if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0] and not results.is_noise(cell_key):
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
-    for key, places in groups.items():
-        comparison = _compare(config, store, results, places)
+    for key, cell_keys in groups.items():
+        comparison = _compare(config, store, results, cell_keys)
         if comparison is not None:
             comparisons[key] = comparison
     return replace(results, comparisons=comparisons)
 
 
 def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], ChanceLevel]]:
+    """Yield ((model, task), the scores of random relevance by chance) for tasks with evidence."""
     for model in plan.models:
         for task, inputs in model.inputs.items():
             if config.task(task).evidence is not None and not inputs.of_answers:
@@ -85,6 +90,7 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
 
 
 def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """By model, the models that differ from it only in their training seed."""
     seeds: dict[str, tuple[str, ...]] = {}
     for model in config.models:
         if model.seed_of is not None:
@@ -93,7 +99,7 @@ def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
 
 
 def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
-    """The samples by which options were chosen, of every choice that is made."""
+    """Yield (cell key, ids of the samples by which options were chosen) for every choice that is made."""
     for model in plan.models:
         for choice in model.choices:
             if choice.chosen is not None:
@@ -104,24 +110,27 @@ def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
 def _scores_but_for_tuning(
     store: Store, results: Results, cell_key: CellKey
 ) -> dict[tuple[CellKey, Variant, str], Score]:
-    """The means of metrics over the samples that did not choose the method's options."""
+    """The mean scores over the samples that were not used to choose the method's options."""
     metrics = applicable(results.tasks[cell_key.task])
     samples = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    means = summarise(results.without_tuning(cell_key, samples), metrics).to_pylist()
-    return {
-        (cell_key, Variant(*(row[name] for name in VARIANT)), row["metric"]): Score(row["value"], row["n"])
-        for row in means
-    }
+    means = {}
+    for row in summarise(results.without_tuning(cell_key, samples), metrics).to_pylist():
+        variant = Variant(*(row[name] for name in VARIANT))
+        means[cell_key, variant, row["metric"]] = Score(row["value"], row["n"])
+    return means
 
 
 def _samples_path(cell_key: CellKey) -> str:
-    """The file of the scores of every sample of a cell."""
+    """The path of the scores of every sample of a cell."""
     scores = Artifact("scores", *cell_key)
     return f"{scores.folders[1]}/{scores.shard()}"
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
-    """The means of chance, over the samples and in the settings of which random relevance has scores."""
+    """Yield the mean scores by chance, which replace those of random relevance as it was drawn.
+
+    They cover the same samples and variants.
+    """
     drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
     for cell_key, variant in {(cell_key, variant): None for cell_key, variant, metric in drawn if metric in METRICS}:
         samples = samples_of_variant(store, results, cell_key, variant)
@@ -133,12 +142,12 @@ def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Ce
 
 
 def of_tokens(config: RunConfig) -> list[str]:
-    """The tasks whose tokens are scored: of whole answers it is the units of their prompts (see `parts.sources`)."""
+    """The tasks whose tokens are scored. Tasks of whole answers are not: there, units of prompts are scored."""
     return [name for name in config.tasks if not config.task(name).explains_answers]
 
 
 def relevance_cells(plan: Plan) -> Iterator[Cell]:
-    """The cells of relevance whose tokens are scored."""
+    """Yield the cells of relevance whose tokens are scored."""
     for model in plan.models:
         for cell in model.cells:
             if cell.artifact.product == "relevance" and not model.inputs[cell.artifact.task].of_answers:
@@ -146,11 +155,12 @@ def relevance_cells(plan: Plan) -> Iterator[Cell]:
 
 
 def cell_key_of(cell: Artifact) -> CellKey:
+    """The key (model, task, precision, method) of a cell in the results."""
     return CellKey(cell.model, cell.task, cell.dtype, cell.method)
 
 
 def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]:
-    """The state of each cell: done only if it is complete and scored by the present metrics, else missing."""
+    """The state of each cell. Done means complete and scored by the present metrics; unscored cells are missing."""
     names = {"done": DONE, "partial": PARTIAL, "damaged": PARTIAL, "missing": MISSING}
     states = {cell_key_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
     for node in SCORED.nodes(Run(config, plan, ledger)):
@@ -160,42 +170,45 @@ def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]
 
 
 def default_samples(store: Store, results: Results, cell_key: CellKey) -> pa.Table:
-    """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
+    """A table of sample_id, correct and every metric of the task, for the default variant of a cell."""
     return samples_of_variant(store, results, cell_key, results.defaults[cell_key])
 
 
 def samples_of_variant(store: Store, results: Results, cell_key: CellKey, variant: Variant) -> pa.Table:
-    """The columns of `default_samples`, of another variant, but for samples that chose the method's options.
+    """A table of sample_id, correct and every metric of the task, for one variant of a cell.
 
-    Random relevance has its chance in place of one draw.
+    Samples that were used to choose options are left out. Random relevance has the expected scores of chance instead of
+    those of one draw.
     """
-    metrics, floor = applicable(results.tasks[cell_key.task]), results.floors.get((cell_key.model, cell_key.task))
+    metrics = applicable(results.tasks[cell_key.task])
+    chance = results.floors.get((cell_key.model, cell_key.task))
     table = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
     table = results.without_tuning(cell_key, table)
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
     table = table.drop_columns(VARIANT)
-    if floor is not None and cell_key.method == results.baseline:
-        return floor.replace_scores(table, variant.tokens, variant.scope, metrics)
+    if chance is not None and cell_key.method == results.baseline:
+        return chance.replace_scores(table, variant.tokens, variant.scope, metrics)
     return table
 
 
 def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
+    """Yield ((cell key, variant, metric), score) of the stored means of a cell."""
     scores = scores_of(cell)
     for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
         yield (cell_key, variant, row["metric"]), Score(row["value"], row["n"])
 
 
-def _compare(config: RunConfig, store: Store, results: Results, places: list[CellKey]) -> Comparison | None:
-    """Methods on the correctly predicted samples that all of them have."""
+def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[CellKey]) -> Comparison | None:
+    """The comparison of the methods of these cells on the samples that all have and that are predicted rightly."""
     tables = []
-    for cell_key in places:
+    for cell_key in cell_keys:
         table = default_samples(store, results, cell_key)
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
-    of_task = applicable(results.tasks[places[0].task])
+    of_task = applicable(results.tasks[cell_keys[0].task])
     measured = {name: metric for name, metric in of_task.items() if metric.is_compared}
     if not measured or not len(ids):
         return None
@@ -203,22 +216,22 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Cel
     for table in tables:
         rows = table.take(pc.index_in(ids, value_set=pa.concat_arrays(table["sample_id"].chunks)))
         values.append(np.stack([rows[name].to_numpy() for name in measured], axis=1))  # [N, K]
-    methods = tuple(cell_key.method for cell_key in places)
+    methods = tuple(cell_key.method for cell_key in cell_keys)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     drawing = (config.report.resamples, config.seed)
-    clusters = results.clusters_of(places[0].task, ids.to_pylist())
+    clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
     return compare(stacked, methods, tuple(measured), *drawing, scale, shares, clusters)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each metric the factor that turns its numbers into its unit, and whether they are shares."""
+    """For each metric: the factor from its numbers to its unit, and True if they are shares."""
     every = list(metrics)
     return np.array([metric.scale for metric in every]), np.array([metric.unit == "%" for metric in every])
 
 
 def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
-    """Methods by name. A label says which options were chosen, if they are the same wherever they were."""
+    """Methods by name. Labels have the chosen options if these are the same on all models and tasks."""
     methods = configured(config)
     for entry in config.every_method():
         choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]
@@ -229,6 +242,7 @@ def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
 
 
 def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The precisions of each (model, task) whose tokens are scored."""
     scored = of_tokens(config)
     taken = ((model, task) for model in config.models for task in plan.tasks_of(config, model))
     pairs = [(model, task) for model, task in taken if task in scored]
@@ -236,18 +250,21 @@ def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, .
 
 
 def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
-    """Missing cells of models that are out of reach, of tasks that are not prepared, of options not chosen."""
+    """The cells that have no place in the plan, all missing.
+
+    Their models are out of reach, their tasks not prepared, or their options not chosen.
+    """
     lost = {(name, task) for name in plan.failures for task in of_tokens(config)} | set(plan.unprepared)
-    undefined, places = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
+    undefined, cell_keys = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
     for (model, task), dtypes in _dtypes(config, plan).items():
         for entry in config.every_method() if (model, task) in lost else ():
             if (model, entry.name) not in undefined:
-                places += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
-    return dict.fromkeys(places, MISSING)
+                cell_keys += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
+    return dict.fromkeys(cell_keys, MISSING)
 
 
 def _size(model: ModelConfig) -> Size:
-    """The size of the model, which needs no weights: parameters that are tied count once."""
+    """The size of a model, from its architecture alone. Tied parameters count once."""
     from lrp_core import random_model
 
     config = architecture(model)
@@ -257,7 +274,7 @@ def _size(model: ModelConfig) -> Size:
 
 
 def _published(config: RunConfig) -> dict[tuple[str, str], str]:
-    """Models of Close Look under their published ids, on published data."""
+    """The models of Close Look, by their published ids, on published data: the paper's name by (model, task)."""
     names = {key[3] for key in close_look()}
     tasks = [task for task, feed in config.tasks.items() if config.task(task).is_published(feed.source)]
     published: dict[tuple[str, str], str] = {}

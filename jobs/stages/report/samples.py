@@ -1,4 +1,4 @@
-"""The samples a reader of the report can look at: which ones, and every method's relevance of their tokens."""
+"""The samples that the report's explorer shows: which ones, and every method's relevance of their tokens."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from lrp_core.records.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
 CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
-Lines = list[tuple[str, dict[str, Any]]]  # (method, row of relevance), first of the explanations, then of every label
-AT_ONCE = 500  # samples that are made ready to show at a time
+Lines = list[tuple[str, dict[str, Any]]]  # (method, row of relevance): first explanations, then every label
+AT_ONCE = 500  # samples whose entries are made at a time
 
 
 def explorer(
     config: RunConfig, plan: Plan, store: Store, results: Results, ids_of_task: Mapping[str, list[str]] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """One entry for each sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it.
+    """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
-    The samples are those that are `ids_of_task` of each task, or else chosen by :func:`choose`.
+    The samples of each task are `ids_of_task`, or chosen by :func:`choose`.
     """
     ledger, cells = Ledger(store), _cells(plan)
     by_label = label_cells(plan, ledger)
@@ -71,11 +71,11 @@ def explorer(
 
 
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
-    """A sample with every method of a model, chosen by a rule and not by hand; None if nothing is scored.
+    """The entry of one sample under one model, with every method; None if nothing is scored.
 
-    The task is the first that has a scope, as AttnLRP's, else the first with evidence, else the first, and one of texts
-    where there is one. The model is the one with the most methods. Of the samples that every method explains, it is the
-    first by id that the model predicts rightly, or the first.
+    It is chosen by rule, not by hand. The task: of texts before images, with a scope before without, with evidence
+    before without, else the first. The model: the one with the most methods. The sample: of those that every method
+    explains, the first by id that the model predicts rightly, or else the first.
     """
     cells = _cells(plan)
     shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
@@ -101,33 +101,34 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
 
 
 def _cells(plan: Plan) -> dict[CellKey, Artifact]:
+    """The cells of relevance of tokens, by their cell key."""
     return {cell_key_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
 
 
 def _shown_cell_keys(results: Results) -> Iterator[CellKey]:
-    """Scored places in the precision that is shown."""
+    """The keys of scored cells in the first precision of their model and task, which is the one that is shown."""
     return (
         cell_key for cell_key in results.defaults if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0]
     )
 
 
 def label_cells(plan: Plan, ledger: Ledger) -> dict[CellKey, Artifact]:
-    """Relevance for every label of classifiers, as far as it is done."""
+    """The cells that are done of relevance for every label of classifiers, by cell key."""
     cells = (planned.artifact for planned in plan.cells() if planned.artifact.product == "labels")
     return {cell_key_of(cell): cell for cell in cells if ledger.is_done(cell)}
 
 
 def _first_labelled(ledger: Ledger, cells: Sequence[Artifact]) -> frozenset[str]:
-    """Samples with relevance for every label, which the explorer shows first."""
+    """The ids of samples with relevance for every label, which the explorer shows first."""
     kept = (ledger.read(cell, LABELS, ["sample_id"])["sample_id"].to_pylist() for cell in cells)
     return frozenset(name for names in kept for name in names)
 
 
 def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) -> list[str]:
-    """`count` sample ids: a third over which methods disagree most, a third predicted wrongly, the rest by hash.
+    """`count` sample ids: a third on which methods disagree most, a third predicted wrongly, the rest by id.
 
-    `scored` are tables of sample_id, correct and the leading metric, one a model and method. Samples among `first` are
-    chosen so before any others are.
+    `scored` has a table for each model and method, with sample_id, correct and the leading metric. In each third,
+    samples in `first` come before others.
     """
     points: dict[str, list[float]] = {}
     wrong: dict[str, int] = {}
@@ -147,7 +148,7 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
 
 
 class _Explained:
-    """The stored relevance of the chosen samples of a task under a model, as Arrow until it is shown."""
+    """The stored relevance of the chosen samples of a task under a model, kept as Arrow until it is shown."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class _Explained:
         labels: Mapping[str, Artifact],
         curves: Mapping[CurveOf, LogitCurve],
     ) -> None:
-        """`maps` and `labels` are cells of relevance by method: for explanations, and for every label."""
+        """`maps` and `labels` are cells by method: relevance of explanations, and relevance for every label."""
         self.store, self.results, self.model, self.task, self.curves = store, results, model, task, curves
         ledger, order = Ledger(store), partial(rank, results.methods)
         tables = [(method, _relevance(ledger, maps[method], chosen)) for method in sorted(maps, key=order)]
@@ -170,7 +171,10 @@ class _Explained:
         self.tables = tables
 
     def entries(self, names: list[str], generic: Rows) -> list[dict[str, Any]]:
-        """Entries of these samples, as far as they are there; none where the model's tokenizer is not."""
+        """Entries of the samples `names` that have relevance, a view and a generic row.
+
+        Empty if the model's tokenizer cannot be loaded.
+        """
         config = self.model.resolved.config
         try:
             tokenizer = None if self.model.resolved.preprocessing is not None else load_tokenizer(config)
@@ -192,6 +196,12 @@ class _Explained:
     def _entry(
         self, tokenizer: Any, writer: Any, sample: dict[str, Any], view: dict[str, Any], rows: Lines
     ) -> dict[str, Any]:
+        """The explorer's entry of one sample: its tokens, a line for each of `rows`, and facts.
+
+        `sample` is the generic row, `view` the row of this model's view, `writer` the tokenizer of decoder tokens. For
+        an image the tokens are patches, and the entry has the picture, with an overlay for each line. Logits and
+        prediction are the model's, so those of the first of `rows` serve for all.
+        """
         resolved, (_, first) = self.model.resolved, rows[0]
         margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
         correct = None if margin is None else margin > 0
@@ -205,21 +215,18 @@ class _Explained:
         facts |= {"task": self.task, "model": self.model.name, "correct": correct, "margin": margin}
         facts["position"] = view["position"] if answer is None else None
         facts["attractors"] = json.loads(sample["meta"]).get("attractors")
-        entry = data(
-            pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
-            [self._line(method, row) for method, row in rows],
-            view["evidence_mask"],
-            view["special_mask"],
-            view["scope_mask"],
-            None if answer is None else seen(writer, answer),
-            **facts,
-        )
+        names = pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images)
+        lines = [self._line(method, row) for method, row in rows]
+        decoder_names = None if answer is None else seen(writer, answer)
+        masks = (view["evidence_mask"], view["special_mask"], view["scope_mask"])
+        entry = data(names, lines, *masks, decoder_names, **facts)
         if images is None:
             return entry
         maps = [row["pixels"] for _, row in rows]
         return with_picture(entry, pixels_of(view, images), images, maps, sample["text"])
 
     def _line(self, method: str, row: dict[str, Any]) -> Line:
+        """The explorer's line for one row of relevance; see `beyond_noise` for values that are only rounding."""
         label = self.results.label(method)
         if "label_id" in row:
             line = Line(label, row["relevance"], EVERY_LABEL, of=self.model.resolved.labels[row["label_id"]])
@@ -228,11 +235,14 @@ class _Explained:
             curve = self.curves.get((method, row["sample_id"], row["explanation"], row["embedding"]))
             line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
             logits = [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None]
-        return line if row["residual"] is None else beyond_noise(line, logits)  # null: no logit is shared out
+        return line if row["residual"] is None else beyond_noise(line, logits)  # None: relevance sums to no logit
 
 
 def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """The text with the target in its slot; a text without a slot as it was read, with the text that follows it."""
+    """The facts of a sample that predicts a token: its text, the slot of the target, target and foil.
+
+    A text without a slot is shown as the model read it, followed by the next token.
+    """
     known = {key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")}
     if sample["slot"] is not None:
         return known
@@ -243,7 +253,7 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
 
 
 def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedModel) -> dict[str, Any]:
-    """The text or pair, followed by the predicted label or score, and the gold one."""
+    """The facts of a classified sample: its text or pair, then the predicted label or score, and the gold one."""
     text = " | ".join(filter(None, (sample["text"], sample["second"])))
     gold = None if sample["score"] is None else f"{sample['score']:g}"
     if sample["label"] is not None:
@@ -258,7 +268,7 @@ def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedMod
 def _curves(
     config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
 ) -> dict[CurveOf, LogitCurve]:
-    """The curves that are drawn of the chosen samples, in the first way that tokens are taken away."""
+    """The deletion and insertion curves of the chosen samples, in the first way of removal, by method and variant."""
     rows: dict[CurveOf, dict[str, dict[str, Any]]] = defaultdict(dict)
     for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
@@ -275,12 +285,15 @@ def _curves(
 
 
 def _by_its_score() -> pc.Expression:
-    """Curves of what a map explains; of the target's logit where it explains neither."""
+    """A filter for curves of the number that the relevance explains.
+
+    For relevance that explains no number in particular, it keeps curves of the target's logit.
+    """
     return (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
 
 
 def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:
-    """Rows of these files, of these samples."""
+    """The rows of the samples `chosen` in these files, by sample id."""
     rows: Rows = {}
     for path in paths:
         rows |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}
@@ -288,11 +301,15 @@ def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: li
 
 
 def _relevance(ledger: Ledger, cell: Artifact, chosen: list[str]) -> pa.Table:
-    """Rows with full embeddings (or without that choice) of the chosen samples; one shard at a time is in memory."""
+    """The relevance of the chosen samples, with full embeddings or without the choice.
+
+    One shard at a time is in memory.
+    """
     shards = [_of(ledger.store.read(shard, RELEVANCE), chosen) for shard in ledger.files(cell)]
     table = pa.concat_tables(shards) if shards else RELEVANCE.empty_table()
     return table.filter(pc.not_equal(table["embedding"], "partial"))
 
 
 def _of(table: pa.Table, names: list[str]) -> pa.Table:
+    """The rows of the samples `names`."""
     return table.filter(pc.is_in(table["sample_id"], pa.array(names, pa.string())))

@@ -22,7 +22,7 @@ def test_a_label_of_several_outputs_is_refused_by_name():
     model = replace(resolve(ModelConfig(name="vit", id="demo/vit")), labels=distinct(NAMES))
     assert [model.label_id(name) for name in ("crane (0)", "crane (2)", "tench", "heron")] == [0, 2, 1, None]
     with pytest.raises(
-        UserError, match=r"vit has the label 'crane' more than once: say 'crane \(0\)' or 'Crane \(2\)'"
+        UserError, match=r"vit has the label 'crane' more than once: write 'crane \(0\)' or 'Crane \(2\)'"
     ):
         model.label_ids(["tench", "crane"])
 

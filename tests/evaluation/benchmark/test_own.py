@@ -172,16 +172,24 @@ def test_a_bad_row_of_parquet_is_rejected_with_its_number(tmp_path):
 
 
 BAD_FILES = [
-    ("mine.jsonl", "", "no usable row in the samples source of task mine; there are none"),
-    ("mine.csv", "", "no usable row .* there are none"),
+    ("mine.jsonl", "", "no usable row in the samples source of task mine; it has no rows"),
+    ("mine.csv", "", "no usable row .* it has no rows"),
     ("mine.csv", "a,b\n1,2\n", "no usable row .* mine.csv:2: no column 'text'"),
     ("mine.csv", "text,text\n1,2\n", "two columns of one name: text, text"),
     ("mine.jsonl", "text,target\n", "no usable row .* mine.jsonl:1: not JSON"),
     ("mine.parquet", "text", "mine.parquet is not Parquet that can be read: "),
-    ("mine.txt", "text", r"mine.txt is no \.jsonl, \.json, \.csv, \.tsv, \.parquet file"),
+    (
+        "mine.txt",
+        "text",
+        r"cannot read .*mine.txt: its name must end in one of \.jsonl, \.json, \.csv, \.tsv, \.parquet",
+    ),
     ("mine.json", "[1, 2", r"mine.json is not JSON: "),
     ("mine.json", "[1, 2]", r"no usable row .* mine.json\[0\]: not an object: int"),
-    ("mine.csv", "texte,étiquette\nBon,1\n", r"no column 'text': there are texte, étiquette: say which it is, as `col"),
+    (
+        "mine.csv",
+        "texte,étiquette\nBon,1\n",
+        r"no column 'text': the columns are texte, étiquette: name the text",
+    ),
     ("mine.csv.gz", "text", "mine.csv.gz is not gzip that can be read: "),
     ("mine.csv.gz", gzip.compress(b"text,target\n" * 9999)[:-40], "mine.csv.gz is not gzip that can be read: "),
     ("mine.jsonl.zst", "text", "mine.jsonl.zst is not zstd that can be read: "),
@@ -259,7 +267,7 @@ def test_every_file_gives_the_same_texts_by_the_names_of_its_columns(tmp_path, n
 def test_a_row_without_a_column_that_the_config_names_is_a_reject(tmp_path):
     _, bad = read(tmp_path, lines(TEXTS[0], {"review": "Bad"}), columns=NAMES, **JUDGED)
     assert (bad["reason"], bad["where"]) == ("no column 'case'", "mine.jsonl:2")
-    assert bad["detail"] == "`columns` names it as id; there are review"
+    assert bad["detail"] == "`columns` says that it holds id; the row's columns are review"
 
 
 def test_a_column_of_another_meaning_gives_its_name_to_the_one_that_the_config_names(tmp_path):

@@ -172,15 +172,15 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "t10k-labels-idx1-ubyte").unlink(), "has no labels beside it"),
+        (lambda folder: (folder / "t10k-labels-idx1-ubyte").unlink(), "has no labels: put t10k-labels"),
         (
             lambda folder: (folder / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + b"\0\0\0\x05" * 3),
-            "by its head",
+            "its header announces",
         ),
         (lambda folder: (folder / "t10k-images-idx3-ubyte").write_bytes(b"no"), "is no IDX file of images"),
         (
             lambda folder: idx(folder / "t10k-labels-idx1-ubyte", np.zeros(4, np.uint8), 0x801),
-            "5 images, and .* 4 labels",
+            "5 images, but .* 4 labels",
         ),
     ],
     ids=["no labels", "cut", "another file", "fewer labels"],
@@ -214,7 +214,7 @@ def test_view_of_a_grey_file_for_a_model_of_colours_is_a_reject():
         (rows[1]["sample_id"], "the image is grey, the model reads RGB"),
         (rows[2]["sample_id"], "the image is of another size"),
     ]
-    assert rejects[1]["detail"] == "20 × 24 pixels, and the model takes 24 × 24, which it does not resize to"
+    assert rejects[1]["detail"] == "20 × 24 pixels, but the model takes 24 × 24 and does not resize"
 
 
 def test_view_of_a_grey_file_is_in_colour_where_the_checkpoint_asks_for_it():

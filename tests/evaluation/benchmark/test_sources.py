@@ -192,7 +192,7 @@ def test_a_folder_gives_its_files_and_an_empty_one_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("content", ['{"version": 2}', '{"data": [{"title": "A", ', '{"data": [{]}'])
 def test_a_file_that_is_not_in_the_published_layout_is_an_error(tmp_path, content):
-    with pytest.raises(UserError, match=r"published layout|not JSON"):
+    with pytest.raises(UserError, match=r"of this source as published|not JSON"):
         read(tmp_path, "squad", content)
 
 

@@ -382,4 +382,4 @@ def test_decoder_reads_what_target_and_foil_begin_with_alike_and_the_encoder_the
 
 def test_text_without_a_slot_is_no_question_for_an_encoder_decoder(tokenizers):
     row = sample("t", "An article that goes on.", None, None, None)
-    assert "no question" in reason(tokenizers, "bpe", row, kind=kinds.ENCODER_DECODER)
+    assert "no slot" in reason(tokenizers, "bpe", row, kind=kinds.ENCODER_DECODER)

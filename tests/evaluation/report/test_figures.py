@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.textpath import TextPath
 from scipy import stats
 
 from evaluation.report.drawing import Line, Panel, Plot
@@ -231,3 +232,23 @@ def test_a_figure_keeps_the_numbers_that_it_shows():
         ("0.0", "5.0", ""), ("2.0", "5.5", "")
     ]  # fmt: skip
     assert len(rows) == 2 * len(first)
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_names_of_a_legend_are_whole_and_apart_however_long(panels):
+    names = [f"A method of a long name {at}, screened" for at in range(7)] + ["Short"]
+    lines = [Line(name, [1, 2], [0.1, 0.4], {"color": "#000000"}) for name in names]
+    [figure] = Plot("n", "t", "c", ("x", "y")).figures([Panel(f"p{at}", lines) for at in range(panels)], METHODS)
+    for drawn in (figure.svg, figure.narrow):
+        root = ElementTree.fromstring(drawn)
+        width = float(root.get("viewBox").split()[2])
+        ends = {}
+        for group in root.iter(f"{SVG}text"):
+            if group.text in names:
+                x, y = float(group.get("x")), float(group.get("y"))
+                ends.setdefault(round(y), []).append((x, x + TextPath((0, 0), group.text, size=9).get_extents().width))
+        assert sum(map(len, ends.values())) == len(names)
+        for line in ends.values():
+            starts, ends_of_line = zip(*sorted(line), strict=True)
+            assert all(end <= start for end, start in zip(ends_of_line, [*starts[1:], width], strict=True))
+            assert starts[0] >= 0

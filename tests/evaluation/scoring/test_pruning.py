@@ -127,5 +127,5 @@ def test_area_is_the_mean_height_over_the_share_removed():
 
 def test_a_sweep_without_samples_is_refused():
     view = tiny_model("gpt2")
-    with pytest.raises(UserError, match="no samples"):
+    with pytest.raises(UserError, match="no sample has finite logits"):
         Sweep(view, curves_of(view, 1)).accuracy([], BUDGET)

@@ -121,7 +121,7 @@ def test_a_sample_alone_decides_its_draws_and_more_draws_begin_alike():
 def test_texts_of_a_single_token_have_no_replacement():
     proposal = Proposal.of([table_of([([4, 4], [False] * 2)])], ())
     assert proposal.tokens == 1
-    with pytest.raises(UserError, match="a single token"):
+    with pytest.raises(UserError, match="all tokens of the task's texts are equal"):
         proposal.replacements([4, 4], [False] * 2, 1, seed=0)
     assert Proposal.of([table_of([])], ()).tokens == 0
     assert Proposal.of([table_of([([4, 4], [True] * 2)])], ()).tokens == 0

@@ -95,7 +95,7 @@ def test_relevance_without_a_view_is_refused():
 
 
 def test_relevance_of_another_length_is_refused():
-    with pytest.raises(Mismatch, match="sample b has 2 relevances for 3 tokens"):
+    with pytest.raises(Mismatch, match="sample b has relevance for 2 tokens, but its view has 3"):
         score_relevance(relevance([("b", [1, 2], 1, 0)]), Masks.of(SPECIAL_LAST))
 
 

@@ -60,7 +60,7 @@ def test_a_package_cannot_take_the_name_of_a_task_or_of_a_source():
 
 def test_evidence_that_nobody_finds_is_refused():
     with pytest.raises(
-        UserError, match="other of their-package has its evidence from the source, and bare brings none"
+        UserError, match="other of their-package takes its evidence from its source, but bare brings none"
     ):
         register(Task(name="other", title="other", sources=(source("bare"),)), by="their-package")
     assert "bare" not in SOURCES

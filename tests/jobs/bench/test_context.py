@@ -131,7 +131,7 @@ def test_nearly_parallel_curves_meet_nowhere_near():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "demo/vit"], "demo/vit: what grows here is the one text"),
+        (["--model", "demo/vit"], "demo/vit: only models that read one text can be measured"),
         (["--model", "demo/bert", "--lengths", "4096"], "demo/bert holds "),
         (["--model", "demo/gtp2"], "did you mean"),
     ],
@@ -145,4 +145,4 @@ def test_a_model_that_does_not_fit_is_one_line(arguments, message):
 def test_lengths_are_different_numbers(lengths, capsys):
     with pytest.raises(SystemExit, match="2"):
         context.main(["--lengths", lengths])
-    assert "no different numbers of tokens" in capsys.readouterr().err
+    assert "give different numbers of tokens" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_a_config_without_prepared_samples_says_what_to_do(tmp_path):
     ("arguments", "message"),
     [
         (["--geometry", "gpt3"], "invalid choice: 'gpt3' (choose from"),
-        (["--samples", "0"], "'0' is no positive number"),
+        (["--samples", "0"], "'0' is no positive whole number"),
         (["--set", "seed=1"], "--set overrides a config"),
         (["--config", "demo", "--geometry", "gpt2"], "leave out --geometry"),
     ],

@@ -24,6 +24,24 @@ def test_the_page_is_what_the_result_files_say():
     )
 
 
+def test_the_table_of_other_packages_is_what_their_result_says():
+    text = page.README.read_text(encoding="utf-8")
+    assert rewritten(text, page.peers(page.results()), *page.PEERS) == text, "run `python -m benchmarks.page`"
+    bench = Bench("peers", "a processor", "closelook bench peers")
+    for model, seconds in (("gpt2", 2.0), ("bert-base", 4.0)):
+        of_model = bench.about(geometry=model)
+        for package, rate in (("closelook", 60.0), ("captum", 20.0 * seconds)):
+            of_model.row(peer="captum", method="gradient_x_input", package=package, texts_per_s=rate)
+        name = "gradient_x_input, texts a second / captum"
+        of_model.ratio(name, 3 / seconds, 1.5, "higher", peer="captum 0.9.0, torch 2.13.0")
+    assert page.peers([(SHIPPED / "peers-cpu.json", bench.result())]).splitlines()[1:] == [
+        "| package | model | method | texts a second | closelook's | ratio |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| captum 0.9.0 | gpt2 | gradient_x_input | 40.0 | 60.0 | 1.50 |",
+        "| captum 0.9.0 | bert-base | gradient_x_input | 80.0 | 60.0 | 0.75 |",
+    ]
+
+
 def test_models_are_columns_and_missed_targets_say_so():
     result = page.tables(a_result()).splitlines()
     assert result == [

@@ -3,8 +3,16 @@
 import sys
 
 import pytest
+import torch
 
 from benchmarks import peers
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_peer_with_an_interpreter_tells_the_same_and_others_are_left_out_by_name(capsys):

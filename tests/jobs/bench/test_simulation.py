@@ -50,7 +50,7 @@ def test_double_precision_waits_for_gpus_that_are_fast_at_it_and_others_leave_th
     schedule = simulate([single, double], list(reversed(MIXED)), [FAST])
     assert schedule.makespan_s == pytest.approx(START_S + 40), "each of the four has a fast GPU of its own"
     assert schedule.busy_s == pytest.approx(80)
-    with pytest.raises(ValueError, match="no node will do for double"):
+    with pytest.raises(ValueError, match="that a worker of double needs"):
         simulate([single, double], MIXED[:1])
 
 

@@ -1,13 +1,18 @@
 """What counts as a death of a worker, and what a death costs: only what the process died of."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
 from jobs.cluster.attempts import Attempts, forget_loading, loading
 from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import ModelUnavailable
+from jobs.products.record import NodeFailed
+from jobs.products.relevance import RELEVANCE
+from jobs.runner.rows import compute_parts
 from jobs.store import Store
+from tests.jobs.computing import opened_for, part_of
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 
@@ -68,3 +73,17 @@ def test_a_process_that_gave_a_model_up_notes_nothing_more_of_its_units(tmp_path
         forget_loading(store, "large")
     with loading(store, "large", 2, "another run"):
         pass
+
+
+def test_a_batch_without_rows_that_ended_processes_fails_its_node(tmp_path):
+    """As that of scores: there is no row to blame, and nothing that was computed."""
+    store = Store(str(tmp_path))
+    for _ in range(2):  # processes that died of it
+        Attempts(store, "scores.unit", 2, "run").begin("batch 0|lrp")
+    attempts = Attempts(store, "scores.unit", 2, "run")
+    attempts.begin()
+    part = part_of("lrp")
+    product = replace(RELEVANCE, compute=lambda opened, parts, rows: pytest.fail("it is computed once more"))
+    outcome = compute_parts(product, opened_for(None, attempts), [part], [])[part]
+    assert isinstance(outcome, NodeFailed)
+    assert str(outcome) == "several processes ended while computing it"

@@ -108,7 +108,7 @@ def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_c
     os.kill(paused.pid, signal.SIGCONT)
     code, out, err = ended(paused)
     assert code == 1
-    assert f"error: another run took over {store.root} while this one stood still" in err
+    assert f"error: another run took over {store.root} while this one was suspended" in err
     assert "Traceback" not in err
     assert store.files("lock", ".json") == []
     assert {path: store.modified_s(path) for path in store.files("manifest", ".json")} == written
@@ -160,7 +160,7 @@ def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_ne
     assert len(store.files("relevance", recursive=True)) == committed, "the unit that waited was not begun"
     assert store.files("lock", "") == []
     code, _, err = ended(Forked("stop", config.root))
-    assert (code, err.strip()) == (2, f"error: no run owns {config.root} now")
+    assert (code, err.strip()) == (2, f"error: no run is using {config.root}: there is nothing to stop")
     code, _, err = ended(Forked(*arguments))
     assert code == 0, err
     assert relevance_of(config, store) == expected

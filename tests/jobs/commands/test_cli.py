@@ -48,10 +48,10 @@ def config_file(tmp_path, model):
         (["--set", "methods=lrp"], "'methods': expected a list, as in [a, b], not 'lrp'"),
         (
             ["--set", "ray.address=http://127.0.0.1:8265"],
-            "is a dashboard's: send the job there with `closelook",
+            "is the address of a Ray dashboard, not of a cluster: send the job there with `closelook",
         ),
-        (["--root", __file__], "is a file: give a folder"),
-        (["--root", ""], "the root is empty: give a folder"),
+        (["--root", __file__], "is a file: name a folder"),
+        (["--root", ""], "no root is given: name a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, message):
@@ -144,7 +144,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     assert set(store.files("", "", recursive=True)) == files
     _, out, _ = closelook("gc", *reseeded)
     assert "0 files removed" in out
-    assert "2 files are stale for config small: if it is the run's own, --yes removes them" in out
+    assert "2 files are not needed by config small: if no other config needs them, --yes removes them" in out
     assert set(store.files("", "", recursive=True)) == files
     assert "2 files removed" in closelook("gc", "--yes", *reseeded)[1]
     gone = files - set(store.files("", "", recursive=True))
@@ -330,7 +330,7 @@ def test_options_of_a_benchmark_reach_it(closelook, tmp_path):
     assert closelook("bench", "metrics", "--config", "demo")[::2] == (
         2, "error: unrecognized arguments: --config demo (see `closelook bench metrics --help`)\n"
     )  # fmt: skip
-    assert "say which benchmark: lrp, alti" in closelook("bench", "--quick")[2]
+    assert "no benchmark is named: give one of lrp, alti" in closelook("bench", "--quick")[2]
 
 
 def test_nothing_is_written_outside_the_root(closelook, config_file, tmp_path):

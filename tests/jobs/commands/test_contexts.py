@@ -33,10 +33,10 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
     asked = ("--model", str(model), "--corpus", str(corpus), "--top", "2")
     code, out, _ = closelook("examples", "0.3", *asked)
     assert code == 0
-    assert "3 lines are empty or no text, the first is corpus.txt:2: empty" in out
+    assert "3 lines hold no text; the first of them is corpus.txt:2: empty" in out
     assert "in 2 lines of corpus.txt" in out
     for neuron, message in (
-        ("0", "a neuron is LAYER.NEURON, as 2.17, not '0'"),
+        ("0", "the name of a neuron must be LAYER.NEURON, as 2.17, not '0'"),
         ("7.0", "there is no layer 7: the model's"),
     ):
         code, _, err = closelook("examples", neuron, *asked)
@@ -45,5 +45,5 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
         assert len(err.splitlines()) == 1
     corpus.write_text("\n")
     assert "holds no text" in closelook("examples", "0.3", *asked)[2]
-    assert "say where: --corpus FILE with --model M, or --root DIR" in closelook("examples", "0.3", *asked[:2])[2]
-    assert "say which model reads the corpus" in closelook("examples", "0.3", *asked[2:])[2]
+    assert "give --corpus FILE with --model M, or --root DIR" in closelook("examples", "0.3", *asked[:2])[2]
+    assert "no model is given to read the corpus" in closelook("examples", "0.3", *asked[2:])[2]

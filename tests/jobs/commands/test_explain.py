@@ -39,7 +39,7 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (["--device", "cuda:99"], "there is no device 'cuda:99': torch "),
         (
             ["--explanation", "contrastive"],
-            "a contrastive explanation is against a foil: give one, or ask for",
+            "a contrastive explanation needs a foil: give --foil, or --explanation",
         ),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, messa
 
 def test_a_text_with_two_places_for_the_target_is_one_line(closelook, model):
     code, _, err = closelook("explain", "--model", str(model), "w5 ___ w7 ___", "--target", "w10")
-    assert (code, err) == (2, "error: ___ marks the one place of the target, and the text has it 2 times\n")
+    assert (code, err) == (2, "error: the text has ___ 2 times: ___ marks the place of the target, so keep it once\n")
 
 
 def test_relevance_that_is_rounding_noise_is_not_shown_as_relevance(closelook, tmp_path):
@@ -151,8 +151,8 @@ def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
     ("arguments", "message"),
     [
         (["w5", "--generate", "2", "--target", "w7"], "leave --target and --foil out"),
-        (["w5", "--generate", "0"], "generate is a number of tokens, at least 1, not 0"),
-        (["w5", "--foil", "w7"], "a foil is what a target is contrasted with: give --target too"),
+        (["w5", "--generate", "0"], "--generate must be a number of tokens, at least 1, not 0"),
+        (["w5", "--foil", "w7"], "a foil needs a target that it is contrasted with: give --target too"),
         (["w5", "--target", "w7", "--explanation", "contrastive"], "foil"),
         (["w5", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
         (["w5 " * 200, "--generate", "2"], "are the most"),
@@ -205,6 +205,6 @@ def test_a_pair_is_read_as_its_model_reads_pairs(closelook, tmp_path):
     other = json.loads(file.read_text())["predictions"][0]
     assert same["logit_target"] > other["logit_target"] + 1, "a model of how much two texts share"
     code, _, err = closelook(*command, "--label", "high")
-    assert (code, "predicts a score: it has no labels" in err) == (2, True)
+    assert (code, "predicts a score and has no labels" in err) == (2, True)
     code, _, err = closelook("explain", "the cats", "--model", "demo/gpt2", "--label", "walk")
     assert (code, "predicts words" in err) == (2, True)

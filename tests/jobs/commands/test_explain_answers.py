@@ -53,7 +53,7 @@ def test_prefix_is_what_the_decoder_has_said(closelook, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prefix", "END"), "--prefix ends the sequence: nothing follows"),
+        (("--prefix", "END"), "which ends the answer: leave that out"),
         (("--target", "are is", "--prefix", "The"), "'are is' is not one token after 'The'"),
     ],
 )

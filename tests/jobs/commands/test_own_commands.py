@@ -100,7 +100,7 @@ def test_a_config_for_ones_own_model_and_data_says_what_applies(closelook, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["there.yaml", "--model", "demo/gpt2"], "is there already"),
+        (["there.yaml", "--model", "demo/gpt2"], "exists already"),
         (["new.yaml", "--model", "demo/gtp2"], "did you mean 'demo/gpt2'?"),
         (
             ["new.yaml", "--model", "demo/gpt2", "--data", "no.jsonl"],
@@ -109,10 +109,13 @@ def test_a_config_for_ones_own_model_and_data_says_what_applies(closelook, tmp_p
         (["new.yaml", "--model", "demo/gpt2", "--data", "bad.parquet"], "bad.parquet is not Parquet that can be read"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "bad.jsonl"], "holds no sample (bad.jsonl:2: not JSON"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "list.jsonl"], "list.jsonl:1: not a JSON object"),
-        (["new.yaml", "--model", "demo/gpt2", "--data", "empty.csv"], "empty.csv holds no sample; they are JSON Lines"),
+        (["new.yaml", "--model", "demo/gpt2", "--data", "empty.csv"], "empty.csv holds no sample: give JSON Lines"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "gone.jsonl"], "cannot read gone.jsonl: No such file"),
-        (["new.yaml", "--model", "demo/bert-sentiment", "--data", "words.jsonl"], "predicts a label, and the samples"),
-        (["new.yaml", "--model", "demo/bert-sentiment", "--data", "other.csv"], "there are review: say which it is by"),
+        (["new.yaml", "--model", "demo/bert-sentiment", "--data", "words.jsonl"], "predicts a label, but the samples"),
+        (
+            ["new.yaml", "--model", "demo/bert-sentiment", "--data", "other.csv"],
+            "but review: name the column of texts with",
+        ),
         (["new.yaml", "--model", "demo/gpt2", "--data", "other.csv", "--column", "text=rview"], "no column 'rview'"),
         (["new.yaml", "--model", "demo/gpt2", "--method", "atnlrp"], "did you mean 'attnlrp'?"),
     ],

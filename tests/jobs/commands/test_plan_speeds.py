@@ -66,7 +66,7 @@ def test_a_plan_says_what_it_assumes_and_what_finds_no_node(tmp_path, capsys):
     show(config, Store(config.root))
     shown = capsys.readouterr().out
     assert "model gpt2 in float64: none of ray.nodes has 1 GPU and float64=fast" in shown
-    assert f"float64 {SLOW_FLOAT64 / 1e12:.2g} where they call it slow" in shown
+    assert f"float64 {SLOW_FLOAT64 / 1e12:.2g} on nodes that are labelled as slow" in shown
 
 
 def test_several_gpus_of_a_worker_are_of_one_node(tmp_path):

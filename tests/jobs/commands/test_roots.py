@@ -26,7 +26,7 @@ def test_a_root_that_holds_no_run_is_one_line_for_commands_that_read(closelook, 
         (root / "notes.txt").write_text("not a run")
     code, out, err = closelook(*arguments, "--root", str(root))
     assert (code, out) == (2, "")
-    assert err == f"error: there is no run in {root}: check the path, or compute one there with `closelook run`\n"
+    assert err == f"error: there is no run in {root}: check the path, or start one there with `closelook run`\n"
     assert [path.name for path in tmp_path.rglob("*")] == (["typo", "notes.txt"] if exists else [])
 
 

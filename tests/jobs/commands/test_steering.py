@@ -69,7 +69,7 @@ def _explained_row(closelook, model, tmp_path) -> str:
     [
         (["--set", "9.0=1"], "there is no layer 9: the model's layers are 0 to 0"),
         (["--scale", "0.99999=1"], "there is no neuron 99999: the model's neurons are 0 to"),
-        (["--set", "17=1"], "--set takes LAYER.NEURON=NUMBER, as 2.17=0, not '17=1'"),
+        (["--set", "17=1"], "--set must be LAYER.NEURON=NUMBER, as 2.17=0, not '17=1'"),
         (["--set", "0.1=1", "--scale", "0.1=2"], "neuron 0.1 is changed twice"),
         (["--set", "0.1=inf"], "with 0.1 set to inf the model's logits are not finite: choose smaller values"),
         (["--method", "random"], "random gives no relevance of neurons"),
@@ -125,4 +125,7 @@ def test_layers_of_an_explanation_add_up(closelook, model):
         assert layer[4] == 0
         assert layer[0] - layer[1] == pytest.approx(layer[2] + layer[3], abs=2e-4)
     code, _, err = closelook("explain", "--model", str(model), *SENTENCE, "--method", "gradient_l1", "--layers")
-    assert (code, err) == (2, "error: gradient_l1 gives no relevance at the boundaries of layers\n")
+    assert (code, err) == (
+        2,
+        "error: gradient_l1 gives no relevance at the boundaries of layers: choose a method that does\n",
+    )

@@ -28,6 +28,7 @@ from tests.jobs.small import REPOSITORY, relevance_of
 
 pytestmark = pytest.mark.ray
 RAY = str(Path(sys.executable).with_name("ray"))
+TOO_LONG_S = 300  # seconds; it only tells a wait without end from a slow machine
 
 
 def free_ports(n: int) -> list[int]:
@@ -69,7 +70,7 @@ def head():
     command = [RAY, "start", "--head", "--block", "--disable-usage-stats", *arguments]
     log = (home / "head.log").open("w")
     process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + TOO_LONG_S
     while not _answers(dashboard):
         assert process.poll() is None, (home / "head.log").read_text()
         assert time.monotonic() < deadline, (home / "head.log").read_text()
@@ -218,7 +219,7 @@ def slow(root: Path) -> list[str]:
 
 
 def wait_for(condition) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + TOO_LONG_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -241,7 +242,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     lost.communicate()
 
     other = submitter(head, *slow(root), "--set", "seed=1")
-    out, _ = other.communicate(timeout=120)
+    out, _ = other.communicate(timeout=TOO_LONG_S)
     assert other.returncode == 1
     assert re.search(
         r"error: \S+/root is in use by the job closelook-[0-9a-f]{12}-1, which runs `python -m jobs run", out
@@ -251,7 +252,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     before = shards(root)
     wait_for(lambda: shards(root) >= before + 6)
     again.terminate()
-    out, _ = again.communicate(timeout=120)
+    out, _ = again.communicate(timeout=TOO_LONG_S)
     assert again.returncode == 143, out
     assert re.match(r"job closelook-[0-9a-f]{12}-1 runs already\n", out)
     assert "prepare: 2 computed" in out, "it prints the job's log from the beginning"
@@ -261,13 +262,13 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     night, before = submitter(head, *slow(root), "--grace", "0"), shards(root)
     wait_for(lambda: shards(root) > before)
     night.terminate()
-    out, _ = night.communicate(timeout=120)
+    out, _ = night.communicate(timeout=TOO_LONG_S)
     assert night.returncode == 143, out
     assert re.match(r"job closelook-[0-9a-f]{12}-2 was submitted\n", out)
     assert stopped(root), "Ray's SIGTERM, too, lets it finish the units in hand"
 
     late = submitter(head, *slow(root), "--deadline", "1")
-    out, _ = late.communicate(timeout=120)
+    out, _ = late.communicate(timeout=TOO_LONG_S)
     assert late.returncode == 124, out
     wait_for(lambda: stopped(root))
 
@@ -275,7 +276,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
 def test_a_package_that_is_sent_as_a_wheel_is_there_for_the_driver_and_for_workers(head, tmp_path):
     config, wheel = using_all(tmp_path), built(tmp_path)
     job = submitter(head, "--config", config, package=("--wheel", str(wheel)))
-    out, _ = job.communicate(timeout=300)
+    out, _ = job.communicate(timeout=TOO_LONG_S)
     assert job.returncode == 0, out
     assert list((tmp_path / "root" / "entropy").rglob("*.parquet")), "its product"
     assert list((tmp_path / "root" / "relevance").rglob("method=open_loop/*.parquet")), "its method"

@@ -1,6 +1,7 @@
 """`closelook verify`: a table and exit code, a file that the registry reads, and the registry that is shipped."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -99,7 +100,7 @@ def test_files_of_users_are_listed_beside_the_shipped_lines(closelook, tmp_path,
     (tmp_path / "other.json").write_text("[]")
     code, _, err = closelook("models")
     assert code == 2
-    assert "other.json is no file of `closelook verify --json`: move it out of" in err
+    assert re.search(r"did not write .*other\.json: move it out of", err)
 
 
 def test_a_folder_of_users_that_is_not_there_is_one_line(closelook, tmp_path, monkeypatch):

@@ -50,7 +50,10 @@ def test_a_list_of_rules_is_a_grid_that_select_chooses_from():
     [
         ({"linera": "gamma"}, "'composites.mine': no group of layers 'linera' .did you mean 'linear'"),
         ({"linear": "gama"}, "'composites.mine': linear has no rule 'gama' .did you mean 'gamma'"),
-        ({"linear": {"gamma": -1}}, "'composites.mine': linear: the number of the rule gamma is at least 0, not -1"),
+        (
+            {"linear": {"gamma": -1}},
+            "'composites.mine': linear: the number of the rule gamma must be at least 0, not -1",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_composite_is_one_line_with_the_nearest_name(composite, says):
@@ -75,5 +78,5 @@ def test_an_unknown_name_is_matched_against_the_names_of_the_config_too():
 def test_an_unknown_name_and_a_softmax_for_lrp_are_refused():
     with pytest.raises(ConfigError, match=r"attnlrp: option 'composite': no composite 'vitt' .did you mean 'vit'"):
         loaded({}, {"attnlrp": {"composite": "vitt"}})
-    with pytest.raises(ConfigError, match=r"lrp: option 'composite': its rule for softmax is its own"):
+    with pytest.raises(ConfigError, match=r"lrp: option 'composite': its rule for softmax cannot be changed"):
         loaded({"mine": {"softmax": "zplus"}}, {"lrp": {"composite": "mine"}})

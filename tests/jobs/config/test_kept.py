@@ -19,7 +19,7 @@ def computed(tmp_path, model, inline, closelook):
     path.write_text(config.model_dump_json())
     code, out, err = closelook("attribute", "--config", str(path))
     assert (code, err) == (0, "")
-    assert "keeps changes" not in out
+    assert "configuration kept in" not in out
     return str(path), config.root
 
 
@@ -48,12 +48,12 @@ def test_a_run_that_changes_it_says_which_keys_and_goes_on(computed, closelook):
     code, out, _ = closelook("attribute", "--root", root, "--set", "methods=[attnlrp, lrp]", "--set", "seed=1")
     assert code == 0
     said = out.splitlines()
-    begin = said.index(f"the configuration that {root} keeps changes:")
+    begin = said.index(f"the configuration kept in {root} changes:")
     methods = '  methods: ["attnlrp", "gradient_x_input", "random"] -> ["attnlrp", "lrp"]'
     assert said[begin + 1 : begin + 4] == ["  seed: 0 -> 1", methods, "attribute: 1 computed, 1 up to date"]
     before = files(root)
     code, out, _ = closelook("attribute", "--root", root)
-    assert (code, "keeps changes" in out, "nothing to do" in out) == (0, False, True)
+    assert (code, "configuration kept in" in out, "nothing to do" in out) == (0, False, True)
     assert files(root) == before
 
 
@@ -81,8 +81,8 @@ def test_a_root_that_keeps_none_is_taken_for_one_of_demo(computed, closelook):
     Store(root).delete(FILE)
     assert "demo in" in closelook("status", "--root", root)[1]
     code, out, _ = closelook("gc", "--config", path, "--set", "seed=1")
-    assert (code, "2 files are stale" in out) == (0, True)
-    assert "keeps changes" not in closelook("attribute", "--config", path)[1]
+    assert (code, "2 files are not needed" in out) == (0, True)
+    assert "configuration kept in" not in closelook("attribute", "--config", path)[1]
     assert kept(Store(root)) is not None
 
 
@@ -97,7 +97,7 @@ def test_one_of_another_version_is_one_line_and_is_replaced_by_a_run_that_names_
     code, out, err = closelook("status", "--root", root)
     assert (code, out) == (2, "")
     assert message in err
-    assert "say with --config which one to use" in err
+    assert "add --config with the configuration to use" in err
     assert len(err.splitlines()) == 1
     assert closelook("attribute", "--config", path)[0] == 0
     assert "3 cells: 3 done" in closelook("status", "--root", root)[1]
@@ -107,7 +107,7 @@ def test_paths_that_are_filled_in_are_not_filled_in_anew(computed, closelook):
     _, root = computed
     code, _, err = closelook("status", "--root", root, "--set", "data=/elsewhere")
     assert code == 2
-    assert f"in the configuration that {root} keeps, paths are filled in: say with --config" in err
+    assert f"the configuration kept in {root} has its paths filled in already: add --config" in err
 
 
 def test_a_configuration_that_cannot_be_run_is_not_kept(computed, closelook):

@@ -40,7 +40,7 @@ def test_every_key_that_asks_for_what_does_not_exist_is_named(tmp_path, model):
         "'tasks.sva.source': unknown source 'squat'",
         "'models.strange.id': no family describes 'gpt3' models",
         "'methods': unknown method 'lpr'",
-        "'methods': alti_logit: option 'initial' is true or false, not 3",
+        "'methods': alti_logit: option 'initial' must be true or false, not 3",
         "'models.strange.methods': unknown method 'rollout'",
     ]
 
@@ -64,7 +64,7 @@ def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, 
     ("setting", "message"),
     [
         ("methods=[lpr]", "unknown method 'lpr' (did you mean 'lrp'?)"),
-        ("methods=[{alti_logit: {initial: 3}}]", "option 'initial' is true or false, not 3"),
+        ("methods=[{alti_logit: {initial: 3}}]", "option 'initial' must be true or false, not 3"),
         ("tasks.sva.source=squat", "unknown source 'squat' (did you mean 'squad'?)"),
         ("tasks.foo.source=demo", "the source 'demo' feeds the tasks ra, "),
     ],
@@ -98,8 +98,8 @@ def told(err):
         ("http://example.org:80/mine.jsonl", ["www.example.org"], "the web server example.org"),
         ("https://example.org/mine.jsonl", ["example.org"], None),
         ("https://example.org:8443/mine.jsonl", ["example.org"], None),
-        ("https://example.org@elsewhere.net/mine.jsonl", ["example.org"], "credentials belong in the environment"),
-        ("s3://key:secret@bucket/mine.jsonl", [], "credentials belong in the environment"),
+        ("https://example.org@elsewhere.net/mine.jsonl", ["example.org"], "contains credentials"),
+        ("s3://key:secret@bucket/mine.jsonl", [], "contains credentials"),
         ("ftp://example.org/mine.jsonl", ["example.org"], "ftp:// is not supported"),
         ("s3://bucket/mine.jsonl", [], None),
         ("gs://bucket/mine.jsonl", [], None),

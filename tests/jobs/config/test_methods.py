@@ -50,7 +50,7 @@ def test_a_model_may_name_a_method_of_the_run(tmp_path, model):
     ("written", "message"),
     [
         ({"alti_logit": {"inital": False}}, r"alti_logit has no option 'inital' \(did you mean 'initial'\?\)"),
-        ({"alti_logit": {"initial": "no"}}, "alti_logit: option 'initial' is true or false, not 'no'"),
+        ({"alti_logit": {"initial": "no"}}, "alti_logit: option 'initial' must be true or false, not 'no'"),
         ({"gradient_l1": {"steps": 3}}, "gradient_l1 has no option 'steps'; it has none"),
         ({"name": "mine", "method": "alti_logi"}, r"unknown method 'alti_logi' \(did you mean 'alti_logit'\?\)"),
     ],

@@ -32,7 +32,7 @@ def test_what_stands_between_brackets_belongs_to_the_value():
         ("attnlrp:composit=vit", "attnlrp has no option 'composit' (did you mean 'composite'?)"),
         ("attnlrp:composite=vitt", "no composite 'vitt' (did you mean 'vit'?)"),
         ("attnlrp:vit", "its options are written attnlrp:OPTION=VALUE, not 'vit'"),
-        ("smoothgrad:sigma=[0.1, 0.2]", "smoothgrad: option 'sigma' is a number"),
+        ("smoothgrad:sigma=[0.1, 0.2]", "smoothgrad: option 'sigma' must be a number"),
         ("smoothgrad:sigma=[0.1", "the value is not YAML"),
         ("lrp,attnlrp,lrp", "method 'lrp' is named twice"),
     ],

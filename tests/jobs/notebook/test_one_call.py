@@ -151,16 +151,16 @@ def test_a_model_with_adapters_is_explained_as_its_merged_twin(model, tokenizer)
         ({"dtype": "float64"}, "a model in memory keeps its weights, precision and device: leave `dtype` out"),
         ({"device": "cpu"}, "leave `device` out"),
         ({"adapter": "somewhere"}, "leave `adapter` out"),
-        ({"tokenizer": 3}, "`tokenizer` is a tokenizer of transformers, its hub id or a folder, not 3"),
+        ({"tokenizer": 3}, "`tokenizer` must be a tokenizer of transformers, its hub id or a folder, not 3"),
         ({"model": torch.nn.Linear(1, 1)}, "Linear is no model of transformers"),
         ({"model": 3}, "or a model, pipeline or ModelView in memory, not 3"),
         ({"text": None}, "give one of `text`, `messages` and `input_ids`, not none"),
         ({"input_ids": [1]}, "give one of `text`, `messages` and `input_ids`, not text and input_ids"),
-        ({"text": None, "messages": "hello"}, "`messages` is a list of messages"),
+        ({"text": None, "messages": "hello"}, "`messages` must be a list of messages"),
         ({"text": [{"role": "user"}]}, "message 1 needs a role and a content, both strings"),
         ({"text": [{"role": "user", "content": "hi"}]}, "the tokenizer has no chat template: give the prompt as text"),
-        ({"text": None, "input_ids": [10**6]}, "there is no token 1000000: the tokenizer has"),
-        ({"text": None, "input_ids": [1.5]}, "`input_ids` are token ids, not 1.5"),
+        ({"text": None, "input_ids": [10**6]}, "`input_ids` contain 1000000, but the tokenizer has"),
+        ({"text": None, "input_ids": [1.5]}, "`input_ids` must be a list of token ids "),
         ({"text": "The keys " * 200}, "`truncate` reads a part of it"),
     ],
 )
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_one_line(model, tokenizer, settings, message):
 
 def test_a_model_without_a_name_needs_its_tokenizer(model):
     model.config._name_or_path = model.name_or_path = ""
-    with pytest.raises(closelook.UserError, match="GPT2LMHeadModel in memory comes without a tokenizer: give"):
+    with pytest.raises(closelook.UserError, match="no tokenizer was found for the GPT2LMHeadModel in memory: give"):
         closelook.explain(TEXT, model=model)
 
 
@@ -230,7 +230,7 @@ def test_roles_that_come_again_are_numbered_and_templates_may_refuse(model):
     shouting = AutoTokenizer.from_pretrained(
         model_dir("gpt2"), chat_template="{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
     )
-    with pytest.raises(closelook.UserError, match="does not show message 1 as it is"):
+    with pytest.raises(closelook.UserError, match="changes the content of message 1"):
         closelook.explain(turns, model=model, tokenizer=shouting)
 
 
@@ -240,17 +240,17 @@ def test_a_bad_entry_of_a_list_is_its_own_error(model, tokenizer):
     explained = closelook.explain(texts, **PAIR, model=model, tokenizer=tokenizer, method="lrp", batch=2)
     assert told(model) == before
     assert sorted(explained.errors) == [1, 2, 3]
-    assert "a text is a string, not None" in str(explained.errors[1])
+    assert "a text must be a string, not None" in str(explained.errors[1])
     alone = closelook.explain("The girl", **PAIR, model=model, tokenizer=tokenizer, method="lrp")
     torch.testing.assert_close(explained[4]["lrp"], alone["lrp"], rtol=1e-4, atol=1e-5)
     assert explained[4].text == "The girl"
-    with pytest.raises(closelook.UserError, match="a text is a string"):
+    with pytest.raises(closelook.UserError, match="a text must be a string"):
         explained[1]["lrp"]
     assert set(explained.to_frame()["text"]) == {0, 4}
     assert explained.to_dict()[2]["error"] == str(explained.errors[2])
-    assert repr(explained).startswith("<Explanations of 2 texts, 3 not: text 1: a text is a string, not None")
+    assert repr(explained).startswith("<Explanations of 2 texts, 3 not: text 1: a text must be a string, not None")
     assert "NotExplained" in explained._repr_html_()
-    with pytest.raises(closelook.UserError, match="a text is a string, not None"):
+    with pytest.raises(closelook.UserError, match="a text must be a string, not None"):
         closelook.explain([None, 3], model=model, tokenizer=tokenizer)
     with pytest.raises(closelook.UnsupportedMethod, match="alti needs"):
         closelook.explain([TEXT, ""], model=model, tokenizer=tokenizer, method="alti")

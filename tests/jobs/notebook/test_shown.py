@@ -3,6 +3,7 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -113,6 +114,63 @@ def test_words_are_saved_in_place_of_their_pieces(gpt2, tmp_path):
     assert json.loads((tmp_path / "words.json").read_text()) == explanation.to_dict()
 
 
+def test_rows_by_word_have_the_sum_of_their_tokens_or_the_mean_where_sums_mean_nothing(gpt2):
+    explanation = closelook.explain("The unfathomable keys", **PAIR, model=gpt2, method=["lrp", "gradient_l2"])
+    frame = explanation.to_frame(by="word").set_index(["method", "word"])
+    assert list(frame.loc["lrp"].index) == ["The", "unfathomable", "keys"]
+    pieces = slice(*(at for at, token in enumerate(explanation.tokens) if token.startswith(" ")))
+    assert len(explanation["lrp"][pieces]) > 1, "a word has pieces, else the test sees nothing"
+    of_word = frame["relevance"].unstack(level=0).loc["unfathomable"]
+    assert of_word["lrp"] == pytest.approx(float(explanation["lrp"][pieces].sum()), rel=1e-5)
+    assert of_word["gradient_l2"] == pytest.approx(float(explanation["gradient_l2"][pieces].mean()), rel=1e-5)
+    assert frame["summed"].groupby(level=0).first().to_dict() == {"lrp": True, "gradient_l2": False}
+    with pytest.raises(closelook.UserError, match="`by` is 'token' or 'word', not 'letter'"):
+        explanation.to_frame(by="letter")
+
+
+def test_rows_by_word_of_a_decoder_and_none_of_a_picture(tmp_path):
+    explanation = closelook.explain("where did the clerk go ?", generate=2, model="demo/t5")
+    by_token, by_word = (
+        explanation.to_frame(by=by).groupby(["answer", "side"])["relevance"] for by in ("token", "word")
+    )
+    assert by_word.sum().to_dict() == pytest.approx(by_token.sum().to_dict(), abs=1e-5)
+    with pytest.raises(closelook.UserError, match="an image has no words"):
+        of_a_picture(tmp_path).to_frame(by="word")
+
+
+@pytest.mark.parametrize("suffix", ["pdf", "html", "tex", "json", "csv"])
+def test_a_list_is_saved_as_its_suffix_says(gpt2, suffix, tmp_path):
+    texts = [TEXT, "", "The unfathomable girl"]
+    explained = closelook.explain(texts, **PAIR, model=gpt2, method="lrp")
+    file = tmp_path / f"saved.{suffix}"
+    explained.save(file, by_word=True)
+    content = file.read_bytes()
+    if suffix == "pdf":
+        assert len(re.findall(rb"/Type /Page\b", content)) == 2, "a sheet for each explained text"
+        explained.save(file, by_word=True)
+        assert file.read_bytes() == content, "equal explanations are equal files"
+    elif suffix == "json":
+        assert json.loads(content) == explained.to_dict()
+    elif suffix == "csv":
+        frame = pd.read_csv(file)
+        assert set(frame["text"]) == {0, 2}
+        assert "unfathomable" in set(frame["word"])
+    else:
+        assert all(word in content.decode() for word in ("cabinet", "unfathomable"))
+
+
+def test_what_cannot_be_saved_of_a_list_is_one_line(gpt2, tmp_path):
+    explained = closelook.explain([TEXT], **PAIR, model=gpt2, method="lrp")
+    with pytest.raises(
+        closelook.UserError, match=r"end in one of .pdf, .html, .tex, .json, .csv for several texts, not 'a.png'"
+    ):
+        explained.save(tmp_path / "a.png")
+    with pytest.raises(closelook.UserError, match=r"cannot write .*: No such file or directory"):
+        explained.save(tmp_path / "none" / "a.html")
+    with pytest.raises(closelook.UserError, match="no text could be explained: nothing to save"):
+        closelook.Explanations(explained[:0]).save(tmp_path / "a.html")
+
+
 def of_a_picture(folder):
     Image.effect_noise((32, 32), 60).convert("RGB").save(folder / "noise.png")
     return closelook.explain(str(folder / "noise.png"), model="demo/vit")
@@ -128,7 +186,7 @@ def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
 
 def test_what_cannot_be_saved_is_one_line(gpt2, tmp_path):
     explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method="lrp")
-    with pytest.raises(closelook.UserError, match=r"ends in one of .pdf, .svg, .png, .tex, .html, .json, not 'a.jpg'"):
+    with pytest.raises(closelook.UserError, match=r"end in one of .pdf, .svg, .png, .tex, .html, .json, not 'a.jpg'"):
         explanation.save(tmp_path / "a.jpg")
     for name in ("a.pdf", "a.tex"):
         with pytest.raises(closelook.UserError, match=r"cannot write .*: No such file or directory"):

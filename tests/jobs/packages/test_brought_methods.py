@@ -128,10 +128,16 @@ def test_ctrl_c_and_the_end_of_a_ray_worker_are_no_failure_of_a_method():
         ({"tokens": lambda tokens: tokens[:, :-1]}, "its tokens have the shape ["),
         ({"tokens": lambda tokens: tokens.sum(-1)}, "its tokens have the shape ["),
         ({"tokens": lambda tokens: tokens[:1].expand(len(tokens) + 1, -1)}, "its tokens have the shape ["),
-        ({"tokens": lambda tokens: tokens.to(torch.complex64)}, "its tokens are torch.complex64 and no real numbers"),
-        ({"tokens": lambda tokens: tokens.long()}, "its tokens are torch.int64 and no real numbers"),
+        (
+            {"tokens": lambda tokens: tokens.to(torch.complex64)},
+            "its tokens are torch.complex64 instead of floating",
+        ),
+        ({"tokens": lambda tokens: tokens.long()}, "its tokens are torch.int64 instead of floating"),
         ({"explained": lambda explained: explained[:, None]}, "its explained have the shape ["),
-        ({"explained": lambda explained: explained.long()}, "its explained are torch.int64 and no real numbers"),
+        (
+            {"explained": lambda explained: explained.long()},
+            "its explained are torch.int64 instead of floating",
+        ),
         ({"explained": lambda explained: explained + 1}, "its explained number is not that of its logits on row"),
         (
             dict.fromkeys(("explained", "logit_target"), lambda logit: 2 * logit + 1),

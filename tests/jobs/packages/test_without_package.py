@@ -11,7 +11,7 @@ from tests.jobs.packages.test_example_package import installed
 from tests.jobs.small import REPOSITORY, closelook, ended, save_model
 
 LACKING = (
-    "left out, as no installed package brings it: method 'open_loop', method 'embedding_power', "
+    "left out, since no installed package defines it: method 'open_loop', method 'embedding_power', "
     "task 'pairs' of source 'pairs', family 'gpt2-renamed' of model 'renamed', metric 'chosen'"
 )
 METHODS = ["attnlrp", "open_loop", "random", {"name": "squared", "method": "embedding_power", "power": 2}]
@@ -103,7 +103,7 @@ def test_stored_relevance_is_loaded_whatever_brought_its_method_task_or_family(l
     from jobs.results import load
 
     run = load(str(left.root))
-    assert f"left out, as no installed package brings it: {', '.join(run.lacking)}" == LACKING
+    assert f"left out, since no installed package defines it: {', '.join(run.lacking)}" == LACKING
     for method in ("attnlrp", "open_loop", "squared"):
         table = run.relevance("arrow", method=method).to_pylist()
         assert {(row["model"], row["task"]) for row in table} == {

@@ -133,7 +133,7 @@ def test_samples_that_are_not_those_of_the_facts_are_an_error(done):
     _, tokenizer, task = name.split(".")
     inputs = read_inputs(Ledger(Store(config.root)), tokenizer, task)
     assert (inputs.digest, inputs.rows) == ("0" * 64, 12)
-    with pytest.raises(StoreError, match="holds other samples than were prepared, by their inputs"):
+    with pytest.raises(StoreError, match=r"holds other samples than `closelook prepare` wrote \(inputs differ\)"):
         len(inputs.table)
 
 

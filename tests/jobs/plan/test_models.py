@@ -156,7 +156,7 @@ def test_what_a_head_puts_out_is_read_from_the_checkpoint(tmp_path):
     assert resolve(ModelConfig(name="m", id=str(save_model(tmp_path / "words")))).output == "token"
     random = resolve(ModelConfig(name="m", id="random/gpt2", classes=("a", "b")))
     assert (random.kind.name, random.output, random.labels) == ("causal_classifier", "label", ("a", "b"))
-    with pytest.raises(UserError, match="`classes` are of models that predict labels, and this predicts words"):
+    with pytest.raises(UserError, match="`classes` name labels, and this model predicts words: leave them out"):
         resolve(ModelConfig(name="m", id=str(tmp_path / "words"), classes=("a", "b")))
 
 
@@ -205,10 +205,10 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
     code, _, err = closelook(*asked)
     assert (code, err.count("\n")) == (2, 1)
     assert "is for another base" in err
-    nowhere = "model m: its adapter cannot be read: there is no directory some/adapter"
+    nowhere = "model m: cannot read its adapter 'some/adapter': there is no directory some/adapter"
     with pytest.raises(ModelUnavailable, match=nowhere):
         resolve(plain.model_copy(update={"adapter": "some/adapter"}))
-    with pytest.raises(ValidationError, match="an adapter needs a model with weights of its own, in memory"):
+    with pytest.raises(ValidationError, match="an adapter needs trained weights, all in memory"):
         ModelConfig(name="m", id="random/gpt2", adapter="a/b")
 
 

@@ -275,7 +275,7 @@ def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
     asked = ("--root", str(tmp_path / "root"), "--top", "3")
     code, _, err = closelook("examples", "0.3", *asked)
     assert code == 2
-    assert "has no contexts: set `neurons.corpus`" in err
+    assert "has no max-activating examples: set `neurons.corpus`" in err
     assert neurons(config, store).complete
     code, out, _ = closelook("examples", "0.3", *asked)
     assert code == 0
@@ -285,7 +285,7 @@ def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
     assert [line.rpartition("  corpus.txt:")[0] for line in kept] == said.splitlines()[2:]
     assert len(kept) == 3
     for more, message in (
-        (("0.3", "--model", "gtp2"), "no contexts of a model 'gtp2'"),
+        (("0.3", "--model", "gtp2"), "no max-activating examples of model 'gtp2'"),
         (("0.99",), "there is no neuron 99: the model's neurons are 0 to 31"),
     ):
         code, _, err = closelook("examples", *more, *asked)
@@ -328,9 +328,9 @@ def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
     asked = ("status", "--config", "demo", "--root", str(tmp_path))
     for settings, message in (
         ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
-        ("{source: text}", "give a path"),
-        ("{source: mnli, path: x}", "holds no texts of which a corpus could be made"),
-        ("{source: demo}", "give a `limit`"),
+        ("{source: text}", "give a `path`"),
+        ("{source: mnli, path: x}", "holds no texts for a corpus: take one of "),
+        ("{source: demo}", "set `limit` to the number of texts"),
         ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
         ("{source: demo, limit: 5, models: [vit]}", "model vit reads images: leave it out"),
     ):

@@ -122,7 +122,7 @@ def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inlin
 def test_a_tokenizer_of_answers_is_for_encoder_decoders(closelook, speller):
     code, _, err = closelook("explain", "The keys", "--model", "demo/gpt2", "--decoder-tokenizer", str(speller))
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "is no encoder-decoder: leave out its --decoder-tokenizer" in err
+    assert "is no encoder-decoder: leave --decoder-tokenizer out" in err
 
 
 def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says():

@@ -123,7 +123,7 @@ def test_forwards_count_a_backward_for_each_label(methods, labels, expected):
 
 
 def test_a_task_without_labels_is_an_error_in_one_line(folders, tmp_path):
-    with pytest.raises(ConfigError, match=r"config key 'labels.stsb': no labels are predicted there"):
+    with pytest.raises(ConfigError, match=r"config key 'labels.stsb': task 'stsb' predicts no labels"):
         run_of(folders, tmp_path, labels={"stsb": None})
     with pytest.raises(ConfigError, match="labels: no task 'sst'"):
         run_of(folders, tmp_path, labels={"sst": None})

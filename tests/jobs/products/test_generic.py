@@ -15,7 +15,7 @@ def test_an_undescribed_model_runs_as_family_generic_with_the_methods_that_apply
     directory = save_model(tmp_path / "bloom", "bloom")
     settings = config_of(tmp_path / "root", directory, methods=["attnlrp", "gradient_x_input", "occlusion"])
     plain = settings.model_dump(mode="json")
-    with pytest.raises(ConfigError, match=r"'models.bloom.id': no family describes 'bloom' models.* with family: gen"):
+    with pytest.raises(ConfigError, match=r"'models.bloom.id': no family describes 'bloom' models.* with `family: gen"):
         validate(RunConfig.load(plain))
     (model,) = plain["models"]
     config = RunConfig.load(plain | {"models": [model | {"family": "generic"}]})
@@ -39,7 +39,7 @@ def test_one_sentence_to_an_undescribed_model(tmp_path, closelook):
     directory = save_model(tmp_path / "bloom", "bloom")
     asked = ("explain", "-m", str(directory), "w5 w6 w7", "--target", "w8", "--foil", "w9", "--method", "occlusion")
     code, _, err = closelook(*asked)
-    assert (code, "with family: generic, methods that need no description apply" in err) == (2, True)
+    assert (code, "with `family: generic` the methods that need no description apply" in err) == (2, True)
     code, out, _ = closelook(*asked, "--family", "generic")
     assert (code, "occlusion" in out) == (0, True)
     assert closelook(*asked, "--family", "bert")[::2] == (2, "error: --family is 'generic' or left out, not 'bert'\n")

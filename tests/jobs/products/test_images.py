@@ -226,10 +226,10 @@ def test_a_picture_is_explained_in_the_terminal_on_a_page_and_as_json(closelook,
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no/such.png"], "demo/vit reads images, and no/such.png is not an image file: No such file or directory"),
+        (["no/such.png"], "demo/vit reads images, but no/such.png cannot be read: No such file or directory"),
         (["{shape}", "--target", "disc"], "demo/vit predicts labels of images: leave --target"),
         (["{shape}", "--label", "disk"], "demo/vit has no label 'disk' (did you mean 'disc'?)"),
-        (["{shape}", "--words"], "an image has no words, whose pieces could be summed"),
+        (["{shape}", "--words"], "an image has no words"),
         (["{broken}"], "broken.png cannot be explained: not an image that can be read"),
         (["{grey}"], "grey.png cannot be explained: the image is grey, the model reads RGB"),
     ],

@@ -282,7 +282,7 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
     asked = ("neurons", "--config", str(file_of_config), "--set")
     models = [{"name": name, "id": str(model)} for name in ("gpt2", "reader")]
     for settings, why in (
-        (["neurons.corpus=null"], "the mean of a neuron is that over a corpus: set `neurons.corpus`"),
+        (["neurons.corpus=null"], "mean activations are taken over a corpus: set `neurons.corpus`"),
         (
             [f"models={models}", "--set", "neurons.corpus.models=[reader]"],
             "model gpt2 reads no corpus, so its neurons have no mean: leave it out of neurons.knockout.models",

@@ -11,7 +11,7 @@ from evaluation.schema import CURVES, RELEVANCE_DOUBLE
 from evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
 from evaluation.scoring.faithfulness.perturbing import Flips
 from jobs.cluster.attempts import Attempts
-from jobs.products.drawing import Drawing, said_by
+from jobs.products.drawing import Drawing, claims_of
 from jobs.store import Store
 from lrp_core import ModelView
 from tests.evaluation.scoring.test_flipping import MASK_ID, WAYS, alone
@@ -107,7 +107,7 @@ def drawing_of(view, rows, said=None, token_budget=10_000, **options):
     tables = {
         method: relevance_of(view, rows, variants, seed) for seed, (method, variants) in enumerate(VARIANTS.items())
     }
-    said = said or {method: said_by(method, table, VARIANTS[method]) for method, table in tables.items()}
+    said = said or {method: claims_of(method, table, VARIANTS[method]) for method, table in tables.items()}
     return Drawing(view, "float64", flips_of(view, **options), token_budget, said)
 
 
@@ -126,7 +126,7 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
         assert len(table) == len(rows) * len(SCORED[method]) * 2 * len(view.kind.perturbations)
         for curve in table:
             row = next(row for row in rows if row["sample_id"] == curve["sample_id"])
-            said = {(s.explanation, s.embedding): s for s in drawing.said[method][row["sample_id"]]}
+            said = {(s.explanation, s.embedding): s for s in drawing.claims[method][row["sample_id"]]}
             relevance = said[curve["explanation"], curve["embedding"]].relevance.tolist()
             special, slot = np.array(row["special_mask"]), row["position"] if view.kind.slot else None
             chosen = candidates(
@@ -175,7 +175,7 @@ def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
     table = table.set_column(
         3, RELEVANCE_DOUBLE.field("relevance"), pa.array([np.arange(6.0)] * 2, pa.list_(pa.float64()))
     )
-    said = {method: said_by(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
+    said = {method: claims_of(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
     monkeypatch.setattr(ModelView, "hidden", counting)
     drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, said)
     drawn_by(drawing, rows, attempts)
@@ -204,7 +204,7 @@ def test_a_sample_none_of_whose_tokens_may_go_is_a_reject_of_every_method(attemp
 def test_a_sample_that_a_method_rejected_is_missing_from_its_curves_alone(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view)
-    said = dict(drawing_of(view, rows).said)
+    said = dict(drawing_of(view, rows).claims)
     said["lrp"] = {name: own for name, own in said["lrp"].items() if name != "s2"}
     drawn = drawn_by(drawing_of(view, rows, said), rows, attempts)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["lrp"]] == [("s2", "no_relevance")]
@@ -267,9 +267,9 @@ def test_relevance_and_logits_that_are_not_finite_are_kept_as_no_number(attempts
     view = tiny_model("gpt2")
     rows = rows_of(view, (5,))
     drawing = drawing_of(view, rows)
-    first, *others = drawing.said["lrp"]["s0"]
+    first, *others = drawing.claims["lrp"]["s0"]
     broken = replace(first, relevance=np.where(np.arange(5) == 2, np.nan, first.relevance))
-    drawing = replace(drawing, said={**drawing.said, "lrp": {"s0": [broken, *others]}})
+    drawing = replace(drawing, claims={**drawing.claims, "lrp": {"s0": [broken, *others]}})
     table = drawn_by(drawing, rows, attempts).table("lrp").to_pylist()
     broken = [row for row in table if row["explanation"] == "contrastive"]
     others = [row for row in table if row["explanation"] == "target"]

@@ -186,7 +186,7 @@ def test_a_task_of_a_single_token_is_refused_before_anything_runs(tmp_path, mode
     rows = [{**row, "input_ids": [1] + [5] * (row["length"] - 1)} for row in ROWS]
     config, store = run_of(tmp_path, model, rows)
     assert attribute(config, store).complete
-    with pytest.raises(UserError, match="task sva on gpt2: the texts have a single token"):
+    with pytest.raises(UserError, match="task sva on gpt2: all tokens of the task's texts are equal"):
         perturb(config, store)
 
 
@@ -196,7 +196,7 @@ def test_images_do_not_know_it_and_the_papers_shares_take_what_it_keeps(tmp_path
     with pytest.raises(UserError, match="such as vit know no perturbation 'resample'; add 'zero' or 'black'"):
         validate(pictures)
     validate(config_of(tmp_path, model, perturb={"ways": ["resample"]}))
-    with pytest.raises(ConfigError, match=r"'perturb\.paper': it takes special tokens away, which 'resample' never"):
+    with pytest.raises(ConfigError, match=r"'perturb\.paper': it removes special tokens, which 'resample' never"):
         RunConfig.load("smoke", overrides=["perturb={ways: [resample], paper: true}"])
     with pytest.raises(ConfigError, match=r"perturb\.draws"):
         RunConfig.load("smoke", overrides=["perturb={draws: 0}"])

@@ -293,15 +293,15 @@ def test_before_a_choice_cells_wait_and_plan_and_status_say_so(tmp_path, model, 
         ("[{smoothgrad: {sigma: [0.1, 0.2]}}]", "smoothgrad lists values for 'sigma': add `select: {}` to choose one"),
         (
             "[{smoothgrad: {sigma: [0.1]}}]",
-            "option 'sigma' has two different values or more, not [0.1]",
+            "option 'sigma' must hold two or more different values, not [0.1]",
         ),
         (
             "[{smoothgrad: {sigma: []}}]",
-            "option 'sigma' has two different values or more, not []",
+            "option 'sigma' must hold two or more different values, not []",
         ),
-        ("[{smoothgrad: {sigma: [1, 1.0]}}]", "option 'sigma' has two different values or more"),
-        ("[{smoothgrad: {sigma: [0.1, -1]}}]", "smoothgrad: option 'sigma' is a number at least 0, not -1.0"),
-        ("[{smoothgrad: {sigma: [0.1, [0.2]]}}]", "smoothgrad: option 'sigma' is a number at least 0, not [0.2]"),
+        ("[{smoothgrad: {sigma: [1, 1.0]}}]", "option 'sigma' must hold two or more different values"),
+        ("[{smoothgrad: {sigma: [0.1, -1]}}]", "smoothgrad: option 'sigma' must be a number at least 0, not -1.0"),
+        ("[{smoothgrad: {sigma: [0.1, [0.2]]}}]", "smoothgrad: option 'sigma' must be a number at least 0, not [0.2]"),
         ("[{smoothgrad: {sgma: [0.1, 0.2]}}]", "smoothgrad has no option 'sgma' (did you mean 'sigma'?)"),
     ],
 )
@@ -324,7 +324,7 @@ def test_a_list_is_one_value_of_an_option_that_takes_lists(monkeypatch):
     assert option.check([2, 3], "m") == (2, 3)
     assert option.alternatives([2, 3], "m") is None
     assert option.alternatives([[2, 3], [4]], "m") == [(2, 3), (4,)]
-    with pytest.raises(UserError, match="m: option 'layers' is a list, not 3"):
+    with pytest.raises(UserError, match="m: option 'layers' must be a list, not 3"):
         option.check(3, "m")
 
 

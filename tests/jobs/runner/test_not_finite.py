@@ -155,7 +155,7 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     told = explain(question[2], "w10", model=half, method=["attnlrp", "random"], dtype="float16").to_dict()
     assert told["predictions"] == [prediction]
     code, out, _ = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp", "--layers")
-    assert out.endswith("attnlrp: what crosses its layers is not finite in float16: try float32 or bfloat16\n")
+    assert out.endswith("attnlrp: relevance between its layers is not finite in float16: try float32 or bfloat16\n")
     code, _, err = closelook("neurons", *question, "--dtype", "float16")
     assert code == 2
     assert f"error: {half}: relevance of attnlrp is not finite in float16: try float32 or bfloat16\n" in err

@@ -40,10 +40,10 @@ def brought(monkeypatch):
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (None, "product relevance made no Made with a pyarrow.Table, but NoneType"),
-        (Made([1, 2]), "product relevance made no Made with a pyarrow.Table, but list"),
-        (Made(table(row("a", 1.0), row("x", 1.0))), "there are rows of sample x, which is not of the unit"),
-        (Made(table(), (Reject("y", "r", "d"),)), "there are rejects of sample y, which is not of the unit"),
+        (None, "product relevance must return Made with a pyarrow.Table as `table`, not NoneType"),
+        (Made([1, 2]), "product relevance must return Made with a pyarrow.Table as `table`, not list"),
+        (Made(table(row("a", 1.0), row("x", 1.0))), "there are rows of sample x, which is not in this unit"),
+        (Made(table(), (Reject("y", "r", "d"),)), "there are rejects of sample y, which is not in this unit"),
         (Made(table(row("b", 1.0)), (Reject("b", "r", "d"),)), "there are both rows and a reject of sample b"),
     ],
 )

@@ -32,7 +32,7 @@ def own_file(path, task, *rows):
     ("models", "changes", "message"),
     [
         (("score",), {}, "task sst2 asks for labels, which no model of the run predicts"),
-        (("sentiment", "score"), {"explanations": ["contrastive"]}, "stsb': it has no foils to contrast with"),
+        (("sentiment", "score"), {"explanations": ["contrastive"]}, "stsb': the task has no foils to contrast with"),
     ],
 )
 def test_what_does_not_fit_is_an_error_in_one_line(folders, tmp_path, models, changes, message):
@@ -100,9 +100,9 @@ def test_evidence_of_ones_own_labelled_texts_is_scored(folders, tmp_path, inline
     Store(unsaid.root).create()
     lines = prepare(unsaid, Store(unsaid.root)).lines
     assert "mine: 5 rows = 1 samples + 4 rejected (4 evidence)" in lines
-    advice = "left out: mine.jsonl:1: evidence: say `evidence: true` of its task, or false where it does not count"
+    advice = "left out: mine.jsonl:1: evidence: set `evidence: true` for the task to score it, or false to ignore it"
     assert any(line.strip() == advice for line in lines)
-    with pytest.raises(UserError, match="`evidence` is for samples of your own"):
+    with pytest.raises(UserError, match="leave out `evidence`: it is for samples of your own"):
         run_of(folders, tmp_path / "other", ["sentiment"], tasks={"sst2": {"source": "sst2", "evidence": True}})
 
 
@@ -155,7 +155,7 @@ def test_users_own_samples_have_labels_or_scores(folders, tmp_path, inline):
         assert not stage(config, store).failures
     assert {row["label"] for row in views_of(config, store, "mine")[1]} == {"Negative", "positive"}
     assert all(curve["correct"] is not None for curve in curves_of(config, store, "mine")["random"])
-    with pytest.raises(UserError, match=r"tasks\.sst2': what it asks for is known: leave out `output`"):
+    with pytest.raises(UserError, match=r"tasks\.sst2': the output of this task is fixed: leave out `output`"):
         run_of(folders, tmp_path, tasks={"sst2": {"source": "sst2", "path": "x", "output": "label"}})
 
 
@@ -175,9 +175,7 @@ def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_r
     store = Store(config.root)
     store.create()
     prepare(run_of(folders, tmp_path / "root", [other], tasks=tasks), store)
-    with pytest.raises(
-        UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: say as its `classes`"
-    ):
+    with pytest.raises(UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: set its `classes`"):
         make_plan(config, store)
 
 
@@ -250,7 +248,7 @@ def test_words_without_evidence_have_curves_and_no_scores_against_evidence(tmp_p
     assert "accuracy" in scored
     assert not any(METRICS[name].needs_evidence for name in scored - {"accuracy"})
     assert len(curves_of(config, store, "mine")["lrp"]) > 0
-    with pytest.raises(UserError, match="`columns` is for samples of your own"):
+    with pytest.raises(UserError, match="leave out `columns`: it is for samples of your own"):
         RunConfig.load(settings | {"tasks": {"sva": {"source": "demo", "columns": {"text": "x"}}}})
-    with pytest.raises(UserError, match=r"`columns` gives a column of the file to each of .*, not to 'txt'"):
+    with pytest.raises(UserError, match=r"`columns` has the key .txt"):
         RunConfig.load(settings | {"tasks": {"mine": {**settings["tasks"]["mine"], "columns": {"txt": "x"}}}})

@@ -97,7 +97,7 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
             "label",
             LABELLED,
             {"text": "the dog walks", "score": 1.0},
-            "a score: the task asks for labels",
+            "a score: the task's `output` is label: give a label instead",
         ),
         (
             "label",
@@ -109,7 +109,12 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
         ("label", LABELLED, DEEP, "not JSON: maximum recursion depth exceeded"),
         ("label", LABELLED, LONG, "not JSON: Exceeds the limit"),
         ("score", PAIRS, {"text": "a b", "second": "c", "score": 10**400}, "the score is no number: 1000"),
-        ("score", PAIRS, {"text": "a b", "second": "c", "label": "x"}, "a label: the task asks for scores"),
+        (
+            "score",
+            PAIRS,
+            {"text": "a b", "second": "c", "label": "x"},
+            "a label: the task's `output` is score: give a score instead",
+        ),
         (None, WORDS, '{"text": "The ___", "target": "\\ud800", "evidence": "The"}', "not UTF-8: 'utf-8' codec can't"),
     ],
 )
@@ -149,8 +154,11 @@ def test_token_types_of_zeros_are_those_of_a_model_that_is_given_none():
             [{"text": "a dog", "label": "good"}, {"text": "a cat", "label": "bad"}],
             "mine.jsonl:1: unknown label: 'good'",
         ),
-        ([{"text": "the ___", "target": "dog", "evidence": "the"}], "mine.jsonl:1: a target: the task asks for label"),
-        ([{"txt": "the dog", "label": "positive"}], "mine.jsonl:1: no column 'text': there are txt, label"),
+        (
+            [{"text": "the ___", "target": "dog", "evidence": "the"}],
+            "mine.jsonl:1: a target: the task's output is",
+        ),
+        ([{"txt": "the dog", "label": "positive"}], "mine.jsonl:1: no column 'text': the columns are txt, label"),
     ],
 )
 def test_a_file_of_bad_rows_alone_is_an_error_of_the_file(run, tmp_path, rows, told):

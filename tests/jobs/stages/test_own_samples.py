@@ -29,7 +29,7 @@ def test_a_contrast_on_own_samples_without_foils_is_refused_before_anything_is_w
     arguments = ("run", "--config", "smoke", "--root", str(tmp_path / "root"), "--set", task)
     code, _, err = closelook(*arguments, "--set", "explanations=[contrastive]")
     assert code == 2
-    assert "config key 'tasks.mine': it has no foils to contrast with: add 'target' to `explanations`" in err
+    assert "config key 'tasks.mine': the task has no foils to contrast with: add 'target' to `explanations`" in err
     assert not (tmp_path / "root").exists()
 
 

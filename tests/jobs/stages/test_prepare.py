@@ -206,7 +206,7 @@ def test_a_task_whose_rows_do_not_add_up_is_not_complete(lossy, rows, tmp_path, 
 
 BAD = [
     ({"source": "squad", "path": "nowhere"}, r"no \.json file at"),
-    ({"source": "lgd", "path": "lgd.tsv", "sha256": "0" * 64, "spacy": "pipeline"}, "the config pins 000"),
+    ({"source": "lgd", "path": "lgd.tsv", "sha256": "0" * 64, "spacy": "pipeline"}, ", not 000"),
     ({"source": "lgd", "path": "broken.tsv", "spacy": "pipeline"}, r"no usable row .* broken\.tsv:1: not five columns"),
     ({"source": "lgd", "path": "lgd.tsv", "spacy": "en_no_such"}, "python -m spacy download en_no_such"),
 ]
@@ -304,10 +304,10 @@ def test_audit_of_what_is_not_there_is_an_error(tmp_path):
         audit(config, Store(config.root))
     with pytest.raises(UserError, match="no task 'svo'"):
         audit(config, Store(config.root), task="svo")
-    with pytest.raises(UserError, match=r"say which --task, and how many \(--n\)"):
+    with pytest.raises(UserError, match=r"add --task NAME, and how many \(--n NUMBER\)"):
         audit(config, Store(config.root), task="sva", part="ana")
     _, store = run(config)
-    with pytest.raises(UserError, match="task sva has no part 'ana': it has none"):
+    with pytest.raises(UserError, match="task sva has no part 'ana': it has no parts"):
         audit(config, store, task="sva", part="ana", n=2)
 
 

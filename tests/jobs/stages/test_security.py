@@ -87,7 +87,7 @@ def test_no_key_of_a_config_lets_foreign_code_in(key):
 
 @pytest.mark.parametrize("override", ["tasks={../sva: {source: demo}}", "name=a/b"])
 def test_neither_tasks_nor_runs_have_names_that_lead_out_of_the_root(override):
-    with pytest.raises(ConfigError, match="may hold only letters"):
+    with pytest.raises(ConfigError, match="may contain only letters"):
         RunConfig.load("smoke", overrides=[override])
 
 

@@ -1,13 +1,16 @@
 """Shards of an unfinished artifact count where their footers name what they are."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.config import RunConfig
 from jobs.plan.node import Node, Part
 from jobs.runner import driver
 from jobs.runner.worker import Worker
-from jobs.store import Ledger
+from jobs.store import Ledger, Store
 from jobs.store.records import artifact_in
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.stages import attribute
@@ -27,6 +30,19 @@ class _Interrupted(Worker):
 
     def _lost(self, task, rows):
         raise OSError("connection lost")
+
+
+def _shards_of_killed_run(config: RunConfig, store: Store, monkeypatch) -> list[Path]:
+    """The two shards of random relevance that a run left whose driver was killed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "Worker", _Interrupted)
+        assert not attribute(config, store).complete
+    root = Path(config.root)
+    for manifest in (root / "manifest").glob("relevance.*"):
+        manifest.unlink()
+    shards = sorted(root.glob(f"{RANDOM}/*.parquet"))
+    assert len(shards) == 2
+    return shards
 
 
 def _renamed(table: pa.Table, **footer: str | None) -> pa.Table:
@@ -51,19 +67,25 @@ def test_a_shard_of_an_unfinished_artifact_counts_where_its_footer_names_key_uni
 ):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "Worker", _Interrupted)
-        assert not attribute(config, store).complete
-    for manifest in (tmp_path / "root/manifest").glob("relevance.*"):  # as if the driver had been killed
-        manifest.unlink()
-    shards = sorted((tmp_path / "root").glob(f"{RANDOM}/*.parquet"))
-    assert len(shards) == 2
+    shards = _shards_of_killed_run(config, store, monkeypatch)
     table = pq.read_table(shards[0], partitioning=None)
     pq.write_table(_renamed(table.slice(0, rows), **footer), shards[0], compression=None)
     others = {path: path.stat().st_mtime_ns for path in shards}
     assert attribute(config, store).complete
     assert relevance_of(config, store) == expected
     assert [path.stat().st_mtime_ns == others[path] for path in shards] == [is_kept, True]
+
+
+def test_an_adopted_shard_tells_that_batches_were_computed_row_by_row(tmp_path, model, inline, monkeypatch):
+    config = config_of(tmp_path / "root", model)
+    store = prepared(config, ROWS)
+    shard, _ = _shards_of_killed_run(config, store, monkeypatch)
+    table = pq.read_table(shard, partitioning=None)
+    pq.write_table(_renamed(table, batches_by_row="2"), shard, compression=None)
+    assert attribute(config, store).complete
+    told = {record["artifact"]["method"]: record["fallbacks"] for _, record in Ledger(store).records("relevance")}
+    by_row = {method: fallbacks["batches_by_row"] for method, fallbacks in told.items()}
+    assert by_row == {"attnlrp": 0, "gradient_x_input": 0, "random": 2}
 
 
 def test_the_origin_of_a_shard_is_the_part_that_it_was_written_for(tmp_path, model, inline):

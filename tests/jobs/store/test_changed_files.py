@@ -219,9 +219,9 @@ def test_a_shard_that_an_older_manifest_lists_without_bytes_must_be_there(root):
     ("name", "stage", "content", "why"),
     [
         ("relevance.*random*", "attribute", b"", "it is empty"),
-        ("relevance.*random*", "attribute", b"[1, 2]", "it is no JSON object"),
-        ("curves.*random*", "perturb", b'{"state": "com', "it is no JSON"),
-        ("views.*", "prepare", b"\x80\x04\x95", "it is no JSON"),
+        ("relevance.*random*", "attribute", b"[1, 2]", "it is not a JSON object"),
+        ("curves.*random*", "perturb", b'{"state": "com', "it is not JSON"),
+        ("views.*", "prepare", b"\x80\x04\x95", "it is not JSON"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_a_line_and_its_artifact_is_made_again(root, name, stage, content, why):

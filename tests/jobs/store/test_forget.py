@@ -1,17 +1,21 @@
 """A forgotten sample leaves no trace of its content in a root, changes no other number, and does not come back."""
 
+import hashlib
 import json
 import shutil
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.commands.roots.notes import rename_samples
 from jobs.config import RunConfig
 from jobs.stages import run as stages
 from jobs.store import Ledger, Store
+from jobs.store.forgotten import Forgotten, draw_of
 from tests.jobs.inline import without_ray
 from tests.jobs.store.test_changed_files import SAMPLES, VIEWS, Root
 from tests.jobs.store.test_changed_files import SETTINGS as FEW
@@ -115,6 +119,48 @@ def test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbe
     }
     assert root.command("status")[0] == 0
     assert root.command("audit", "--deep")[0] == 0
+
+
+def test_other_samples_keep_their_turns_and_no_hash_of_an_id_is_kept(root):
+    samples = [row["sample_id"] for row in rows(root, SAMPLES)]
+    in_order = sorted(samples, key=lambda sample: draw_of(7, sample))
+    forgotten, seeds = Forgotten(), (7, "select:0")
+    for gone in (in_order[:3], in_order[-2:], in_order[10:12], in_order[12:13]):
+        every = [forgotten.placeholder(sample) or sample for sample in samples]
+        forgotten = forgotten.with_samples(gone, every, seeds)
+        names = [forgotten.placeholder(sample) or sample for sample in in_order]
+        assert sorted(names, key=lambda name: forgotten.draw(7, name)) == names
+    assert len(forgotten.ids) == len(set(forgotten.draws)) == 8
+    assert forgotten.with_samples(in_order[:3], names, seeds) == forgotten, "it has them already"
+    kept = json.dumps(asdict(forgotten))
+    for sample in in_order:
+        plain = [hashlib.sha256(text.encode()).hexdigest() for text in (sample, f"7:{sample}", f"select:0:{sample}")]
+        assert not any(digest[:12] in kept for digest in plain)
+
+
+def test_only_ids_of_samples_are_renamed_in_records_of_runs(tmp_path):
+    store = Store(str(tmp_path))
+    failure = (
+        "model m: lrp failed: sample {} and 3 others: 7 tokens of sample 70; 7 x model_error, as {}: 7 is too long"
+    )
+    said = {"seed": "7", "samples": 7, "tasks": ["7"], "path": "sample 7"}
+
+    def record(sample: str) -> dict:
+        failures = [failure.format(sample, sample), f"sample {sample}."]
+        return {"config": said, "failures": failures, "sample_ids": [sample, "70"], "sample": sample}
+
+    store.write_bytes("runs/a.json", json.dumps(record("7"), indent=1).encode())
+    store.write_bytes("runs/LATEST.md", f"7 failures\n* {failure.format('7', '7')}\n".encode())
+    lines = [{"rows": 7, "unit": "7", "error": "sample 7: lost"}, {"rows": 7, "error": ""}]
+    store.write_bytes("logs/t/0.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    store.write_bytes("attempts/relevance.json", b'{"running": "row 7|lrp"}')
+    rename_samples(store, {"7": "forgotten-0"})
+    assert json.loads(store.read_bytes("runs/a.json")) == record("forgotten-0")
+    told = f"7 failures\n* {failure.format('forgotten-0', 'forgotten-0')}\n"
+    assert store.read_bytes("runs/LATEST.md").decode() == told
+    lines[0]["error"] = "sample forgotten-0: lost"
+    assert [json.loads(line) for line in store.read_bytes("logs/t/0.jsonl").splitlines()] == lines
+    assert not store.exists("attempts/relevance.json")
 
 
 def test_a_later_run_does_not_bring_it_back(root, sample):

@@ -13,6 +13,7 @@ import pytest
 
 import closelook as front
 from evaluation.schema import HEADS
+from evaluation.schema.versioned import NAME_KEY, VERSION_KEY
 from jobs.config import RunConfig
 from jobs.runner import driver
 from jobs.stages import run as stages
@@ -178,6 +179,28 @@ def test_a_flipped_bit_is_found_by_a_deep_audit_and_a_run_makes_again_what_was_m
     root.assert_made_again(before, **made_again)
     assert root.command("audit", "--deep")[0] == 0
     assert not list((root.folder / "damaged").iterdir())
+
+
+@pytest.mark.parametrize("name", [VERSION_KEY, NAME_KEY, b"explanation"])
+def test_a_flipped_bit_in_the_names_of_a_footer_is_found_and_healed(root, name):
+    """The file can be read, and its schema is no schema of closelook."""
+    before, (lost, *_) = root.contents(), root.files("heads/*/*/*/method=gradient_x_input")
+    data = lost.read_bytes()
+    assert name in data
+    lost.write_bytes(data.replace(name, bytes([name[0] ^ 1]) + name[1:]))
+    code, said = root.command("audit", "--deep")
+    assert (code, f"{lost} has other bytes than were written" in said) == (1, True)
+    root.assert_made_again(before, attribute=1, prune=1)
+    assert root.command("audit", "--deep")[0] == 0
+
+
+def test_samples_whose_footer_names_no_schema_are_noted_by_whoever_reads_them(root):
+    before, (lost, *_) = root.contents(), root.files("benchmark/views/*/*")
+    data = lost.read_bytes()
+    lost.write_bytes(data.replace(VERSION_KEY, bytes([VERSION_KEY[0] ^ 1]) + VERSION_KEY[1:]))
+    assert root.command("audit", "--deep")[0] == 1
+    assert root.command("status")[0] == 1
+    root.assert_made_again(before, prepare=1)
 
 
 def test_a_page_of_the_report_that_is_lost_or_changed_is_written_again(root):

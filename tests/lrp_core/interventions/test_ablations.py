@@ -97,10 +97,19 @@ def test_what_prompts_begin_with_alike_is_read_once():
     hook = view.token_embedding.register_forward_hook(lambda _, args, __: read.append(args[0].numel()))
     answers_after(view, without, ANSWER, token_budget=1)  # a row a batch
     hook.remove()
-    # Of the text without unit i, the tokens from unit i + 1 on are its own; a token is left for the answer to be read
-    # from, and the prefix, in whatever order rows come, is read from the longest that was.
-    behind = sum(max(1, length * (units - 1 - at)) + len(ANSWER) - 1 for at in range(units))
-    assert sum(read) == behind + length * (units - 1) - 1
+    # Of the text without unit i, the tokens from unit i + 1 on are its own; what comes before is known from the rows
+    # that were read, but for the first of them, without the last unit.
+    behind = sum(length * (units - 1 - at) + len(ANSWER) - 1 for at in range(units))
+    assert sum(read) == behind + length * (units - 1)
+
+
+@pytest.mark.parametrize("budget", [1, 120, 4096])
+def test_what_is_known_of_the_row_before_is_what_both_begin_with(budget):
+    view, masks = tiny_model("gpt2"), np.random.default_rng(0).random((40, 8)) < 0.5
+    prompts = [[7, *(10 + token for token in np.flatnonzero(mask.repeat(3)).tolist()), 9] for mask in masks]
+    ours = answers_after(view, prompts, ANSWER, token_budget=budget)
+    plain = answers_after(view, prompts, ANSWER, cache=False)
+    same(ours, zip(plain.logits, plain.log_odds, strict=True))
 
 
 def test_rows_that_share_little_are_not_read_together():
@@ -117,13 +126,13 @@ def test_bad_input_is_refused_in_a_line():
         answers_after(view, [PROMPT], [])
     with pytest.raises(UserError, match="no way 'burn' to ablate; choose remove, cut"):
         answers_without(view, PROMPT, ANSWER, GONE, "burn")
-    with pytest.raises(UserError, match="render the prompts"):
+    with pytest.raises(UserError, match="write the prompts again"):
         answers_without(view, PROMPT, ANSWER, GONE, "remove")
     with pytest.raises(UserError, match="have no perturbation 'mask'"):
         answers_without(view, PROMPT, ANSWER, GONE, "mask", instead=1)
     with pytest.raises(UnusableRows, match="the model takes"):
         answers_after(view, [PROMPT * 40], ANSWER)
-    with pytest.raises(UserError, match="say no answers"):
+    with pytest.raises(UserError, match="write no answers"):
         answers_after(tiny_classifier("bert"), [PROMPT], ANSWER)
-    with pytest.raises(UserError, match="say no answers"):
+    with pytest.raises(UserError, match="write no answers"):
         answers_after(tiny_model("bert"), [PROMPT], ANSWER)

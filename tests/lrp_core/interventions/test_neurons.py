@@ -87,7 +87,7 @@ def test_what_does_not_exist_is_named_with_the_range(view, batch):
     ):
         pass
     with (
-        pytest.raises(UserError, match=r"a batch of the shape \[2\], not \[3, 10\]"),
+        pytest.raises(UserError, match=r"a batch of the shape \[2\], and this one has \[3, 10\]"),
         neurons_set(view, [{(0, 0): 0.0}] * 2),
     ):
         view.hidden(batch)

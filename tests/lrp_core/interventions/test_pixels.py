@@ -49,7 +49,7 @@ def test_the_class_token_has_no_pixels(view, batch):
 
 
 def test_masks_and_fills_that_do_not_fit_are_refused(view, batch):
-    with pytest.raises(UserError, match="neither the patches nor the pixels"):
+    with pytest.raises(UserError, match="a mask must have"):
         pixels_replaced(view, batch, torch.zeros(2, 36, dtype=torch.bool), (0.0, 0.0, 0.0))
-    with pytest.raises(UserError, match="3 channels is filled by as many numbers, not 1"):
+    with pytest.raises(UserError, match="3 channels needs 3 numbers as fill, not 1"):
         pixels_replaced(view, batch, torch.zeros(2, 37, dtype=torch.bool), (0.0,))

@@ -30,7 +30,7 @@ def test_occlusion_equals_one_forward_a_token(view, rows, explanation, how):
             explain("occlusion", view, rows, how=how)
         return
     if how == "mask":
-        with pytest.raises(UserError, match="put its mask token there"):
+        with pytest.raises(UserError, match="put the model's mask token there"):
             explain("occlusion", view, rows, how=how)
         rows = [
             {**row, "input_ids": [3 if t == row["position"] else i for t, i in enumerate(row["input_ids"])]}

@@ -46,7 +46,7 @@ def test_they_serve_images(name):
 
 @pytest.mark.parametrize("methods", [["constant"], [{"name": "frequency", "method": "lrp"}]])
 def test_no_config_can_ask_for_one(methods):
-    with pytest.raises(ConfigError, match=r"'(constant|frequency)' names a method that is planted"):
+    with pytest.raises(ConfigError, match=r"'(constant|frequency)' is a planted method"):
         RunConfig.load("smoke", overrides=[f"methods={methods}"])
 
 

@@ -82,11 +82,15 @@ def test_a_word_that_is_none_is_refused_in_one_line():
     known = replace(view, read_tokenizer=words)
     score = replace(tiny_classifier("bert", labels=1), read_tokenizer=words)
     for of, word, message in (
-        (view, "plural", "'plural': no tokenizer is known of this model"),
-        (known, "plural", "'plural': the tokenizer does not know the word"),
-        (known, " ", "option 'word': a word, 'target' or 'foil', not ' '"),
-        (replace(tiny_classifier("bert"), read_tokenizer=words), "w7", "'w7': .* predict labels, not words"),
-        (score, "foil", "a score has no 'foil'"),
+        (view, "plural", "'plural' cannot be tokenised: the model was opened without a tokenizer"),
+        (known, "plural", "'plural' is unknown to the model's tokenizer"),
+        (known, " ", "option 'word': it must be a word, 'target' or 'foil', not ' '"),
+        (
+            replace(tiny_classifier("bert"), read_tokenizer=words),
+            "w7",
+            "'w7' is no label: .* predict labels, not words",
+        ),
+        (score, "foil", "the model predicts a score and no word 'foil'"),
     ):
         own = row | {"position": 0, "target_id": 0, "foil_id": None} if of.kind.labels else row
         with pytest.raises(UserError, match=message):

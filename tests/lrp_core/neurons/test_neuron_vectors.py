@@ -23,7 +23,7 @@ def test_top_neurons_are_the_largest_and_know_their_place(view, batch):
         assert [(one.relevance, one.layer, one.neuron) for one in top] == every[:5]
     largest = top_neurons(relevance, 1, absolute=True)[0][0]
     assert abs(largest.relevance) == float(relevance.neurons[0].abs().max())
-    with pytest.raises(UserError, match="give neurons=True"):
+    with pytest.raises(UserError, match="call the method with neurons=True"):
         top_neurons(attribute("attnlrp", view, batch), 5)
 
 

@@ -122,7 +122,8 @@ def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, ti
     if shared:
         told = refusal(tmp_path / "base", tmp_path / "adapter")
         assert re.search(
-            r"adds to the weights of \S+, which are those of \S+, too: it can stand beside its base only", told
+            r"changes the weights of \S+, which \S+ shares, and merging would change both: keep it beside its base",
+            told,
         )
     for merge in (False,) if shared else (False, True):
         view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=merge)
@@ -175,7 +176,9 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
     view = tiny_model("gpt2", dtype="float32")
     view.model.save_pretrained(tmp_path / "base")
     adapter = tmp_path / "adapter"
-    assert refusal(tmp_path / "base", adapter) == f"there is no adapter directory {adapter}"
+    assert refusal(tmp_path / "base", adapter) == (
+        f"there is no adapter directory {adapter}: give an existing folder or an id of the hub"
+    )
     adapted(adapter, view)
     base, (settings, weights) = (
         tmp_path / "base",
@@ -184,8 +187,11 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
     assert "leave out max_memory" in refusal(base, adapter, max_memory={"cpu": "1GB"})
     written = json.loads(settings.read_text())
     for change, told in (
-        ({"peft_type": "IA3"}, "is of the kind IA3: LORA alone is supported"),
-        ({"init_lora_weights": "pissa"}, "began as 'pissa', which changes its base: merge it with peft and save"),
+        ({"peft_type": "IA3"}, "is of the kind IA3, and only LORA is supported"),
+        (
+            {"init_lora_weights": "pissa"},
+            "was initialised as 'pissa', which changes the base model: merge it, with peft's",
+        ),
     ):
         settings.write_text(json.dumps(written | change))
         assert told in refusal(base, adapter)
@@ -193,13 +199,13 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
         settings.write_text(json.dumps(written | {name: True}))
         assert "it can be merged only" in refusal(base, adapter, merge=False)
     settings.write_text(json.dumps(written | {"trainable_token_indices": [3, 4]}))
-    assert "has trainable_token_indices, which is not supported: merge it with peft and save" in refusal(base, adapter)
+    assert "has trainable_token_indices, which is not supported: merge it, with peft's" in refusal(base, adapter)
     settings.write_text(json.dumps(written))
     save_file(load_file(weights), adapter / "other.safetensors")
     weights.write_bytes(b"nothing")
     assert "adapter_model.safetensors cannot be read" in refusal(base, adapter)
     weights.unlink()
-    assert "has no adapter_model.safetensors (other formats are not loaded)" in refusal(base, adapter)
+    assert "has no adapter_model.safetensors: save it with peft's save_pretrained" in refusal(base, adapter)
 
 
 def test_an_adapter_of_a_classifier_without_its_head_is_refused(tmp_path):

@@ -182,9 +182,9 @@ def test_model_without_recorded_class_is_told_which_one_is_needed(tmp_path):
 BROKEN = {
     '{"model_type": "gpt2", ': r"config.json is not JSON \(.*\): download it again, or repair it",
     "": r"config.json is not JSON \(.*\): download it again",
-    "[1]": "config.json holds no object of JSON: get it again",
-    '{"a": 1}': "names no model_type, as those of transformers do: get it again",
-    '{"model_type": "gpt2", "n_embd": "x"}': r"no config that transformers knows \(Field 'n_embd' .*\): mend it",
+    "[1]": "config.json holds no JSON object: download it again",
+    '{"a": 1}': "has no model_type, which transformers needs: download the model again",
+    '{"model_type": "gpt2", "n_embd": "x"}': r"cannot read the config.json .* \(Field 'n_embd' .*\): correct the file",
 }
 
 
@@ -200,7 +200,7 @@ def test_weights_that_are_cut_off_are_to_be_got_again(kept_bytes, tmp_path):
     saved(tmp_path, "gpt2")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept_bytes])
-    assert re.search(r"the weights of .* are cut off or damaged \(.*\): get them again", refusal(tmp_path))
+    assert re.search(r"the weights of .* are cut off or damaged \(.*\): download them again", refusal(tmp_path))
 
 
 def test_weights_in_another_format_load_after_the_command_that_the_refusal_gives(tmp_path):

@@ -110,7 +110,7 @@ def test_a_mask_beside_padding_is_refused():
     _, view = opened()
     states = torch.zeros(1, 3, 16, dtype=torch.float64)
     causal = nn.Transformer.generate_square_subsequent_mask(3, dtype=torch.float64)
-    with pytest.raises(UnsupportedModel, match="with a padding mask only"):
+    with pytest.raises(UnsupportedModel, match="and a padding mask only"):
         view.model.body.encoder(states, mask=causal)
 
 

@@ -30,7 +30,9 @@ def test_the_explained_number_is_read_from_target_and_foil():
 
 
 def test_a_missing_foil_says_what_to_ask_for():
-    with pytest.raises(UserError, match="a contrastive explanation needs foil_ids; ask for explanation='target'"):
+    with pytest.raises(
+        UserError, match="a contrastive explanation needs foil_ids; without foils ask for explanation='target'"
+    ):
         CONTRASTIVE.of(PAIR[:, :1])
     assert TARGET.of(PAIR[:, :1]).tolist() == [3.0, 5.0]
     assert [whichever(has_foil) for has_foil in (True, False)] == [CONTRASTIVE, TARGET]

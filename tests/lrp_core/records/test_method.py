@@ -51,10 +51,10 @@ def test_options_have_defaults_and_are_keywords(gpt2, samples):
     [
         ({"factr": 2}, r"scaled has no option 'factr' \(did you mean 'factor'\?\)"),
         ({"checkpoint": True}, "scaled has no option 'checkpoint'"),
-        ({"factor": 11}, "scaled: option 'factor' is a number at least 0 and at most 10, not 11.0"),
-        ({"factor": float("nan")}, "scaled: option 'factor' is a number"),
-        ({"factor": True}, "scaled: option 'factor' is a number"),
-        ({"sign": 1}, "scaled: option 'sign' is true or false, not 1"),
+        ({"factor": 11}, "scaled: option 'factor' must be a number at least 0 and at most 10, not 11.0"),
+        ({"factor": float("nan")}, "scaled: option 'factor' must be a number"),
+        ({"factor": True}, "scaled: option 'factor' must be a number"),
+        ({"sign": 1}, "scaled: option 'sign' must be true or false, not 1"),
     ],
 )
 def test_options_that_do_not_exist_or_do_not_fit_are_refused(gpt2, samples, options, message):
@@ -66,7 +66,7 @@ def test_options_that_do_not_exist_or_do_not_fit_are_refused(gpt2, samples, opti
 
 def test_choices_are_named():
     chosen = Method("chosen", 1, "Chosen", scaled, options=(Option("rule", "right", "", choices=("right", "left")),))
-    with pytest.raises(UserError, match="option 'rule' is 'right' or 'left', not 'middle'"):
+    with pytest.raises(UserError, match="option 'rule' must be 'right' or 'left', not 'middle'"):
         chosen.configured(rule="middle")
 
 
@@ -141,7 +141,9 @@ def test_a_function_may_be_named_and_is_imported_when_it_is_called(gpt2, samples
     named = Method("named", 1, "Named", "tests.lrp_core.records.test_method:scaled", options=OPTIONS)
     assert named(gpt2, samples).tokens.unique().tolist() == [1.0]
     lost = Method("lost", 1, "Lost", "tests.nowhere:scaled")
-    with pytest.raises(UserError, match=r"^method lost: there is no function 'tests.nowhere:scaled' \(No module named"):
+    with pytest.raises(
+        UserError, match=r"^method lost: cannot import its function 'tests.nowhere:scaled' \(No module named"
+    ):
         lost(gpt2, samples)
 
 

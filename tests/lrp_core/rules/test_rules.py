@@ -7,7 +7,7 @@ from lrp_core import METHODS, Batch, Request, UserError, attribute
 from lrp_core.parts.linear import Convolution
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.rules import ATTNLRP, PLAIN, changed
-from lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, every
+from lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, combinations
 from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule
 from lrp_core.rules.contributions import _gamma as gamma_by_hand
 from lrp_core.rules.scope import rules_on
@@ -332,7 +332,9 @@ def test_composites_are_read_and_shown_in_one_form():
     assert OF_ATTNLRP.show(canonical) == VIT
     assert OF_LRP.read(VIT) == "convolution gamma 0.25, linear gamma 0.05"
     assert OF_ATTNLRP.read({"linear": "epsilon", "norm": "identity"}) == "epsilon" == str(Spec())
-    assert [str(one) for one in every({"linear": ["epsilon", {"gamma": 1}], "softmax": ["zplus", "constant"]})] == [
+    assert [
+        str(one) for one in combinations({"linear": ["epsilon", {"gamma": 1}], "softmax": ["zplus", "constant"]})
+    ] == [
         "softmax zplus",
         "softmax constant",
         "linear gamma 1, softmax zplus",
@@ -347,11 +349,11 @@ WRONG = {
     "no group of layers 'convolutions' .did you mean 'convolution'": {"convolutions": "zplus"},
     "linear has no rule 'gama' .did you mean 'gamma'": {"linear": {"gama": 0.1}},
     "softmax has no rule 'gamma'; there are": {"softmax": "gamma"},
-    "linear: the number of the rule gamma is at least 0, not -1": {"linear": {"gamma": -1}},
-    "linear: the number of the rule alpha_beta is at least 1, not 'two'": {"linear": {"alpha_beta": "two"}},
-    "linear: the rule zplus has no number, and 3 is given": {"linear": {"zplus": 3}},
+    "linear: the number of the rule gamma must be at least 0, not -1": {"linear": {"gamma": -1}},
+    "linear: the number of the rule alpha_beta must be at least 1, not 'two'": {"linear": {"alpha_beta": "two"}},
+    "linear: the rule zplus takes no number: leave out 3": {"linear": {"zplus": 3}},
     "no composite 'vitt' .did you mean 'vit'": "vitt",
-    "a composite is a rule for each group of layers, not 3": 3,
+    "a composite must be {group of layers: rule}, not 3": 3,
 }
 
 
@@ -363,6 +365,8 @@ def test_a_wrong_composite_is_one_line_with_the_nearest_name(says):
 
 
 def test_lrp_has_no_choice_of_the_softmax():
-    with pytest.raises(UserError, match="lrp: option 'composite': its rule for softmax is its own: leave softmax out"):
+    with pytest.raises(
+        UserError, match="lrp: option 'composite': its rule for softmax cannot be changed: leave softmax out"
+    ):
         METHODS["lrp"].configured(composite={"softmax": "zplus"})
     assert set(OF_LRP.groups) == set(RULES) - {"softmax"}

@@ -38,7 +38,7 @@ def test_every_method_of_a_model_passes(family, dtype):
     assert found.passed, failed(found)
     reasons = inapplicable(found)
     if dtype == "bfloat16":
-        assert set(reasons.values()) == {"differences of numbers in half precision are rounding: --dtype float32"}
+        assert set(reasons.values()) == {"in half precision, differences of numbers are rounding: use --dtype float32"}
     else:
         assert not reasons
     applying = {method.name for method in applicable(tiny_model(family).family.capabilities)}

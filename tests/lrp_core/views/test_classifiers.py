@@ -213,7 +213,9 @@ def test_token_types_that_a_model_does_not_know_are_refused():
     batch = Batch.collate(paired(ragged_rows(view)), 0)
     broken = batch.token_type_ids.clone()
     broken[1, 0] = 2
-    with pytest.raises(IndexError, match="row 1 of the batch: token type out of range, the segments number 2"):
+    with pytest.raises(
+        IndexError, match="row 1 of the batch: token type out of range, the number of the model's segments is 2"
+    ):
         METHODS["lrp"](view, replace(batch, token_type_ids=broken))
     with pytest.raises(UserError, match="gpt2 models with labels have no segments: leave token_type_ids out"):
         METHODS["lrp"](other := tiny_classifier("gpt2"), Batch.collate(paired(ragged_rows(other)), 0))

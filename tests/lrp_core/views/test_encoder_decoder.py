@@ -338,7 +338,7 @@ def test_vector_methods_are_refused_by_name(view):
 def test_decoder_prefix_that_ends_the_sequence_is_refused_with_its_row(view):
     rows = ragged_rows(view)
     rows[2]["decoder_input_ids"][1] = view.config.eos_token_id
-    with pytest.raises(UnusableRows, match=r"row 2 of the batch: .* ends the sequence") as error:
+    with pytest.raises(UnusableRows, match=r"row 2 of the batch: .* hold the end token") as error:
         attribute("attnlrp", view, Batch.collate(rows, 0))
     assert error.value.reason == "ended"
     assert error.value.rows == (2,)
@@ -349,9 +349,9 @@ def test_decoder_input_belongs_to_encoder_decoders_alone(view):
     with pytest.raises(UserError, match="some rows of the batch have decoder_input_ids and some have none"):
         Batch.collate([rows[0], {**rows[1], "decoder_input_ids": None}], 0)
     bare = Batch.collate([{**row, "decoder_input_ids": None, "position": 0} for row in rows], 0)
-    with pytest.raises(UserError, match=r"models need decoder_input_ids, .*: its start token at least"):
+    with pytest.raises(UserError, match=r"models need decoder_input_ids: .* at least its start token"):
         attribute("attnlrp", view, bare)
-    with pytest.raises(UserError, match="bert models have no place for decoder_input_ids"):
+    with pytest.raises(UserError, match="bert models have no decoder: leave decoder_input_ids out"):
         attribute("attnlrp", tiny_model("bert"), Batch.collate(rows, 0))
 
 

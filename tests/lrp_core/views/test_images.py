@@ -207,8 +207,8 @@ def test_bad_input_is_one_line_that_says_what_is_wrong(view):
         ([other], "the image is 2 x 8 x 8 .channels, height, width., the model takes 2 x 8 x 12"),
         ([grey], "the image is 1 x 8 x 12 .channels, height, width., the model takes 2 x 8 x 12"),
         ([bare], "vit models read images: give pixel_values"),
-        ([short], "vit models read 7 tokens of an image, not 6"),
-        ([row, other], "pictures of a batch are 2 x 8 x 8 and 2 x 8 x 12: bring them to one size"),
+        ([short], "an image has 7 tokens for vit models, `input_ids` have 6: give 7 zeros"),
+        ([row, other], "pictures of a batch have sizes 2 x 8 x 8 and 2 x 8 x 12: resize them to one size"),
         ([row, bare], "some rows of the batch have pixels and some have none"),
     ):
         with pytest.raises(UserError, match=says):

@@ -84,5 +84,5 @@ def test_labels_are_of_classifiers_alone():
         with pytest.raises(UserError, match="only classifiers have labels"):
             METHODS["lrp"].compute(view, batch(view), requests("lrp", (0,)))
     view = tiny_classifier("bert", 3)
-    with pytest.raises(UserError, match="name a label all, or none of them"):
+    with pytest.raises(UserError, match="name one in each, or in none"):
         METHODS["lrp"].compute(view, batch(view), [*requests("lrp", (0,)), Request("lrp", "target")])

@@ -1,7 +1,7 @@
-"""Parts of the report's page of curves: figures and their tables, a module each.
+"""The parts of the report's pages, such as figures with their tables: a module each.
 
-A new figure is a module here, whose function reads what the figure shows and draws it with `evaluation.report.drawing`,
-and a line in the table.
+A new part is a module here with a function that reads what the part shows and builds it with `evaluation.report`, and a
+line in PARTS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobs.stages.report.parts.shares import shares_part
 from jobs.stages.report.parts.sources import sources_part
 from jobs.stages.report.reported import Reported
 
-#: In the order of the page. A part says itself what to run where there is nothing to show.
+#: In the order of the page. A part with nothing to show says what to run.
 PARTS: tuple[Callable[[Reported], Part], ...] = (
     evidence_part,
     faithfulness_part,

@@ -1,4 +1,4 @@
-"""Agreement of methods over the tokens of the same samples."""
+"""How far methods agree on the relevance of tokens in the same samples."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of, relevance_cells
 from jobs.store import Artifact, Ledger
 
-SAMPLES = 30  # of a model and task: by name the first that all methods have
+SAMPLES = 30  # so many samples of a model and task are compared
 _COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
 
 
 def agreement_part(report: Reported) -> Part:
-    """The agreement of every method's default variant, of each model and task with two methods or more."""
+    """The agreement of methods' default variants, for each model and task with at least two methods."""
     results, ledger = report.results, report.run.ledger
     cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
     for cell in (planned.artifact for planned in relevance_cells(report.run.plan)):
@@ -43,13 +43,14 @@ def agreement_part(report: Reported) -> Part:
 
 
 def _is_first(report: Reported, cell_key: CellKey) -> bool:
+    """True for cells in the first precision of their model and task."""
     return cell_key.dtype == report.results.dtypes[cell_key.model, cell_key.task][0]
 
 
 def _of_the_same(
     ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Variant]]
 ) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
-    """Relevance [T] by method and sample, and the samples: SAMPLES at most."""
+    """(relevance [T] by method and sample id, ids of the first SAMPLES samples that all methods have)."""
     tables = {}
     for method, (cell, variant) in of_methods.items():
         asked = (pc.field("explanation") == variant.explanation) & (pc.field("embedding") == variant.embedding)
@@ -57,8 +58,8 @@ def _of_the_same(
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables.values()))
     samples = sorted(common)[:SAMPLES]
     chosen = pc.field("sample_id").isin(samples)
-    relevance = {
-        method: {row["sample_id"]: np.array(row["relevance"], np.float64) for row in table.filter(chosen).to_pylist()}
-        for method, table in tables.items()
-    }
+    relevance = {}
+    for method, table in tables.items():
+        rows = table.filter(chosen).to_pylist()
+        relevance[method] = {row["sample_id"]: np.array(row["relevance"], np.float64) for row in rows}
     return relevance, samples

@@ -1,4 +1,4 @@
-"""The search among composites: what each rule is worth, and which were chosen."""
+"""The search among composites: how much each rule is worth, and which rules were chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lrp_core.rules.composite import Spec
 
 
 def composites_part(report: Reported) -> Part:
-    """The trials of every method whose composite a list or a grid left open."""
+    """The trials of every method whose composite the config left open."""
     methods = report.results.methods
     choices = (choice for model in report.run.plan.models for choice in model.choices)
     searches = [search for choice in choices for search in _searched(choice, methods)]
@@ -24,6 +24,7 @@ def composites_part(report: Reported) -> Part:
 
 
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
+    """Yield the search among the composites of a choice, if it is made and has any."""
     if choice.record is None:
         return
     at, trial_records = choice.artifact, choice.record["trials"]

@@ -10,7 +10,7 @@ from jobs.stages.report.reported import Reported
 
 
 def controls_part(report: Reported) -> Part:
-    """The verdicts and numbers of completed controls. A control that misses a planted method is reported as broken."""
+    """The results of controls that are done. A control that a planted method passes is reported as broken."""
     results, rows = report.results, report.controls
     nodes = (node for product in (randomisation, rewritten, shapley) for node in product.nodes(report.run))
     lacking = sum(not report.run.ledger.is_done(node.artifact) for node in nodes)

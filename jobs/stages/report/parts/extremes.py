@@ -1,4 +1,4 @@
-"""Methods whose rules are unstable, beside those that other rules make of the same samples."""
+"""Methods with unstable rules, compared with methods with other rules on the same samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "
 
 
 def extremes_part(report: Reported) -> Part:
-    """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
+    """Complete cells of methods with rules, where a method of the same model, task and precision is unstable."""
     ledger, methods = report.run.ledger, report.results.methods
     of_neurons = (planned for planned in report.run.plan.cells() if planned.artifact.product == "neurons")
     kept = [planned for planned in of_neurons if ledger.is_done(planned.artifact)]
@@ -35,7 +35,7 @@ def extremes_part(report: Reported) -> Part:
 
 
 def _beside_unstable(run: Run, methods: Methods) -> list[Cell]:
-    """Cells of relevance by rules for models, tasks and precisions that also have one by unstable rules."""
+    """The complete cells of conserving methods with rules, where an unstable method has a complete cell too."""
     done = [planned for planned in relevance_cells(run.plan) if run.ledger.is_done(planned.artifact)]
     places = [(done_cell.artifact.model, done_cell.artifact.task, done_cell.artifact.dtype) for done_cell in done]
     unstable = {at for at, done_cell in zip(places, done, strict=True) if methods[done_cell.artifact.method].unstable}
@@ -45,7 +45,10 @@ def _beside_unstable(run: Run, methods: Methods) -> list[Cell]:
 
 
 def _extremes(ledger: Ledger, planned: Cell, inside: Cell | None) -> Extremes:
-    """Relevance of a cell; by layers of the samples of which relevance of neurons is kept."""
+    """The largest relevance and the residual of each sample of a cell, as shares of the explained number.
+
+    `inside` is the same method's relevance of neurons, from which peaks by layer are read; None if there is none.
+    """
     cell, rows = planned.artifact, _explained(ledger, planned)
     unit = np.abs([row["explained"] for row in rows])
     largest = np.array([np.abs(row["relevance"]).max() for row in rows]) / unit
@@ -62,7 +65,7 @@ def _extremes(ledger: Ledger, planned: Cell, inside: Cell | None) -> Extremes:
 
 
 def _explained(ledger: Ledger, planned: Cell) -> list[dict[str, Any]]:
-    """Rows of the first variant that explain something."""
+    """The rows of the cell's first variant whose explained number is not 0."""
     request = planned.requests[0]
     return [
         row

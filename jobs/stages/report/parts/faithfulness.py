@@ -1,4 +1,4 @@
-"""Faithfulness: curves of perturbed inputs with the areas under them, and every method's evidence against them."""
+"""Faithfulness: deletion and insertion curves, the areas between them, and how both compare with evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
 
 def faithfulness_part(report: Reported) -> Part:
-    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
+    """The planned curves; sets that are not complete are counted and marked missing."""
     results = report.results
     shown = [drawn for drawn in report.drawn if drawn.areas.variants or drawn.lacking]
     lacking = {(curve_set.model, curve_set.task, method) for curve_set in shown for method in curve_set.lacking}
@@ -43,7 +43,7 @@ def faithfulness_part(report: Reported) -> Part:
 
 
 def _chosen(plan: Plan) -> Iterator[MethodTrials]:
-    """The choices that are made."""
+    """Yield the trials of the choices that are made."""
     inputs = {model.resolved.config.name: model.inputs for model in plan.models}
     for choice in (choice for model in plan.models for choice in model.choices):
         if choice.record is None:
@@ -58,7 +58,7 @@ def _chosen(plan: Plan) -> Iterator[MethodTrials]:
 
 
 def evidence_part(report: Reported) -> Part:
-    """Methods that have both evidence and curves."""
+    """Methods that have scores against evidence and curves."""
     config, plan, results = report.run.config, report.run.plan, report.results
     options: dict[CellKey, Mapping[str, Any]] = {
         cell_key_of(curve_set.artifact): curve_set.chosen for curve_set in plan.cells() if curve_set.chosen

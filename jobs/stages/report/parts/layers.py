@@ -22,11 +22,15 @@ from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
 from lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
+_SCORE = ("model", "task", "method", "layer", "metric", "value", "n")  # the fields of `LayerScore`
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
 def layers_part(report: Reported) -> Part:
-    """Completed scores of layers: of the target only if it is explained, and within a context if the task has one."""
+    """The scores of layers that are complete.
+
+    Of several explanations the target's is shown, and scores within a context if the task has one.
+    """
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
@@ -37,16 +41,16 @@ def layers_part(report: Reported) -> Part:
             lacking.add((artifact.task, artifact.model, artifact.method))
             continue
         rows = _means(report, artifact)
-        explained = [name for name in (TARGET.name, *EXPLAINED, NONE) if any(r["explanation"] == name for r in rows)]
+        explained = {row["explanation"] for row in rows}
+        first = next((name for name in (TARGET.name, *EXPLAINED) if name in explained), NONE)
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
-        node_scores = [
-            LayerScore(row["model"], row["task"], row["method"], row["layer"], row["metric"], row["value"], row["n"])
-            for row in rows
-            if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "all", scope)
-        ]
+        node_scores = []
+        for row in rows:
+            if (row["explanation"], row["tokens"], row["scope"]) == (first, "all", scope):
+                node_scores.append(LayerScore(*(row[name] for name in _SCORE)))
         scores += node_scores
         if node_scores:
-            together[artifact.task, artifact.model].append((artifact, explained[0], scope, node_scores))
+            together[artifact.task, artifact.model].append((artifact, first, scope, node_scores))
     compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
     known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
     missing_scores, needs = "No layers are kept and scored", "evidence in the samples, and methods with layers"
@@ -61,7 +65,7 @@ def layers_part(report: Reported) -> Part:
 
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
-    """The stored means of a cell, or those over the samples that did not choose the method's options."""
+    """The stored mean scores of a cell; if its options were chosen, means over the samples that did not choose them."""
     store, cell_key = report.run.store, cell_key_of(artifact)
     rows = store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
     if cell_key not in report.results.tuned_on:
@@ -78,23 +82,21 @@ def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
     return means
 
 
-_Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and of which explanation and scope
+_Shown = tuple[Artifact, str, str, list[LayerScore]]  # a method's artifact, explanation, scope, scores
 
 
 def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
-    """The comparison of methods on a task and model, by layer and metric, on correctly predicted samples that all
-    share.
-    """
+    """The comparison of methods on a model and task, by layer and metric; None if they share no sample."""
     columns = sorted({(score.layer, score.metric) for _, _, _, cell_scores in shown for score in cell_scores})
     metrics = list(dict.fromkeys(metric for _, metric in columns))
     values = [_values(report, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
     common = sorted(set.intersection(*(set(scores) for scores in values)))
     if not common:
         return None
-    stacked = np.array(
-        [[[scores[name][layer][metric] for layer, metric in columns] for scores in values] for name in common],
-        np.float64,
-    )
+    stacked = np.empty((len(common), len(values), len(columns)))  # [N, methods, columns]
+    for at, scores in enumerate(values):
+        for sample, name in enumerate(common):
+            stacked[sample, at] = [scores[name][layer][metric] for layer, metric in columns]
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
@@ -105,7 +107,7 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
 def _values(
     report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """Metrics by sample and layer, of samples that the model predicts rightly."""
+    """Metrics by sample id and layer, of samples that are predicted rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
     values: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     condition = pc.field("correct")

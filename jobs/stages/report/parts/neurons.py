@@ -1,4 +1,4 @@
-"""The page of neurons: the effect of their ablation, and relevance at layer boundaries."""
+"""Parts on neurons: the effect of their ablation, and relevance at layer boundaries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = "neurons.html"
 
 
 def knockouts_part(report: Reported) -> Part:
-    """Rankings that are knocked out, on the samples that all of a task have."""
+    """The ablation of each ranking's neurons, on the samples that all rankings of a task have."""
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
     lacking = []
     config, ledger, methods = report.run.config, report.run.ledger, report.results.methods
@@ -47,6 +47,7 @@ def knockouts_part(report: Reported) -> Part:
 
 
 def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
+    """The ablations of the rankings of one model and task."""
     results, first, counts = report.results, cells[0], [0]
     drops: dict[str, dict[str, np.ndarray]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(results.methods, cell.ranking))):
@@ -59,7 +60,7 @@ def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
 
 
 def crossing_part(report: Reported) -> Part:
-    """Cells of neurons of methods that promise a sum: means over samples."""
+    """How much relevance crosses layer boundaries, for methods whose relevance sums to the explained number."""
     crossings, methods, ledger = [], report.results.methods, report.run.ledger
     for planned in report.run.plan.cells():
         cell = planned.artifact

@@ -1,4 +1,4 @@
-"""Head pruning: accuracy as heads go (figures 2 to 5 of Close Look), and the areas under the curves."""
+"""Head pruning: accuracy while heads are removed (figures 2 to 5 of Close Look), and areas under the curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.stages.report.reported import Reported
 
 
 def pruning_part(report: Reported) -> Part:
-    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
+    """The planned pruning curves; sets that are not complete are counted and marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
     results, ledger, prune = report.results, report.run.ledger, report.run.config.prune or PruneConfig()

@@ -1,4 +1,4 @@
-"""The cost of a pass: time and memory against length, and the benchmark of methods by length."""
+"""The cost of methods: time and memory by length of the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.stages.report.reported import Reported
 
 
 def runtime_part(report: Reported) -> Part:
-    """The cost of every batch whose times are in the store, and of methods by length where that was measured."""
+    """The timings of all batches in the store, and the benchmark of methods by length if it was run."""
     measured = costs(report.runtimes)
     how = "Nothing was timed: run `closelook attribute`."
     tables = [cost_table(measured, report.results.methods)] if measured else []

@@ -13,7 +13,7 @@ TITLE = "One sample, every method"
 
 
 def sample_part(report: Reported) -> Part:
-    """Explanations of the target's logit where there are any, as curves follow it."""
+    """One sample explained by every method. Explanations of the target's logit are shown if there are any."""
     page, how = "faithfulness.html", "Nothing is explained and scored: run `closelook attribute` and `evaluate`."
     entry = one_sample(report.run.plan, report.run.store, report.results)
     if entry is None:

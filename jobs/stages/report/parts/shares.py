@@ -1,4 +1,4 @@
-"""Shares of tokens taken away of what classifiers and regressors read: AOPC, sufficiency, accuracy, correlation."""
+"""Removing shares of tokens from inputs of classifiers and regressors: AOPC, sufficiency, accuracy, correlation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.stages.report.reported import Reported
 
 
 def shares_part(report: Reported) -> Part:
-    """The wanted shares that are drawn."""
+    """The measures of removed shares, for complete curves."""
     results = report.results
     taken = list(_taken(report))
     made = [tables.lead_table(taken, results), tables.shares_table(taken, results)] if taken else []
@@ -26,9 +26,10 @@ def shares_part(report: Reported) -> Part:
 
 
 def _taken(report: Reported) -> Iterator[ShareSet]:
+    """Yield the measures of each model, task and way of removal."""
     config = report.run.config
     for perturbed_cells in perturbed(report.run, report.results, SHARE_COLUMNS):
-        if perturbed_cells.score != TARGET_LOGIT:  # which all shares follow
+        if perturbed_cells.score != TARGET_LOGIT:  # shares follow the target's logit only
             continue
         model, task, dtype, _ = perturbed_cells.cell_key
         clusters = report.results.clusters.get(task, {})

@@ -22,14 +22,14 @@ from jobs.products.answers.node import SourcesNode
 from jobs.stages.report.reported import Reported
 
 UNTRAINED = (
-    "Untrained: some models have random weights and never said these answers. Their numbers show form and cost, and "
-    "nothing of methods."
+    "Untrained: some models have random weights, and did not write these answers. Their numbers show form and cost, "
+    "but nothing about methods."
 )
 Setting = tuple[str, str, str]  # model, task, way
 
 
 def sources_part(report: Reported) -> Part:
-    """The judgement of every method that is done; sets that are not are counted."""
+    """How well each method tells the sources of answers; sets that are not complete are counted."""
     run, methods = report.run, report.results.methods
     nodes = list(sources.nodes(run))
     lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
@@ -44,7 +44,7 @@ def sources_part(report: Reported) -> Part:
 
 
 def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
-    """The judgement of every model, task and way."""
+    """Yield the judgement of all methods, for each model, task and way of removal."""
     rows: dict[Setting, dict[str, list[Mapping[str, Any]]]] = {}
     for node in nodes:
         at = node.artifact
@@ -57,7 +57,7 @@ def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
 
 
 def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement) -> Judged:
-    """A judgement with its costs: passes of relevance by their records, and ablated prompts one forward each."""
+    """A judgement with costs: passes by their methods' records, and one forward pass for each ablated prompt."""
     run = report.run
     setting_nodes = [
         node for node in nodes if (node.artifact.model, node.artifact.task) == (judgement.model, judgement.task)
@@ -80,7 +80,7 @@ def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement
 
 
 def _pass_seconds(report: Reported, nodes: Sequence[SourcesNode]) -> dict[str, float]:
-    """Median seconds of a sample's relevance, by method: its pass, or its share of one that several methods share."""
+    """Median seconds of a sample's relevance by method: its pass, or its share of a pass of several methods."""
     store, at = report.run.store, nodes[0].artifact
     files = store.files(store.runtime(at.model, at.task, at.dtype))
     rows = store.read(files, RUNTIME).to_pylist() if files else []
@@ -92,7 +92,7 @@ def _pass_seconds(report: Reported, nodes: Sequence[SourcesNode]) -> dict[str, f
 
 
 def _prompt_seconds(report: Reported, nodes: Sequence[SourcesNode], way: str) -> float | None:
-    """Median seconds of an ablated prompt; None where none was timed."""
+    """Median seconds of an ablated prompt; None if none was timed."""
     [ablated] = {made for node in nodes for made in node.made_of if (made.product, made.method) == ("ablations", way)}
     store = report.run.store
     files = store.files(timings_of(store, ablated))

@@ -117,8 +117,8 @@ def test_part_of_a_message_goes_without_its_header():
             "{{ raise_exception('roles must alternate') }}",
             "the chat template refuses the messages: roles must alternate",
         ),
-        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "the chat template changes what is said"),
-        ("{{ messages[0]['content'] }}{{ messages[0]['content'] }}", "the chat template changes what is said"),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "the chat template changes the messages"),
+        ("{{ messages[0]['content'] }}{{ messages[0]['content'] }}", "the chat template changes the messages"),
     ],
 )
 def test_chats_that_a_template_cannot_write_are_rejects(template, told):
@@ -164,7 +164,7 @@ def test_an_encoder_decoder_reads_the_prompt_and_its_decoder_the_answer():
     [
         ({"units": [[9, 37], [20, 65]]}, "overlapping units: [9, 37) and [20, 65)"),
         ({"sources": PASSAGES[:1]}, "fewer than two sources: 1"),
-        ({"units": [[0, 30], [30, len(PROMPT)]]}, "the units are the whole prompt"),
+        ({"units": [[0, 30], [30, len(PROMPT)]]}, "the units cover the whole prompt"),
         ({"evidence": "Who opened a shop?"}, "the evidence is in no unit"),
         ({"units": [[9, 10], [10, 11]]}, "a unit has no token of its own: 'A'"),
     ],

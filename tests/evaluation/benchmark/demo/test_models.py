@@ -1,4 +1,5 @@
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import MODELS, SEEDS, TASKS, generate, lexicon, model_dir
@@ -73,7 +74,12 @@ def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
-    scores = train(name, tmp_path, WordsRecipe(steps=2, batch=4, pool=50, evaluated=20))
+    before, threads = torch.get_num_threads(), []
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: threads.append(torch.get_num_threads())):
+        scores = train(name, tmp_path, WordsRecipe(steps=2, batch=4, pool=50, evaluated=20, threads=before + 1))
+    assert set(threads) == {before + 1}, "weights depend on the number of threads"
+    assert torch.get_num_threads() == before
+    assert f"{before + 1} threads" in (tmp_path / "README.md").read_text()
     assert set(scores) == set(TASKS)
     view, tokenizer = load_model(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
     assert accuracy(view, tokenizer, "ra", n=20, seed=1) == scores["ra"]

@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_one_line(closelook, rows, tmp_path):
     pq.write_table(pa.table({"a": [1]}), other)
     for arguments, message in (
         ([rows, tmp_path / "new", "--case", "a 2"], "has no case 'a 2' (did you mean 'a 1'?)"),
-        ([rows, full], "holds something else: name another folder"),
+        ([rows, full], "is not empty, and holds no pages of this command: name another folder"),
         ([other, tmp_path / "new"], "holds no rows by word, as explain-file and `export --relevance` write"),
         ([tmp_path / "none.parquet", tmp_path / "new"], "cannot read"),
     ):

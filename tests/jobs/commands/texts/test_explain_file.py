@@ -111,7 +111,7 @@ def test_a_second_call_computes_nothing_and_other_settings_need_another_file(exp
     assert explain_file()[1].startswith("nothing to do: ")
     code, _, err = explain_file("--method", "lrp")
     assert code == 2
-    assert "out.parquet is there already, of other texts, methods or models: name another file or remove it" in err
+    assert "out.parquet holds rows of other texts, methods or models: name another file or remove it" in err
     file.write_text(file.read_text() + "H;One more.;1\n")
     assert explain_file()[0] == 2
     assert (tmp_path / "out.parquet").read_bytes() == before
@@ -160,9 +160,9 @@ def test_rows_without_an_explanation_are_listed_with_the_reason(explain_file, fi
         (["--method", "alti_logit"], "use alti"),
         (
             ["--column", "txt=review"],
-            "--column gives a column of the file to text, second, target, foil, id, not to 't",
+            "it must name one of text, second, target, foil, id before the =",
         ),
-        (["--column", "text"], "--column is written text=NAME, not 'text'"),
+        (["--column", "text"], "--column must be written text=NAME, not 'text'"),
         (["--column", "text=revue"], "no row of .* holds a text; the first at reviews.csv:2: no column 'revue'"),
         (["--explanation", "log"], "attnlrp has no explanation 'log'; choose contrastive or target or log_prob"),
     ],
@@ -253,7 +253,7 @@ def test_a_worker_that_dies_is_told_and_the_command_goes_on(explain_file, tmp_pa
         context.setattr(parts, "_in_processes", broken)
         code, _, err = explain_file("--workers", "2")
     assert code == 1
-    assert "error: a process ended in the middle of a part: the same command goes on where it stopped" in err
+    assert "error: a process ended in the middle of a part: run the same command again to continue" in err
     assert explain_file()[0] == 0
 
 
@@ -263,4 +263,4 @@ def test_two_calls_do_not_write_one_file(explain_file, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = explain_file()
     assert code == 2
-    assert "another process writes" in err
+    assert "another process is writing" in err

@@ -78,7 +78,7 @@ def test_rows_of_a_run_are_those_of_explain_file_and_have_its_users_ids(run, clo
         assert probability == pytest.approx(other["probability"].to_numpy(), abs=1e-5)
     code, _, err = export()
     assert code == 2
-    assert "is there already" in err
+    assert "exists already" in err
 
 
 def test_rows_of_words_beside_their_slots_are_those_of_explain_file(run, closelook, tmp_path):
