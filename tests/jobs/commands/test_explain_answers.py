@@ -68,4 +68,4 @@ def test_bad_prefixes_are_one_line(closelook, folder, arguments, message):
 def test_prefix_is_for_encoder_decoders(closelook):
     code, _, err = closelook("explain", "--model", "demo/gpt2", "The keys", "--prefix", "a")
     assert code == 2
-    assert "leave it out" in err
+    assert "leave --prefix out" in err

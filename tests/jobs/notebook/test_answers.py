@@ -282,12 +282,12 @@ def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, expl
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"answer": ""}, "the answer has no tokens"),
+        ({"answer": ""}, "the answer is empty: give at least one word"),
         ({"answer": 3}, "`answer` must be a text or token ids, not 3"),
         ({"answer": [10**6]}, "there is no token 1000000"),
         ({"answer": ["are", "old"]}, "`answer` must be a text or token ids, not ('are', 'old')"),
         ({"answer": "cabinet " * 200}, "128 are the most: `truncate` reads a part of it"),
-        ({"spans": "word"}, "`spans` is 'sentence', 'token' or a list of (start, end), not 'word'"),
+        ({"spans": "word"}, "`spans` must be 'sentence', 'token' or a list of (start, end), not 'word'"),
         ({"spans": [3]}, "or a list of (start, end), not [3]"),
         ({"spans": []}, "`spans` is empty: name at least one part"),
         ({"spans": [(0, 99)]}, "(0, 99) is no part of the answer, which has 40 characters"),

@@ -51,7 +51,7 @@ def test_a_model_that_is_given_a_task_it_does_not_answer_is_an_error(folders, tm
         validate(given("score", "sst2"))
     with pytest.raises(UserError, match="model sentiment predicts labels, and task stsb asks for a score"):
         validate(given("sentiment", "stsb"))
-    words = "the labels of task sst2 (negative, positive) are not those of model sentiment (good, bad): say"
+    words = "the labels of task sst2 (negative, positive) are not those of model sentiment (good, bad): set"
     with pytest.raises(UserError) as error:
         validate(given("sentiment", "sst2", classes=["good", "bad"]))
     assert str(error.value).startswith(words)
