@@ -132,7 +132,7 @@ def test_nearly_parallel_curves_meet_nowhere_near():
     ("arguments", "message"),
     [
         (["--model", "demo/vit"], "demo/vit: only models that read one text can be measured"),
-        (["--model", "demo/bert", "--lengths", "4096"], "demo/bert holds "),
+        (["--model", "demo/bert", "--lengths", "4096"], "demo/bert reads at most 128 tokens: give shorter --lengths"),
         (["--model", "demo/gtp2"], "did you mean"),
     ],
 )
