@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from tests.traced.sitecustomize import FORWARD
 
 ROOT = Path(__file__).parents[1]
 HOOK = Path(__file__).with_name("traced")
 PACKAGES = ("jobs", "lrp_core", "alti", "evaluation", "closelook")
-PATIENCE_S = 600.0
 
 
 def journey(arguments: Sequence[str], root: Path, packages: Sequence[str], folder: Path) -> dict[str, set[str]]:

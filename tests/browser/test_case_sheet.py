@@ -10,6 +10,7 @@ from evaluation.explained.pages import sheet
 from evaluation.explained.rows import Name
 from evaluation.report.page import Provenance
 from tests.browser.driver import CHROMIUM
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.browser
 
@@ -33,5 +34,5 @@ def test_a_case_prints_on_one_sheet(words, methods, tmp_path):
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={printed}"]
     assert CHROMIUM is not None
     command = [CHROMIUM, *options, (tmp_path / "case.html").as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     assert printed.read_bytes().count(b"/Type /Page\n") == 1

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.small import REPOSITORY
+from tests.patience import PATIENCE_S, wait_for
 
 USER = 1000
 HOME = "/home/closelook"
@@ -52,20 +52,17 @@ class Container:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def ended(self, timeout_s: float = 300) -> tuple[int, str]:
+    def ended(self) -> tuple[int, str]:
         """(exit code, what it printed) once it has ended; fails where it does not end."""
         try:
-            return self.process.wait(timeout_s), self.log.read_text()
+            return self.process.wait(PATIENCE_S), self.log.read_text()
         except subprocess.TimeoutExpired:
-            pytest.fail(f"it has not ended after {timeout_s} s:\n{self.log.read_text()}")
+            pytest.fail(f"it has not ended after {PATIENCE_S:.0f} s:\n{self.log.read_text()}")
 
-    def says(self, text: str, timeout_s: float = 120) -> None:
+    def says(self, text: str) -> None:
         """Wait until it has printed `text`. Fails where it ends before."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.log.read_text():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.2)
+        wait_for(lambda: text in self.log.read_text() or self.process.poll() is not None, self.log.read_text)
+        assert text in self.log.read_text(), self.log.read_text()
 
 
 class Pods:

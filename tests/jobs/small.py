@@ -20,6 +20,7 @@ from jobs.store.artifacts import views_of
 from lrp_core import random_model
 from lrp_core.families import FAMILIES
 from lrp_core.families.generic import GENERIC
+from tests.patience import PATIENCE_S
 
 VOCABULARY = 60
 REPOSITORY = Path(__file__).parents[2]
@@ -157,7 +158,7 @@ def closelook(*arguments: str, module: str = "jobs", **environment: str) -> subp
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) once it has ended; one that does not end is killed, and is an error."""
     try:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

@@ -25,6 +25,7 @@ from benchmarks.parts.object_store import object_store
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.retry import StillUnavailable
 from tests.jobs.small import REPOSITORY
+from tests.patience import PATIENCE_S
 
 SEED = 3
 CELL = Artifact("relevance", "m", "sva", "float32", "lrp", key="0123456789abcdef")
@@ -190,7 +191,7 @@ def test_a_minute_of_chaos_leaves_nothing_lost_or_false(tmp_path):
         command, cwd=REPOSITORY, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        out, _ = run.communicate(timeout=570)
+        out, _ = run.communicate(timeout=PATIENCE_S)
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)

@@ -19,6 +19,7 @@ from jobs.runner.worker import Worker
 from jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.patience import wait_for
 from tests.stages import attribute
 
 ROWS, MANY = rows_of(24), rows_of(160)
@@ -136,13 +137,6 @@ def logged(root, event):
     """The log's lines of an event."""
     lines = [json.loads(line) for path in root.glob("logs/*/[0-9]*.jsonl") for line in path.read_text().splitlines()]
     return [line for line in lines if line["event"] == event]
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.ray
@@ -302,9 +296,8 @@ class Meeting(Worker):
 
         folder, name = Path(self._store.root).parent, self._model.config.name
         (folder / f"{name}-{ray.get_runtime_context().get_node_id()}").touch()
-        deadline = time.monotonic() + 300
-        while name == "whole" and not list(folder.glob("pair-*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        if name == "whole":
+            wait_for(lambda: list(folder.glob("pair-*")))
         return super().__call__(table)
 
 

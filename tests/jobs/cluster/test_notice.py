@@ -9,6 +9,7 @@ import pytest
 from jobs.cluster import reports as notice
 from jobs.cluster.attempts import Attempts, excuse_all
 from jobs.store import Store
+from tests.patience import PATIENCE_S
 
 #: A worker with a unit that ends after the notice, if at all, and then another.
 WORKER = """
@@ -33,7 +34,7 @@ def test_a_worker_finishes_or_drops_its_unit_and_begins_no_other(finish_s, said,
     with subprocess.Popen(arguments, text=True, **pipes) as worker:
         assert worker.stdout.readline() == "begun\n"
         worker.send_signal(signal.SIGTERM)
-        out, err = worker.communicate(timeout=120)
+        out, err = worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 143
     assert (out, err.splitlines()[-1]) == (last, f"SIGTERM: its units are {said}")
 

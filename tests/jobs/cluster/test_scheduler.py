@@ -13,6 +13,7 @@ from jobs.cluster.slots import Slots
 from jobs.cluster.work import Work
 from tests.jobs.inline import Inline, Unused
 from tests.jobs.small import config_of
+from tests.patience import wait_for
 
 REPORT = dict.fromkeys(reports.REPORT.names, 0) | {"rows": 1, "tokens": 1, "error": "", "result": None}
 
@@ -30,9 +31,7 @@ class Cluster(Inline):
             self.begun.append((work.name, workers.size))
             self._running.add(work.name)
             self.most = max(self.most, len(self._running))
-        deadline = time.monotonic() + 120
-        while self.most < self.expected and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: self.most >= self.expected)
         time.sleep(0.05)  # long enough for another to begin, if it might
         for block in work.blocks:
             if isinstance(block, Exception):
@@ -101,9 +100,7 @@ def test_a_pool_grows_when_a_node_comes_unless_a_model_waits(do, cluster, monkey
         time.sleep(0.2)
         seen.append(workers.size)
         there["c"] = ({}, 1.0)
-        deadline = time.monotonic() + 60
-        while workers.size < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: workers.size >= 4)
         seen.append(workers.size)
         yield REPORT
 
@@ -169,9 +166,7 @@ def test_the_next_model_has_the_workers_while_the_last_is_closed(do, cluster):
     seen = []
 
     def ended():
-        deadline = time.monotonic() + 120
-        while len(cluster.begun) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: len(cluster.begun) == 2)
         seen.append(len(cluster.begun))
         return ()
 

@@ -13,6 +13,7 @@ from jobs.store.lock import is_asked
 from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
 from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
+from tests.patience import PATIENCE_S, wait_for
 
 ROWS = rows_of(24)
 
@@ -35,11 +36,8 @@ def held(job, tmp_path):
     def start(**environment):
         process = Forked(*job[0], **{HOLD: str(tmp_path)}, **environment)
         processes.append(process)
-        deadline = time.monotonic() + 200
-        while not (tmp_path / "holding").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: (tmp_path / "holding").exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         return process
 
     yield start
@@ -52,7 +50,7 @@ def held(job, tmp_path):
 def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wait(expected, job, held, tmp_path):
     arguments, config, store = job
     owner = held()
-    waiting = Forked(*arguments, "--wait", "200")
+    waiting = Forked(*arguments, "--wait", str(PATIENCE_S))
     refused, out, line = ended(Forked(*arguments))
     assert (refused, out) == (1, "")
     assert line.startswith(f"error: {store.root} is in use by process {owner.pid} on ")
@@ -69,10 +67,7 @@ def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wa
 def test_of_two_runs_that_start_at_once_exactly_one_completes(expected, job, tmp_path):
     arguments, config, store = job
     both = [Forked(*arguments, **{HOLD: str(tmp_path)}) for _ in range(2)]
-    deadline = time.monotonic() + 200
-    while all(process.poll() is None for process in both):  # the owner goes on when the other has been refused
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: any(process.poll() is not None for process in both))  # the owner goes on when one is refused
     (tmp_path / "go").touch()
     (code, _, quiet), (refused, _, line) = sorted((ended(process) for process in both), key=lambda end: end[0])
     assert (code, refused) == (0, 1), quiet + line
@@ -100,7 +95,7 @@ def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_c
     short = {"CLOSELOOK_LOCK_STALE_S": "5"}
     paused = held(**short)
     os.kill(paused.pid, signal.SIGSTOP)
-    code, out, err = ended(Forked(*arguments, "--wait", "200", **short))
+    code, out, err = ended(Forked(*arguments, "--wait", str(PATIENCE_S), **short))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     written = {path: store.modified_s(path) for path in store.files("manifest", ".json")}
@@ -128,14 +123,12 @@ def test_a_driver_that_stood_still_and_was_not_missed_goes_on(expected, job, hel
 
 
 def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expected, job, held, tmp_path):
-    """SIGTERM in the middle of a unit, as when a node is taken back: within 20 s, and the next run does the rest."""
+    """SIGTERM in the middle of a unit that never ends, as when a node is taken back; the next run does the rest."""
     arguments, config, store = job
     process = held()
-    begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
-    assert time.monotonic() - begun < 60, "20 s, and what a busy machine takes"
-    assert process.returncode == 143, err
+    code, _, err = ended(process)
+    assert code == 143, err
     assert "stopped; run the same command again to continue" in err
     assert store.files("lock", ".json") == []
     assert store.temporaries() == []
@@ -170,10 +163,7 @@ def test_a_run_that_is_told_to_end_ends_by_itself_once_its_unit_is_done(expected
     _, _, store = job
     process = held()
     process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 60
-    while not is_asked(store):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: is_asked(store))
     (tmp_path / "go").touch()
     code, _, err = ended(process)
     assert (code, "stopped; run the same command again" in err) == (143, True), err

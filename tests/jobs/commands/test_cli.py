@@ -20,6 +20,7 @@ from jobs.store.lock import run_lock
 from tests.jobs.hub import Hub
 from tests.jobs.small import REPOSITORY, config_of, ended, prepared, rows_of, save_model
 from tests.jobs.small import closelook as run_closelook
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -67,8 +68,8 @@ def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, m
     assert not root.exists() or [path for path in root.rglob("*") if path.is_file()] == []
 
 
-def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_nothing_is_prepared(closelook, tmp_path):
-    start = time.monotonic()
+def test_a_cluster_that_does_not_answer_is_one_line_and_nothing_is_prepared(closelook, monkeypatch, tmp_path):
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray itself tries for minutes"))
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -77,7 +78,6 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_nothing_is_prepa
     assert (code, out) == (1, "")
     assert f"no Ray cluster answers at {address}" in err
     assert len(err.strip().splitlines()) == 1
-    assert time.monotonic() - start < 60, "Ray itself tries for minutes"
     assert not (tmp_path / "root").exists()
 
 
@@ -290,7 +290,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, mo
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     code, out, err = ended(process)
     assert (code, out) == (130, ""), err
-    assert psutil.wait_procs(started, timeout=60)[1] == []
+    assert psutil.wait_procs(started, timeout=PATIENCE_S)[1] == []
     assert err.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
     assert store.files("lock", ".json") == []

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +24,10 @@ from jobs.store import Store
 from jobs.store.lock import run_lock
 from tests.jobs.packages.test_example_package import built, using_all
 from tests.jobs.small import REPOSITORY, relevance_of
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.ray
 RAY = str(Path(sys.executable).with_name("ray"))
-TOO_LONG_S = 300  # seconds; it only tells a wait without end from a slow machine
 
 
 def free_ports(n: int) -> list[int]:
@@ -70,11 +69,8 @@ def head():
     command = [RAY, "start", "--head", "--block", "--disable-usage-stats", *arguments]
     log = (home / "head.log").open("w")
     process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log)
-    deadline = time.monotonic() + TOO_LONG_S
-    while not _answers(dashboard):
-        assert process.poll() is None, (home / "head.log").read_text()
-        assert time.monotonic() < deadline, (home / "head.log").read_text()
-        time.sleep(0.2)
+    wait_for(lambda: _answers(dashboard) or process.poll() is not None, (home / "head.log").read_text)
+    assert process.poll() is None, (home / "head.log").read_text()
     yield f"http://127.0.0.1:{dashboard}", environment
     assert process.poll() is None, (home / "head.log").read_text()
     os.killpg(process.pid, signal.SIGKILL)
@@ -218,13 +214,6 @@ def slow(root: Path) -> list[str]:
     return ["--root", str(root), "--config", "smoke", *(word for setting in slow for word in ("--set", setting))]
 
 
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + TOO_LONG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def shards(root: Path) -> int:
     return len(list(root.glob("relevance/**/*.parquet")))
 
@@ -242,7 +231,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     lost.communicate()
 
     other = submitter(head, *slow(root), "--set", "seed=1")
-    out, _ = other.communicate(timeout=TOO_LONG_S)
+    out, _ = other.communicate(timeout=PATIENCE_S)
     assert other.returncode == 1
     assert re.search(
         r"error: \S+/root is in use by the job closelook-[0-9a-f]{12}-1, which runs `python -m jobs run", out
@@ -252,7 +241,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     before = shards(root)
     wait_for(lambda: shards(root) >= before + 6)
     again.terminate()
-    out, _ = again.communicate(timeout=TOO_LONG_S)
+    out, _ = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 143, out
     assert re.match(r"job closelook-[0-9a-f]{12}-1 runs already\n", out)
     assert "prepare: 2 computed" in out, "it prints the job's log from the beginning"
@@ -262,13 +251,13 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     night, before = submitter(head, *slow(root), "--grace", "0"), shards(root)
     wait_for(lambda: shards(root) > before)
     night.terminate()
-    out, _ = night.communicate(timeout=TOO_LONG_S)
+    out, _ = night.communicate(timeout=PATIENCE_S)
     assert night.returncode == 143, out
     assert re.match(r"job closelook-[0-9a-f]{12}-2 was submitted\n", out)
     assert stopped(root), "Ray's SIGTERM, too, lets it finish the units in hand"
 
     late = submitter(head, *slow(root), "--deadline", "1")
-    out, _ = late.communicate(timeout=TOO_LONG_S)
+    out, _ = late.communicate(timeout=PATIENCE_S)
     assert late.returncode == 124, out
     wait_for(lambda: stopped(root))
 
@@ -276,7 +265,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
 def test_a_package_that_is_sent_as_a_wheel_is_there_for_the_driver_and_for_workers(head, tmp_path):
     config, wheel = using_all(tmp_path), built(tmp_path)
     job = submitter(head, "--config", config, package=("--wheel", str(wheel)))
-    out, _ = job.communicate(timeout=TOO_LONG_S)
+    out, _ = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, out
     assert list((tmp_path / "root" / "entropy").rglob("*.parquet")), "its product"
     assert list((tmp_path / "root" / "relevance").rglob("method=open_loop/*.parquet")), "its method"

@@ -8,6 +8,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.jobs.small import REPOSITORY
+from tests.patience import PATIENCE_S
 
 NOTEBOOK = REPOSITORY / "docs" / "tour.ipynb"
 
@@ -38,7 +39,7 @@ def test_the_notebook_shows_what_comes_out(tmp_path, monkeypatch, closelook, inl
         cell.pop("outputs", None)
         if cell.cell_type == "code":
             cell["outputs"] = []
-    NotebookClient(ran, timeout=300, resources={"metadata": {"path": str(Path.cwd())}}).execute()
+    NotebookClient(ran, timeout=int(PATIENCE_S), resources={"metadata": {"path": str(Path.cwd())}}).execute()
     assert shown(ran) == shown(written)
     pages, pictures = (data_of(ran, kind) for kind in ("text/html", "image/png"))
     assert len(pages) == len(pictures) == 1

@@ -23,6 +23,7 @@ from jobs.config.file import ConfigError
 from jobs.store import Store
 from jobs.store.artifacts import samples_of
 from tests.jobs.small import REPOSITORY, closelook, ended
+from tests.patience import PATIENCE_S
 
 PACKAGE = REPOSITORY / "tests" / "example_package"
 PAIRS = "keys to the cabinet are is\nbridge near the houses is are\n"
@@ -192,7 +193,7 @@ def test_workers_on_two_nodes_have_the_package_from_the_wheel_that_the_job_ships
     settings = ("shard_rows=2", "methods=[open_loop]", f"models=[{', '.join(of_zones)}]")
     arguments = ("--config", config, *(word for setting in settings for word in ("--set", setting)))
     process = subprocess.run(
-        [sys.executable, driver, two_nodes, wheel, site, *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, driver, two_nodes, wheel, site, *arguments], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert process.returncode == 0, process.stdout + process.stderr
     homes = dict(re.findall(r"^home (\w+) (\S+)$", process.stdout, re.MULTILINE))

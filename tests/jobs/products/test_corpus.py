@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -30,6 +29,7 @@ from lrp_core.neurons import activity
 from lrp_core.neurons.near_ties import ROUNDING
 from tests.jobs.inline import HOLD, without_ray
 from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of, save_model
+from tests.patience import wait_for
 from tests.stages import neurons
 
 TOKENS, TOP, CHARACTERS = 16, 4, 700
@@ -246,11 +246,8 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), HOLD: str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", program, "neurons", "--config", str(file)], env=environment)
     try:
-        deadline = time.monotonic() + 240
-        while not (tmp_path / "holding").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: (tmp_path / "holding").exists() or process.poll() is not None)
+        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from jobs.runner.worker import Worker
 from jobs.store import Ledger, Store
 from jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.patience import wait_for
 from tests.stages import attribute
 
 ROWS = rows_of(24)
@@ -45,13 +45,6 @@ attribute(config, Store(config.root))
 
 def shards(store: Store) -> set[str]:
     return set(store.files("relevance", recursive=True))
-
-
-def wait_for(condition, timeout_s: float = 400) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.05)
 
 
 class Interrupted(Worker):

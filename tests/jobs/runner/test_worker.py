@@ -10,6 +10,7 @@ from jobs.runner.task import WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.patience import PATIENCE_S
 from tests.stages import attribute, missing_work
 
 
@@ -34,7 +35,7 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
     store = prepared(config, rows_of(24))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    explained, at_once = threading.Barrier(2, timeout=120), []
+    explained, at_once = threading.Barrier(2, timeout=PATIENCE_S), []
 
     def compute(*arguments):
         at_once.append(1)
@@ -60,7 +61,7 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
     store = prepared(config, rows_of(24))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    both_read = threading.Barrier(2, timeout=120)
+    both_read = threading.Barrier(2, timeout=PATIENCE_S)
 
     def samples(*arguments, **options):
         rows = samples_of(*arguments, **options)

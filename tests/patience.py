@@ -1,0 +1,14 @@
+"""How long tests wait: one bound, far above what any machine takes, so it only tells a wait without end."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 900.0
+
+
+def wait_for(condition: Callable[[], object], told: Callable[[], str] = str, pause_s: float = 0.05) -> None:
+    """Wait until `condition()` is true. Fails with `told()` where that takes longer than `PATIENCE_S`."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(pause_s)
