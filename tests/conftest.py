@@ -1,6 +1,7 @@
 """An environment without network and with few threads; fixtures over tiny random models of every family."""
 
 import os
+import sys
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
@@ -26,6 +27,21 @@ def pytest_collection_modifyitems(items):
     lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
     if lost:
         raise pytest.UsageError(f"`make test` looks for tests of Ray under tests/jobs: move {', '.join(lost)}")
+
+
+def _has_ray() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+@pytest.fixture(autouse=True)
+def starts_no_ray_unmarked(request):
+    """Fail a test that starts a Ray in this process without the mark `ray`: it would run beside all later tests."""
+    before = _has_ray()
+    yield
+    if _has_ray() and not before and not request.node.get_closest_marker("ray"):
+        sys.modules["ray"].shutdown()
+        pytest.fail("it started a Ray: mark it `ray`")
 
 
 @pytest.fixture(params=sorted(TINY))

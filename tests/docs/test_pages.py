@@ -98,8 +98,9 @@ def notebooks_page(inseq):
 
 def test_notebooks_can_do_what_their_page_says(run, capsys, tmp_path, monkeypatch):
     names: dict = {}
-    for code in notebooks_page(inseq=False):
-        exec(compile(code, "notebooks.md", "exec"), names)
+    with without_ray():
+        for code in notebooks_page(inseq=False):
+            exec(compile(code, "notebooks.md", "exec"), names)
     result, answered = names["result"], names["answered"]
     assert result.token_attr.shape == (3, len(result.input_tokens))
     torch.testing.assert_close(result.seq_attr, result.token_attr.sum(0))
