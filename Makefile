@@ -39,14 +39,14 @@ test-ray: venv
 nightly: venv  ## what takes too long for every change: tests marked so, and ten minutes of chaos by another seed each day
 	status=0; \
 	$(BIN)/python -m pytest -m nightly || status=$$?; \
+	$(MAKE) --no-print-directory numeric-avx2 || status=$$?; \
 	$(BIN)/closelook bench chaos --minutes 10 --seed $(SEED) || status=$$?; \
 	exit $$status
 
-numeric: venv  ## run the tests that compare numbers as on CPUs without AVX-512, and without any AVX, beside each other
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target numeric-avx2 numeric-default
+numeric: numeric-default  ## run the tests that compare numbers as on CPUs without AVX; `nightly` runs them as without AVX-512
 
-numeric-%:
-	ATEN_CPU_CAPABILITY=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m numeric -p no:cacheprovider tests/lrp_core tests/alti tests/evaluation
+numeric-%: venv
+	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -m numeric -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)

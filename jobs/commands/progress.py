@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -21,11 +22,14 @@ _QUIET_S = 1.0  # seconds before a bar is shown
 def shown(show_bars: bool | None = None) -> Iterator[Tell]:
     """Yield a function that reports progress, which is drawn as a bar for each unit until the end of the block.
 
-    The rows of forward passes that methods run are reported too. `show_bars` None: draw bars on a terminal or in a
-    notebook only; True: always; False: never.
+    The rows of forward passes that methods run are reported too. `show_bars` None: draw bars on a terminal, or in a
+    notebook where ipywidgets is installed (without it, rich draws a warning there instead); True: always; False: never.
     """
-    console = Console(stderr=True, force_terminal=True) if show_bars else terminal.errors
-    visible = show_bars or (show_bars is None and (console.is_terminal or console.is_jupyter))
+    console = terminal.errors
+    can_draw = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    if show_bars and not can_draw:
+        console = Console(stderr=True, force_terminal=True, force_jupyter=False)
+    visible = can_draw if show_bars is None else show_bars
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bars = Progress(*columns, console=console, transient=True, disable=not visible)
     tasks: dict[str, TaskID] = {}

@@ -14,6 +14,7 @@ from tests.installed import build_wheel, make_environment
 from tests.jobs.small import REPOSITORY
 
 pytestmark = pytest.mark.people
+AT_NIGHT = ("engineer", "reviewer")
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,7 @@ def environment(tmp_path_factory):
     return folder, make_environment(folder, build_wheel(tmp_path_factory.mktemp("packages")))
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["student", "engineer", "reviewer"])
+@pytest.mark.parametrize("name", ["student", *(pytest.param(name, marks=pytest.mark.nightly) for name in AT_NIGHT)])
 def test_a_person_sees_what_they_came_for(name, environment, tmp_path):
     folder, variables = environment
     shutil.copy(Path(__file__).with_name(f"{name}.py"), tmp_path)

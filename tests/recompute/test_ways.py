@@ -15,6 +15,8 @@ from tests.recompute.__main__ import main, recompute
 from tests.recompute.stored import read_csv
 from tests.recompute.test_recompute import changed
 
+pytestmark = pytest.mark.nightly  # minutes, of what tests/recompute/test_recompute.py does for one way
+
 SETTINGS = [
     "tasks={sva: {source: demo, limit: 6}, sentiment: {source: demo, limit: 5}}",
     "models=[{name: gpt2, id: demo/gpt2, tasks: [sva]}, {name: bert-sentiment, id: demo/bert-sentiment}]",

@@ -24,6 +24,7 @@ def in_this_process(function, *arguments):
     return 0, 0.0
 
 
+@pytest.mark.nightly
 def test_the_bare_loop_commits_all_units_in_a_process_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
     runs = job.Runs(tmp_path, quick=True)

@@ -1,8 +1,11 @@
 import json
 
+import pytest
+
 from benchmarks import perturb
 
 
+@pytest.mark.nightly
 def test_the_bench_reports_rows_a_second_forwards_and_memory(tmp_path, capsys):
     file = tmp_path / "perturb.json"
     result = perturb.main(["--quick", "--json", str(file)])

@@ -5,7 +5,6 @@ from hashlib import sha256
 
 import pytest
 
-from benchmarks import metrics
 from benchmarks.harness import Bench, parser
 from evaluation.schema import BENCH
 from jobs.bench.storage import numbers, save, write
@@ -59,16 +58,6 @@ def test_results_stand_side_by_side_and_are_read_together(tmp_path):
 def test_a_root_that_cannot_be_written_is_an_error_of_one_line():
     with pytest.raises(StoreError, match="cannot write to the root"):
         save(a_bench().result(), "/dev/null/root")
-
-
-def test_every_benchmark_keeps_its_results_where_it_is_told(tmp_path):
-    result = metrics.main(["--quick", "--root", str(tmp_path)])
-    table = Store(str(tmp_path)).read("bench/metrics", BENCH)
-    rates = table.filter([measure == "tokens_per_s" for measure in table["measure"].to_pylist()]).to_pylist()
-    assert {(row["task"], row["method"], row["unit"]) for row in rates} == {
-        (row["task"], row["scoring"], "1/s") for row in result["rows"] if "scoring" in row
-    }
-    assert result["command"] == "closelook bench metrics --quick"
 
 
 def test_the_command_names_no_place_of_the_machine():

@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import closelook
@@ -311,6 +312,18 @@ def test_methods_of_many_forwards_tell_how_far_they_are(model, tokenizer, method
     done = [part / total for part, total in heard]
     assert done == sorted(done), "of all predictions, not of each anew"
     assert done[-1] == 1.0
+
+
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_notebook_without_ipywidgets_shows_no_warning_in_place_of_a_bar(asked, monkeypatch):
+    """Rich draws by ipywidgets in a notebook; a warning of its own would be an error of this test."""
+    from jobs.commands import progress
+
+    monkeypatch.setattr(progress, "_QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress.terminal, "errors", Console(stderr=True, force_jupyter=True))
+    with progress.shown(asked) as tell:
+        tell("texts", 1, 2)
 
 
 def test_the_number_of_bars_and_of_lines_on_stderr(model, tokenizer, capsys):

@@ -42,7 +42,10 @@ def test_one_sentence_to_an_undescribed_model(tmp_path, closelook):
     assert (code, "with `family: generic` the methods that need no description apply" in err) == (2, True)
     code, out, _ = closelook(*asked, "--family", "generic")
     assert (code, "occlusion" in out) == (0, True)
-    assert closelook(*asked, "--family", "bert")[::2] == (2, "error: --family is 'generic' or left out, not 'bert'\n")
+    assert closelook(*asked, "--family", "bert")[::2] == (
+        2,
+        "error: --family must be 'generic' or left out, not 'bert'\n",
+    )
 
 
 def test_the_list_of_models_says_what_the_generic_family_is_explained_by(closelook):
