@@ -231,7 +231,9 @@ def numbers_of(directory: Path) -> list[Path]:
 def _no_directory(model: ModelConfig, directory: Path) -> str:
     """The message that a directory does not exist, with the nearest name among its neighbours."""
     folders = [path.name for path in directory.expanduser().parent.glob("*/")]
-    return f"model {model.name}: there is no directory {directory}{_did_you_mean(directory.name, folders)}"
+    near = _did_you_mean(directory.name, folders)
+    advice = "give a folder that `save_pretrained` wrote, or a model of `closelook models`"
+    return f"model {model.name}: there is no directory {directory}{near}: {advice}"
 
 
 def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:

@@ -75,7 +75,8 @@ def _read(file: Path) -> pa.Table:
     try:
         table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"cannot read {file}: {str(error).splitlines()[0]}") from None
+        advice = "give a file that explain-file or `export --relevance` wrote"
+        raise UserError(f"cannot read {file}: {str(error).splitlines()[0]}: {advice}") from None
     try:
         check(table.schema, WORDS, str(file))
     except SchemaMismatch as error:

@@ -94,7 +94,7 @@ def submit(head, *arguments: str) -> tuple[int, str]:
 def submit_for_its_code(head, *arguments: str) -> tuple[int, str]:
     """(exit code, what it printed) of a job that is submitted as deployments do it."""
     process = submitter(head, *arguments)
-    out, _ = process.communicate(timeout=600)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out
 
 
@@ -115,7 +115,7 @@ def submitter(
 
 def _run(command: list[str], environment: dict[str, str], errors: int | None) -> tuple[int, str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": errors}
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, text=True, timeout=600, **pipes)
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, text=True, timeout=PATIENCE_S, **pipes)
     return done.returncode, done.stdout
 
 
