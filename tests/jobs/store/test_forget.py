@@ -12,13 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.commands.roots.notes import rename_samples
-from jobs.config import RunConfig
-from jobs.stages import run as stages
 from jobs.store import Ledger, Store
 from jobs.store.forgotten import Forgotten, draw_of
-from tests.jobs.inline import without_ray
-from tests.jobs.store.test_changed_files import SAMPLES, VIEWS, Root
-from tests.jobs.store.test_changed_files import SETTINGS as FEW
+from tests.jobs.store.roots import SAMPLES, VIEWS, Root, computed_in
+from tests.jobs.store.roots import SETTINGS as FEW
 
 SETTINGS = {
     **FEW,
@@ -33,13 +30,7 @@ MEANS = {"scores", "layer_scores", "pruning", "writings"}
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory) -> Path:
     """The root of a whole run."""
-    folder = tmp_path_factory.mktemp("computed") / "root"
-    config = RunConfig.model_validate({**SETTINGS, "root": str(folder)})
-    store = Store(config.root)
-    store.create()
-    with without_ray():
-        assert all(summary.complete for summary in stages.run(config, store))
-    return folder
+    return computed_in(tmp_path_factory.mktemp("computed"), SETTINGS)
 
 
 @pytest.fixture

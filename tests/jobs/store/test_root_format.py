@@ -2,34 +2,10 @@
 
 import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
 import closelook as front
-from jobs.config import RunConfig
-from jobs.stages import run as stages
-from jobs.store import Store
-from tests.jobs.inline import without_ray
-from tests.jobs.store.test_changed_files import SETTINGS, Root
-
-
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory) -> Path:
-    """The root of a run of a method."""
-    folder = tmp_path_factory.mktemp("computed") / "root"
-    config = RunConfig.model_validate({**SETTINGS, "root": str(folder)})
-    store = Store(config.root)
-    store.create()
-    with without_ray():
-        assert all(summary.complete for summary in stages.run(config, store))
-    return folder
-
-
-@pytest.fixture
-def root(computed, tmp_path, closelook, inline) -> Root:
-    return Root(Path(shutil.copytree(computed, tmp_path / "root")), closelook, SETTINGS)
 
 
 def test_a_root_of_a_later_format_is_refused_by_name(root):

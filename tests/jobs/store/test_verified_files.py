@@ -3,7 +3,6 @@
 import hashlib
 import random
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,15 +13,11 @@ import pytest
 import closelook as front
 from evaluation.schema import HEADS
 from evaluation.schema.versioned import NAME_KEY, VERSION_KEY
-from jobs.config import RunConfig
 from jobs.runner import driver
-from jobs.stages import run as stages
 from jobs.store import Ledger, Store, StoreError
 from jobs.store.by_hash import CONFIGS, HASHES
 from jobs.store.records import artifact_in
-from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of
-from tests.jobs.store.test_changed_files import SETTINGS, Root
 from tests.stages import attribute
 
 RANDOM = "relevance/*/*/*/method=random"
@@ -30,23 +25,6 @@ TABLE = pa.Table.from_pylist(
     [{"sample_id": f"s{i}", "explanation": "target", "pooling": "none", "relevance": [i / 7, 2.0]} for i in range(40)],
     schema=HEADS,
 )
-
-
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory) -> Path:
-    """The root of a whole run."""
-    folder = tmp_path_factory.mktemp("computed") / "root"
-    config = RunConfig.model_validate({**SETTINGS, "root": str(folder)})
-    store = Store(config.root)
-    store.create()
-    with without_ray():
-        assert all(summary.complete for summary in stages.run(config, store))
-    return folder
-
-
-@pytest.fixture
-def root(computed, tmp_path, closelook, inline) -> Root:
-    return Root(Path(shutil.copytree(computed, tmp_path / "root")), closelook, SETTINGS)
 
 
 def flip(path: Path, bit: int | None = None) -> None:
