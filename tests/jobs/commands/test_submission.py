@@ -209,8 +209,8 @@ def test_the_exit_code_of_a_submitted_command_is_its_own(told):
 
 
 def slow(root: Path) -> list[str]:
-    """Arguments of a run of some minutes, whose units take less than a second."""
-    slow = ("tasks.sva.limit=900", "methods=[{integrated_gradients: {steps: 400}}]")
+    """Arguments of a run of some minutes, whose units take some seconds."""
+    slow = ("tasks.sva.limit=900", "methods=[{integrated_gradients: {steps: 100}}]")
     return ["--root", str(root), "--config", "smoke", *(word for setting in slow for word in ("--set", setting))]
 
 
