@@ -96,6 +96,7 @@ def test_the_scheduled_run_as_the_manifests_say_it(pods):
     assert [one.process.poll() for one in (head, *workers)] == [None] * 3
 
 
+@pytest.mark.nightly
 def test_the_cluster_at_home_as_its_file_says_it(pods):
     """The services' commands and variables; the store's image is the same server."""
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
