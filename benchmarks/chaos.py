@@ -28,6 +28,7 @@ from benchmarks.parts.chaos.requests import Disturbances
 from benchmarks.parts.chaos.world import World, mount_disk, settings
 from benchmarks.parts.object_store import object_store
 from jobs.bench.record import met
+from jobs.runner import watchdog
 from jobs.store import Store
 
 METHODS = ("attnlrp", "gradient_x_input", "attention_rollout", "random")
@@ -53,9 +54,10 @@ GAP_S = (1.0, 12.0)  # seconds between two faults, fewest and most
 CALM_RUNS = 4  # runs without faults within which all damage must be repaired
 CALM_S = 1800.0  # the longest that each of them may take, on a busy machine too
 TICK_S = 0.2
-#: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root.
+#: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root, `run` as a worker does where a
+#: batch hangs in its own process.
 FORESEEN = {
-    "run": {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM},
+    "run": {0, 1, watchdog.EXIT_CODE, 130, 143, -signal.SIGKILL, -signal.SIGTERM},
     "stop": {0, 1, 2, -signal.SIGKILL},
 }
 

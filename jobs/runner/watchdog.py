@@ -57,5 +57,6 @@ class Watchdog:
                     reason = f"it had not ended after {self._limit_s:g} s"
                     with suppress(OSError):  # the store may be gone
                         attempts.blame(name, reason)
-                    print(f"batch {name} hangs: {reason}", file=sys.stderr, flush=True)
+                    said = f"batch {name} hangs: {reason}; the next process computes its rows one by one"
+                    print(said, file=sys.stderr, flush=True)
                     os._exit(EXIT_CODE)
