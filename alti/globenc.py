@@ -27,7 +27,7 @@ def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
 
 def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
     """The row [B, 1, Tj] of `norm_map` for one destination of each sample, at `position` [B]."""
-    row = layer.at(position)
+    row = layer.at(position[:, None])
     weights = row.weights()  # [B, H, Tj, 1]
     identity = torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1)
     norms = _norms(layer, weights, identity, row.allowed, _SOURCES)

@@ -74,14 +74,14 @@ class Layer:
         return scores
 
     def at(self, position: Tensor) -> Layer:
-        """The block for one destination of each sample, the token at `position` [B].
+        """The block for some destinations of each sample, the tokens at `position` [B, N].
 
-        Residual, query, attended and allowed have one destination; keys and values stay whole.
+        Residual, query, attended and allowed have N destinations; keys and values stay whole.
         """
-        at = torch.arange(len(position), device=position.device)
-        residual, attended = self.residual[at, position].unsqueeze(1), self.attended[at, position].unsqueeze(1)
-        query = self.query[at, :, position].unsqueeze(2)
-        allowed = self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1)
+        at = torch.arange(len(position), device=position.device)[:, None]
+        residual, attended = self.residual[at, position], self.attended[at, position]
+        query = self.query[at, :, position].transpose(1, 2)
+        allowed = self.allowed.expand(len(at), -1, -1)[at, position]
         return replace(self, residual=residual, query=query, attended=attended, allowed=allowed)
 
     def _mask(self) -> Tensor:

@@ -1,7 +1,8 @@
 """ALTI-Logit (Ferrando et al. 2023; Close Look B.1): a logit as a sum of contributions of tokens, MLPs and biases.
 
-All contributions are linear in the explained number, so any number of explanations share one forward and its maps.
-Shapes: E explanations; otherwise as in `lrp_core.records.types`.
+All contributions are linear in the explained number, so any number of explanations share one forward and its maps, and
+so do the tokens of a span, whose contributions are added up.
+Shapes: E explanations, N tokens of a span (1 without spans); otherwise as in `lrp_core.records.types`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lrp_core.device.precision import wide
 from lrp_core.records.explained import explained_by
 from lrp_core.records.types import Batch
 from lrp_core.rules.heads import pool
+from lrp_core.views.spans import AT_ONCE
 from lrp_core.views.view import ModelView
 
 
@@ -55,7 +57,8 @@ def decompose(
 ) -> tuple[Tensor, LogitContributions]:
     """Logits [B, 2] of target and foil ([B, 1] without foils), and the contributions to each explained number."""
     direction, bias = _direction(view, batch, explanations)
-    parts = _Parts(batch, direction, view.n_layers, chunk)
+    position = batch.position[:, None] if batch.span_positions is None else batch.span_positions
+    parts = _Parts(batch.input_ids.shape[1], position, direction, view.n_layers, chunk)
     with ExitStack() as undo:
         undo.enter_context(visiting(view, parts.attention_block))
         for index, block in enumerate(view.blocks):
@@ -68,23 +71,28 @@ def decompose(
 
 
 def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The directions [B, E, D] and constants [B, E] with which each explained number is read from the residual stream.
+    """The directions [B, N, E, D] and constants [B, E] with which explained numbers are read from the residual stream.
 
-    The explained number is (residual · direction) / standard deviation + constant: a direction includes the final
-    norm's weight and centring, a constant the biases of final norm and unembedding. Both are on the batch's device.
+    The explained number is the sum over N of (residual · direction) / standard deviation, plus the constant. A
+    direction includes the final norm's weight and centring, and the weight of its token in the span; a constant the
+    biases of final norm and unembedding. Both are on the batch's device.
     """
-    rows, constant = view.unembedding_rows(batch.explained_ids)  # [B, 2, D]
+    ids = batch.explained_ids[:, None] if batch.span_ids is None else batch.span_ids[..., None]  # [B, N, 2]
+    rows, constant = view.unembedding_rows(ids.flatten(0, 1))  # [B * N, 2, D]
     rows = wide(rows.to(batch.input_ids.device))
     constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
+    if batch.span_weights is not None:
+        weights = batch.span_weights.to(rows).flatten()[:, None]
+        rows, constant = rows * weights[..., None], constant * weights
     choices = [explained_by(name) for name in explanations]
-    explained = torch.stack([choice.of(rows) for choice in choices], 1)  # [B, E, D]
-    bias = torch.stack([choice.of(constant) for choice in choices], 1)  # [B, E]
+    explained = torch.stack([choice.of(rows) for choice in choices], 1).unflatten(0, ids.shape[:2])  # [B, N, E, D]
+    bias = torch.stack([choice.of(constant) for choice in choices], 1).unflatten(0, ids.shape[:2]).sum(1)  # [B, E]
     norm = view.final_norm
     if norm is None:
         return explained, bias
     weight, shift = norm.parameters()
     if shift is not None:
-        bias = bias + explained @ shift.to(explained)
+        bias = bias + (explained @ shift.to(explained)).sum(1)
     explained = explained * weight.to(explained)
     return explained - explained.mean(-1, keepdim=True) if norm.kind == "layer" else explained, bias
 
@@ -92,12 +100,12 @@ def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tu
 class _Parts:
     """Collects contributions during the forward, before they are divided by the final norm's standard deviation."""
 
-    def __init__(self, batch: Batch, direction: Tensor, n_layers: int, chunk: Chunk) -> None:
-        self.direction, self.position, self.chunk, self.n_layers = direction, batch.position, chunk, n_layers
-        self.at = torch.arange(len(batch), device=direction.device)
+    def __init__(self, length: int, position: Tensor, direction: Tensor, n_layers: int, chunk: Chunk) -> None:
+        self.direction, self.position, self.chunk, self.n_layers = direction, position, chunk, n_layers
+        self.at = torch.arange(len(position), device=direction.device)[:, None]
         self.rollout = Rollout()
-        self.deviation: Tensor | float = 1.0  # [B, 1]
-        self.tokens = direction.new_zeros(*direction.shape[:2], batch.input_ids.shape[1])
+        self.deviation = direction.new_ones(position.shape)  # [B, N]
+        self.tokens = direction.new_zeros(*direction.shape[:3], length)  # [B, N, E, T]
         self.attended = torch.zeros_like(self.tokens)
         self.layers: list[dict[str, Tensor]] = [{} for _ in range(n_layers)]
 
@@ -111,11 +119,14 @@ class _Parts:
         direction, position = self.direction.to(device), self.position.to(device)
         if layer.index == 0:
             initial = self._project(layer.residual)
-            self.tokens[self.at, :, self.position] += initial
+            columns = self.position[..., None, None].expand(*initial.shape, 1)
+            self.tokens.scatter_add_(-1, columns, initial[..., None])
             self.layers[0]["initial"] = initial
-        row = layer.at(position)
-        to_tokens, sums = _head_contributions(row, row.weights(), direction)  # [B, E, T]
-        to_inputs = self.rollout.to_inputs(to_tokens).to(self.tokens.device)
+        pieces = zip(position.split(AT_ONCE, 1), direction.split(AT_ONCE, 1), strict=True)
+        parts = [_head_contributions(layer.at(at), some) for at, some in pieces]
+        sums = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+        to_tokens = sums["attention"]  # [B, N, E, T]
+        to_inputs = self.rollout.to_inputs(to_tokens.flatten(1, 2)).view_as(to_tokens).to(self.tokens.device)
         self.tokens += to_inputs
         self.attended += to_inputs
         self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in sums.items()})
@@ -127,9 +138,9 @@ class _Parts:
         self.layers[index]["mlp"] = self._project(output.view(len(self.at), -1, output.shape[-1]))
 
     def final_norm(self, _: nn.Module, args: tuple[Tensor, ...], kind: str, eps: float) -> None:
-        """Pre-hook of the final norm: notes the number by which it divides the state at the readout position."""
-        state = self._at_position(args[0]).to(self.tokens)  # [B, D]
-        variance = state.var(-1, unbiased=False, keepdim=True) if kind == "layer" else state.square().mean(-1, True)
+        """Pre-hook of the final norm: notes the number by which it divides the state at each readout position."""
+        state = self._at_position(args[0]).to(self.tokens)  # [B, N, D]
+        variance = state.var(-1, unbiased=False) if kind == "layer" else state.square().mean(-1)
         self.deviation = (variance + eps).sqrt()
 
     def read(self, bias: Tensor) -> LogitContributions:
@@ -144,39 +155,35 @@ class _Parts:
         )
 
     def _project(self, states: Tensor) -> Tensor:
-        """The states [B, T, D] at the readout position, multiplied with the directions: [B, E]."""
+        """The states [B, T, D] at the readout positions, multiplied with the directions: [B, N, E]."""
         row = self._at_position(states).to(self.direction)
-        return torch.einsum("bd,bed->be", row, self.direction)
+        return torch.einsum("bnd,bned->bne", row, self.direction)
 
     def _at_position(self, states: Tensor) -> Tensor:
-        """The states [B, T, ...] at the readout position, [B, ...]."""
+        """The states [B, T, D] at the readout positions, [B, N, D]."""
         return states[self.at.to(states.device), self.position.to(states.device)]
 
     def _stack(self, name: str) -> Tensor:
         """The contributions of that name in all layers, [B, E, L, ...]."""
-        return self._scaled(torch.stack([layer[name] for layer in self.layers], 2))
+        return torch.stack([self._scaled(layer[name]) for layer in self.layers], 2)
 
     def _scaled(self, x: Tensor) -> Tensor:
-        """Contributions [B, ...] divided by the final norm's standard deviation."""
-        if isinstance(self.deviation, float):
-            return x / self.deviation
-        return x / self.deviation.view(-1, *[1] * (x.dim() - 1))
+        """Contributions [B, N, E, ...], divided by the final norm's standard deviation, of the span: [B, E, ...]."""
+        return (x / self.deviation.view(*self.deviation.shape, *[1] * (x.dim() - 2))).sum(1)
 
 
-def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """What one destination's attention, with `weights` [B, H, Tj, 1], adds along directions [B, E, D].
+def _head_contributions(row: Layer, direction: Tensor) -> dict[str, Tensor]:
+    """What the attention of N destinations adds along directions [B, N, E, D].
 
-    Returns it by source token [B, E, T], and a dictionary of the fields `attention`, `heads`, `pooled` and
-    `attention_bias` for this layer.
+    Returns the fields `attention` ([B, N, E, T]), `heads`, `pooled` and `attention_bias` of this layer.
     """
+    weights = row.weights()  # [B, H, Tj, N]
     output, (_, bias) = output_weights(row), row.block.output_weights()
-    reading = torch.einsum("hkd,bed->behk", output, direction)  # [B, E, H, K]
-    weighted = row.values() * weights  # [B, H, Tj, K]
-    by_head = torch.einsum("bhjk,behk->behj", weighted, reading)
-    entries = weighted.sum(2).unsqueeze(1) * reading  # [B, E, H, K]
-    shape = entries.shape[:2]
-    by_source = by_head.sum(2)
-    pooled = pool(entries.flatten(0, 1).unsqueeze(1)).unflatten(0, shape)
+    reading = torch.einsum("hkd,bned->bnehk", output, direction)  # [B, N, E, H, K]
+    values = row.values()
+    by_head = torch.einsum("bhjk,bnehk->bnehj", values, reading) * weights.permute(0, 3, 1, 2).unsqueeze(2)
+    entries = torch.einsum("bhjk,bhjn->bnhk", values, weights).unsqueeze(2) * reading  # [B, N, E, H, K]
+    shape = entries.shape[:3]
+    pooled = pool(entries.flatten(0, 2).unsqueeze(1)).unflatten(0, shape)
     of_bias = direction.new_zeros(shape) if bias is None else direction @ bias.to(direction)
-    sums = {"attention": by_source, "heads": by_head.sum(-1), "pooled": pooled, "attention_bias": of_bias}
-    return by_source, sums
+    return {"attention": by_head.sum(3), "heads": by_head.sum(-1), "pooled": pooled, "attention_bias": of_bias}

@@ -54,7 +54,7 @@ def _rows_to_one(parts: AttentionParts, chunk: Chunk) -> Tensor:
 
 def post_norm_row(layer: Layer, position: Tensor) -> Tensor:
     """The row [B, 1, Tj] of `post_norm_map` for one destination of each sample, at `position` [B]."""
-    gain = contributions_to(_through_norm(layer.at(position)), position)
+    gain = contributions_to(_through_norm(layer.at(position[:, None])), position)
     return normalised(gain, torch.nn.functional.one_hot(position, gain.shape[-1])).unsqueeze(1)
 
 

@@ -51,7 +51,7 @@ METHODS: Registry[Method] = Registry(
             ),
         ),
         needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
-        spans="summed",
+        spans="together",
         gives=("tokens", "heads"),
         passes="alti",
         instead="alti",

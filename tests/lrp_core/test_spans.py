@@ -15,8 +15,17 @@ from tests.tiny import BOTH, MORE, TINY, tiny_classifier, tiny_model
 pytestmark = pytest.mark.numeric
 CAUSAL = sorted(name for name in TINY | MORE if tiny_model(name).kind.causal)
 WRITING = [*CAUSAL, *sorted(BOTH)]
-TOGETHER = ("gradient_x_input", "lrp", "attnlrp", "lrp_identity_softmax", "integrated_gradients", "occlusion", "atman")
-SUMMED = ("attnlrp_explicit", "alti_logit", "logat", "normxlogit", "value_zeroing")
+TOGETHER = (
+    "gradient_x_input",
+    "lrp",
+    "attnlrp",
+    "lrp_identity_softmax",
+    "integrated_gradients",
+    "occlusion",
+    "atman",
+    "alti_logit",
+)
+SUMMED = ("attnlrp_explicit", "logat", "normxlogit", "value_zeroing")
 PROMPT, ANSWER, WEIGHTS = [5, 9, 12, 7, 20], [11, 3, 30, 8], [1.0, 0.5, 1.0, -2.0]
 
 
@@ -69,6 +78,22 @@ def test_a_span_is_the_sum_of_its_tokens(family, explanation):
         expected, explained = singles(view, name, WEIGHTS, asked)
         agree(ours, expected)
         torch.testing.assert_close(result.explained, explained, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_contributions_of_heads_and_of_all_parts_to_a_span_are_those_to_its_tokens(family):
+    """Of positive weights: poolings of what a head writes are positive, whatever the sign."""
+    view, at_once, weights = tiny_model(family), [], [1.0, 0.5, 0.0, 2.0]
+    row, first = read(view)
+    _, whole = of_span(view, "alti_logit", weights, heads=True)
+    for at, (token, weight) in enumerate(zip(ANSWER, weights, strict=True)):
+        alone = Batch.collate([{**row, "position": first + at, "target_id": token}], 0)
+        at_once.append((weight, METHODS["alti_logit"](view, alone, explanation="target", heads=True)))
+    agree(whole.heads, sum(weight * result.heads for weight, result in at_once))
+    for name, values in vars(whole.contributions).items():
+        expected = sum(weight * getattr(result.contributions, name) for weight, result in at_once)
+        torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(whole.contributions.total(), whole.explained)
 
 
 def test_tokens_have_weights_and_those_of_none_are_read_alone():
@@ -213,9 +238,9 @@ def test_what_cannot_be_explained_together_is_refused_by_name():
     with pytest.raises(UnsupportedMethod, match="alone explains one token"):
         alone(view, batch, explanation="target")
     with pytest.raises(
-        UnsupportedMethod, match="alti_logit explains a span token by token, and then gives relevance of tok"
+        UnsupportedMethod, match="attnlrp_explicit explains a span token by token, and then gives relevance of tok"
     ):
-        METHODS["alti_logit"](view, batch, explanation="target", heads=True)
+        METHODS["attnlrp_explicit"](view, batch, explanation="target", heads=True)
     with pytest.raises(UserError, match="a contrastive explanation needs foil_ids"):
         METHODS["lrp"](view, batch, explanation="contrastive")
     outside = Batch.collate([span_row(row, first + 1, ANSWER)], 0)
