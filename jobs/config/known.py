@@ -30,89 +30,122 @@ from lrp_core.records.kinds import RESAMPLE
 from lrp_core.records.types import UserError, nearest
 
 
+class _Problems:
+    """The faults of a configuration that were found so far, each with its key."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    @contextmanager
+    def of(self, key: str) -> Iterator[None]:
+        """Note a UserError that is raised inside the block, as one of this key."""
+        try:
+            yield
+        except UserError as error:
+            self._found.append(f"config key {key!r}: {error}")
+
+    def tell(self) -> None:
+        """Raise a ConfigError that names all faults, if there are any."""
+        if self._found:
+            raise ConfigError("; ".join(self._found))
+
+
 def check(config: Settings) -> None:
     """Raise one ConfigError that names every key whose value is unknown or does not fit the others.
 
     Raises UserError, naming the package, if an installed package cannot be imported.
     """
-    from evaluation.scoring.metrics import METRICS, applicable  # imports numpy, which takes longer than parsing YAML
+    from evaluation.scoring.metrics import METRICS  # imports numpy, which takes longer than parsing YAML
 
     for table in (METHODS, sources(), METRICS, FAMILIES):
         len(table)  # imports what packages add: an error in a package is raised here and blamed on no key
-    problems: list[str] = []
-
-    @contextmanager
-    def checking(key: str) -> Iterator[None]:
-        """Add a UserError that is raised inside the block to `problems`, as one of this key."""
-        try:
-            yield
-        except UserError as error:
-            problems.append(f"config key {key!r}: {error}")
-
+    problems = _Problems()
     for key, path in _paths(config):
-        with checking(key):
+        with problems.of(key):
             _check_url(path, config.hosts)
-    if problems:  # some checks below read files, and must not read those of refused paths
-        raise ConfigError("; ".join(problems))
+    problems.tell()  # some checks below read files, and must not read those of refused paths
+    _check_tasks(config, problems)
+    _check_models(config, problems)
+    _check_products(config, problems)
+    _check_names(config, problems)
+    _check_methods(config, problems)
+    problems.tell()
+
+
+def _check_tasks(config: Settings, problems: _Problems) -> None:
+    from evaluation.scoring.metrics import applicable
+
     for task in config.tasks:
         record = None
-        with checking(f"tasks.{task}.source"):
+        with problems.of(f"tasks.{task}.source"):
             record = config.task(task)
             applicable(record)  # raises UserError if a metric cannot be applied
-        with checking(f"tasks.{task}"):
+        with problems.of(f"tasks.{task}"):
             if record is not None:
                 _check_task(config, task, record)
+
+
+def _check_models(config: Settings, problems: _Problems) -> None:
     for model in config.models:
-        with checking(f"models.{model.name}.id"):
+        with problems.of(f"models.{model.name}.id"):
             family = type_in(model.id)
             if family is not None and model.family is None:
                 describing(family)  # raises UserError for a family that nothing describes
-        with checking(f"models.{model.name}.shape"):
+        with problems.of(f"models.{model.name}.shape"):
             if model.shape is not None:
                 _check_known("geometry", model.shape, GEOMETRIES)
-        with checking(f"models.{model.name}.seed_of"):
+        with problems.of(f"models.{model.name}.seed_of"):
             if model.seed_of is not None:
                 _check_known("model", model.seed_of, [other.name for other in config.models if other is not model])
-    with checking("ablations"):
+
+
+def _check_products(config: Settings, problems: _Problems) -> None:
+    """Check the blocks of single products: `ablations`, `perturb`, `controls`, `labels` and `neurons`."""
+    with problems.of("ablations"):
         _check_ablations(config)
     if config.perturb is not None:
-        with checking("perturb.explanations"):
+        with problems.of("perturb.explanations"):
             _check_curves(config, config.perturb)
-        with checking("perturb.paper"):
+        with problems.of("perturb.paper"):
             if config.perturb.paper and RESAMPLE in (config.perturb.ways or ()):
                 raise UserError(f"it removes special tokens, which {RESAMPLE!r} never replaces: leave one of both out")
     if config.controls is not None and config.controls.explanation not in (None, *config.explanations):
-        with checking("controls.explanation"):
+        with problems.of("controls.explanation"):
             asked = config.controls.explanation
             raise UserError(f"the run does not compute {asked!r}: add it to `explanations`, or leave it out here")
     for task in config.labels or ():
-        with checking(f"labels.{task}"):
+        with problems.of(f"labels.{task}"):
             if task in config.tasks and config.task(task).output != "label":
                 raise UserError(f"task {task!r} predicts no labels: name tasks of classifiers")
     corpus = None if config.neurons is None else config.neurons.corpus
     if corpus is not None:
-        with checking("neurons.corpus"):
+        with problems.of("neurons.corpus"):
             _check_corpus(corpus)
-        with checking("neurons.corpus.explain"):
+        with problems.of("neurons.corpus.explain"):
             if corpus.explain is not None:
                 by_gradients = [method.name for method in OWN_METHODS.values() if method.rules is not None]
                 _check_known("gradient method", corpus.explain, by_gradients)
+
+
+def _check_names(config: Settings, problems: _Problems) -> None:
+    """Check that blocks of the configuration name models and methods of the run."""
     known = {"model": [model.name for model in config.models], "method": [m.name for m in config.every_method()]}
     for key, part in config.parts():
         for kind in known:
-            with checking(f"{key}.{kind}s"):
+            with problems.of(f"{key}.{kind}s"):
                 for name in part.names(f"{kind}s") or ():
                     _check_known(kind, name, known[kind], " in this run")
+
+
+def _check_methods(config: Settings, problems: _Problems) -> None:
     for entry in config.methods:
-        with checking("methods"):
+        with problems.of("methods"):
             _check_method(config, entry)
     for model in config.models:
         for entry in config.methods_of(model):
             if entry not in config.methods:
-                with checking(f"models.{model.name}.methods"):
+                with problems.of(f"models.{model.name}.methods"):
                     _check_method(config, entry)
-    if problems:
-        raise ConfigError("; ".join(problems))
 
 
 def type_in(model_id: str) -> str | None:
