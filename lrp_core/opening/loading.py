@@ -62,12 +62,8 @@ def load_model(
             "an adapter cannot be combined with max_memory: leave out max_memory, or merge the adapter with peft's "
             "merge_and_unload and save the model"
         )
-    directory = Path(id_or_dir)
     name = str(id_or_dir)
-    if directory.is_dir():
-        check_folder(directory)
-    elif directory.is_absolute() or name.startswith((".", "~")):
-        raise UserError(f"there is no model directory {name}{_nearest(directory)}")
+    _check_directory(name)
     placement = {"device_map": device} if max_memory is None else {"device_map": "auto", "max_memory": max_memory}
     if offload_dir is not None:
         placement["offload_folder"] = str(offload_dir)
@@ -105,6 +101,15 @@ def load_model(
     _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
     view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
     return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
+
+
+def _check_directory(name: str) -> None:
+    """Raise UserError for a folder that holds no model, and for a name that can only be of a folder that is absent."""
+    directory = Path(name)
+    if directory.is_dir():
+        check_folder(directory)
+    elif directory.is_absolute() or name.startswith((".", "~")):
+        raise UserError(f"there is no model directory {name}{_nearest(directory)}")
 
 
 def _tokenizer(name: str, revision: str | None) -> Any:
