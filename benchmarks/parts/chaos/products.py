@@ -1,8 +1,8 @@
 """Compares the files of a run under chaos with those of an undisturbed run.
 
-A file may differ only if the manifests of the root say that rows are lacking. One more case is allowed: a batch that
-ended several workers is computed row by row, and its numbers then differ by rounding. Manifests record how many such
-batches there were; if those of a product and of its sources record none, its files must be equal byte by byte.
+A file may differ by more than rounding only if the manifests of the root say that rows are lacking. Rounding depends on
+what shares a forward pass: where a file is made again, a method is computed without those whose files are whole. A
+batch that ended several workers is even computed row by row, which may differ more; manifests count such batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from jobs.store.records import artifact_in
 
 #: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")
-ROUNDING = 1e-4  # how far numbers of a batch computed row by row may differ, relative to the largest in their file
+#: How far numbers may differ, relative to the largest in their file: of other methods in a pass, of a row by itself.
+ROUNDING, ROUNDING_BY_ROW = 1e-5, 1e-4
 #: Beginnings of the names of the report's tables and figures that are made of them.
 _TABLES_OF_TIME = ("largest_batches", "leaderboard", "memory", "runtime", "seconds_by_length")
 
@@ -65,7 +66,7 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
             result.equal += 1
             continue
         difference = rounding(expected, content, path)
-        if owner in by_row and difference <= ROUNDING:
+        if difference <= (ROUNDING_BY_ROW if owner in by_row else ROUNDING):
             result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
