@@ -3,8 +3,8 @@
 Faults are processes killed and paused, nodes lost, disks full, requests refused, files damaged, weights swapped, clocks
 stepped, and batches that hang. Ray is real, on this machine. The root is a folder on a small disk, then one on an S3
 server. Drivers are started again as a scheduler would. After some time faults end, `closelook audit --deep` looks for
-damage, and runs repair it. Then every file of every product must equal that of an undisturbed run, up to rounding, which
-depends on what shares a forward pass, or the root must name it as damaged or lacking rows; no file may be lost.
+damage, and runs repair it. Then every file of every product must equal that of an undisturbed run, up to rounding,
+which depends on what shares a forward pass, or the root must name it as damaged or lacking rows; none may be lost.
 """
 
 from __future__ import annotations
