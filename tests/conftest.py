@@ -21,13 +21,8 @@ settings.register_profile("unhurried", deadline=None)  # how long an example tak
 settings.load_profile("unhurried")
 
 
-#: Files whose few tests take minutes. Begun last, one would run on while other cores have nothing left to do.
-LONG = ("test_second_device.py", "test_recompute.py", "test_golden.py", "test_people.py", "test_example_package.py")
-
-
 def pytest_collection_modifyitems(items):
-    """Long files come first. Tests that start a Ray lie in one folder, which spares them the import of all others."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Tests that start a Ray are looked for in one folder only, which spares them the import of all others."""
     jobs = Path(__file__).parent / "jobs"
     lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
     if lost:
