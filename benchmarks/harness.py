@@ -33,7 +33,11 @@ Facts = Mapping[str, Any]  # columns of a row that say what was measured
 Seconds = dict[str, list[float]]  # by run: the seconds of each repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
 #: Options whose value is a path on this machine, with the word that replaces it in the recorded command ("": left out).
-_PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON", "--captum": "PYTHON", "--inseq": "PYTHON"}
+_PATHS = {
+    **dict.fromkeys(("--json", "--root", "--keep", "--undisturbed"), ""),
+    "--data": "DIR",
+    **dict.fromkeys(("--lxt", "--captum", "--inseq"), "PYTHON"),
+}
 
 
 @dataclass(frozen=True)
