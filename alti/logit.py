@@ -77,7 +77,7 @@ def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tu
     direction includes the final norm's weight and centring, and the weight of its token in the span; a constant the
     biases of final norm and unembedding. Both are on the batch's device.
     """
-    ids = batch.explained_ids[:, None] if batch.span_ids is None else batch.span_ids[..., None]  # [B, N, 2]
+    ids = batch.explained_ids[:, None] if batch.span_ids is None else batch.span_ids[..., None]  # [B, N, 2], of spans 1
     rows, constant = view.unembedding_rows(ids.flatten(0, 1))  # [B * N, 2, D]
     rows = wide(rows.to(batch.input_ids.device))
     constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
@@ -173,7 +173,7 @@ class _Parts:
 
 
 def _head_contributions(row: Layer, direction: Tensor) -> dict[str, Tensor]:
-    """What the attention of N destinations adds along directions [B, N, E, D].
+    """The contributions of the attention of N destinations along directions [B, N, E, D].
 
     Returns the fields `attention` ([B, N, E, T]), `heads`, `pooled` and `attention_bias` of this layer.
     """

@@ -6,9 +6,9 @@ from collections.abc import Callable
 PATIENCE_S = 900.0
 
 
-def wait_for(condition: Callable[[], object], told: Callable[[], str] = str, pause_s: float = 0.05) -> None:
+def wait_for(condition: Callable[[], object], told: Callable[[], str] = str) -> None:
     """Wait until `condition()` is true. Fails with `told()` where that takes longer than `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, told()
-        time.sleep(pause_s)
+        time.sleep(0.05)

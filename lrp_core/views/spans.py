@@ -11,7 +11,7 @@ from torch import Tensor
 from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows
 from lrp_core.records.variants import tiled
 
-AT_ONCE = 64  # tokens of a span that share a forward pass, at most
+AT_ONCE = 64  # tokens of a span that are computed at once, at most
 #: The fields of a Relevance that are added up over the tokens of a span.
 _LINEAR = ("tokens", "decoder_tokens", "layers", "explained", "logit_target", "baseline")
 

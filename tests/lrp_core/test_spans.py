@@ -82,7 +82,7 @@ def test_a_span_is_the_sum_of_its_tokens(family, explanation):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_contributions_of_heads_and_of_all_parts_to_a_span_are_those_to_its_tokens(family):
-    """Of positive weights: poolings of what a head writes are positive, whatever the sign."""
+    """The weights are not negative, since poolings of magnitudes do not add up under negative ones."""
     view, at_once, weights = tiny_model(family), [], [1.0, 0.5, 0.0, 2.0]
     row, first = read(view)
     _, whole = of_span(view, "alti_logit", weights, heads=True)

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from jobs.store.records import artifact_in
 
 #: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")
-#: How far numbers may differ, relative to the largest in their file: of other methods in a pass, of a row by itself.
+#: How far numbers may differ, relative to the largest in their file: where other methods shared their forward pass, and
+#: where rows were computed one by one.
 ROUNDING, ROUNDING_BY_ROW = 1e-5, 1e-4
 #: Beginnings of the names of the report's tables and figures that are made of them.
 _TABLES_OF_TIME = ("largest_batches", "leaderboard", "memory", "runtime", "seconds_by_length")
@@ -65,8 +67,9 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
         if content == expected:
             result.equal += 1
             continue
-        difference = rounding(expected, content, path)
-        if difference <= (ROUNDING_BY_ROW if owner in by_row else ROUNDING):
+        is_by_row = owner in by_row
+        difference = rounding(expected, content, path, in_any_order=is_by_row)
+        if difference <= (ROUNDING_BY_ROW if is_by_row else ROUNDING):
             result.rounded[path] = difference
         elif owner in differing:
             result.named.append(path)
@@ -75,12 +78,13 @@ def compared(undisturbed: Store, store: Store) -> Comparison:
     return result
 
 
-def rounding(expected: bytes, actual: bytes, path: str) -> float:
+def rounding(expected: bytes, actual: bytes, path: str, in_any_order: bool = False) -> float:
     """The largest difference between floating point numbers of two files, divided by the largest number in `expected`.
 
-    Infinite if anything else differs, or a file cannot be read. The ending of `path` tells the format of both.
+    Infinite if anything else differs, or a file cannot be read. The ending of `path` tells the format of both. With
+    `in_any_order`, rows of Parquet may have another order, which batches leave that were computed row by row.
     """
-    columns = _columns_of_csv if path.endswith(".csv") else _columns_of_parquet
+    columns = _columns_of_csv if path.endswith(".csv") else partial(_columns_of_parquet, sort=in_any_order)
     try:
         ours, theirs = columns(actual), columns(expected)
     except (pa.ArrowInvalid, OSError, ValueError):
@@ -109,15 +113,15 @@ def _number(cell: str) -> float | str:
         return cell
 
 
-def _columns_of_parquet(data: bytes) -> dict[str, pa.Array]:
+def _columns_of_parquet(data: bytes, sort: bool) -> dict[str, pa.Array]:
     """The columns of a file. A column of lists becomes two: the joined elements, and the lengths of the lists.
 
-    Rows are sorted by the columns of text: batches that were computed row by row leave them in another order.
+    `sort` sorts the rows by the columns of text.
     """
     columns: dict[str, pa.Array] = {}
     table = pq.read_table(pa.BufferReader(data))
     names = [column.name for column in table.schema if pa.types.is_string(column.type)]
-    if names:
+    if sort and names:
         table = table.sort_by([(name, "ascending") for name in names])
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.combine_chunks()
