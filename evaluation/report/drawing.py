@@ -9,19 +9,25 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import matplotlib
 import numpy as np
+from fontTools import subset
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import findfont, fontManager
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from evaluation.report.heatmaps.tokens import colour
@@ -60,6 +66,21 @@ _EDGES = (0.6, 0.2)  # inches around all panels
 _CELL, _NARROW_MAP = 0.46, 2.7  # inches: the width of a cell of a map, and of a whole map on narrow screens
 _NUMBER = 0.29  # inches: the width of a number with a decimal
 _LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # at most, by panels in a row
+_FONT = "closelook Sans"
+#: Letters and signs of the small font: Latin, Greek, punctuation, superscripts and subscripts, arrows, mathematics.
+_LETTERS = [
+    letter
+    for first, end in (
+        (0x20, 0x7F),
+        (0xA0, 0x180),
+        (0x370, 0x400),
+        (0x2010, 0x2028),
+        (0x2070, 0x20A0),
+        (0x2190, 0x2194),
+        (0x2200, 0x2270),
+    )
+    for letter in range(first, end)
+]
 _LEGEND_LINE, _LEGEND_MARK, _LETTER = 0.2, 0.6, 0.072  # inches: of a line of the legend, of a mark and of a letter
 
 
@@ -245,10 +266,38 @@ def _pdf(canvas: Canvas) -> bytes:
     """A figure as PDF. It must have been printed as SVG before, which lays it out."""
     sink = io.BytesIO()
     canvas.set_layout_engine("none")  # keeps the positions of the SVG
+    _make_small_font()
+    for text in canvas.findobj(Text):
+        text.set_fontfamily([_FONT, *text.get_fontfamily()])  # letters that the small font lacks are the whole font's
     undated: Any = {"CreationDate": None, "Creator": None, "Producer": None}
     with matplotlib.rc_context(_STYLE):
         FigureCanvasPdf(canvas).print_pdf(sink, metadata=undated)
     return sink.getvalue()
+
+
+@cache
+def _make_small_font() -> None:
+    """Make `_FONT` known to matplotlib: the `_LETTERS` of DejaVu Sans, in a file that stays in matplotlib's cache.
+
+    A PDF embeds the letters that it shows. To take them out of the whole font, with its rules for 6,000 letters, costs
+    more time than to draw the figure.
+    """
+    version = crc32(bytes(repr((matplotlib.__version__, _LETTERS)), "ascii"))
+    path = Path(matplotlib.get_cachedir(), f"closelook-{version:08x}.ttf")
+    if not path.exists():
+        options = subset.Options(legacy_kern=True)
+        options.drop_tables += ["FFTM", "GDEF", "GPOS", "GSUB"]
+        font = subset.load_font(findfont("DejaVu Sans"), options)
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(unicodes=_LETTERS)
+        subsetter.subset(font)
+        family, name = 1, 6  # entries of the table of names
+        font["name"].setName(_FONT, family, 3, 1, 0x409)
+        font["name"].setName(_FONT.replace(" ", ""), name, 3, 1, 0x409)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        font.save(unfinished)
+        unfinished.replace(path)
+    fontManager.addfont(path)
 
 
 def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -> dict[str, dict[str, Any]]:
