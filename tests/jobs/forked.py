@@ -1,7 +1,8 @@
 """Processes without a running Ray that begin where torch and transformers are imported already.
 
 Importing both takes most of what such a process costs. Variables that torch or transformers read on import are those
-of the tests, all others are those of the process: modules of `jobs` are imported anew.
+of the tests, all others are those of the process: modules of `jobs` are imported anew. Modules are looked for in the
+folders of PYTHONPATH first.
 """
 
 import ctypes
@@ -68,6 +69,7 @@ def _run(arguments, variables, streams, inside) -> None:
         _enter(f"/proc/{inside}/ns/{space}")
     os.environ.clear()
     os.environ.update(variables)
+    sys.path[:0] = [folder for folder in variables.get("PYTHONPATH", "").split(os.pathsep) if folder]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
     sys.argv = ["closelook", *arguments]
     runpy.run_module("tests.jobs.inline", run_name="__main__")

@@ -22,7 +22,8 @@ from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.store import Store
 from jobs.store.artifacts import samples_of
-from tests.jobs.small import REPOSITORY, closelook, ended
+from tests.jobs.forked import Forked
+from tests.jobs.small import REPOSITORY, ended
 from tests.patience import PATIENCE_S
 
 PACKAGE = REPOSITORY / "tests" / "example_package"
@@ -123,7 +124,7 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     site = installed(tmp_path)
 
     def run(*arguments):
-        return ended(closelook(*arguments, module="tests.jobs.inline", PYTHONPATH=f"{site}:{REPOSITORY}"))
+        return ended(Forked(*arguments, PYTHONPATH=str(site)))
 
     code, out, err = run("run", "--config", config)
     assert code == 0, out + err

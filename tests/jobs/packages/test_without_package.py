@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.jobs.forked import Forked
 from tests.jobs.packages.test_example_package import installed
-from tests.jobs.small import REPOSITORY, closelook, ended, save_model
+from tests.jobs.small import ended, save_model
 
 LACKING = (
     "left out, since no installed package defines it: method 'open_loop', method 'embedding_power', "
@@ -43,8 +44,7 @@ def left(tmp_path_factory):
     }
     config = folder / "left.yaml"
     config.write_text(json.dumps(settings))
-    environment = {"PYTHONPATH": f"{site}:{REPOSITORY}"}
-    code, out, err = ended(closelook("run", "--config", str(config), module="tests.jobs.inline", **environment))
+    code, out, err = ended(Forked("run", "--config", str(config), PYTHONPATH=str(site)))
     assert code == 0, out + err
     shutil.rmtree(site)
     return SimpleNamespace(root=folder / "root", kept=(folder / "root" / "config.yaml").read_text())
@@ -55,7 +55,7 @@ def command(left):
     """(exit code, what is printed, errors) of a command in a process without the package; the kept config stays."""
 
     def run(*arguments):
-        told = ended(closelook(*arguments, module="tests.jobs.inline"))
+        told = ended(Forked(*arguments))
         assert (left.root / "config.yaml").read_text() == left.kept
         return told
 
