@@ -39,8 +39,13 @@ def medians(store):
     return {(row["model"], row["method"]): (row["value"], row["n"]) for row in rows if row["measure"] == "backward_ms"}
 
 
-@pytest.mark.ray
-def test_every_model_is_measured_once_where_it_runs(tmp_path, models, local_ray):
+#: Models go through this process; at night, through Ray.
+EXECUTORS = ["inline", pytest.param("local_ray", marks=[pytest.mark.ray, pytest.mark.nightly])]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_model_is_measured_once_where_it_runs(tmp_path, models, request, executor):
+    request.getfixturevalue(executor)
     config, store = run_of(tmp_path, *models)
     summary = bench(config, store)
     assert (summary.computed, summary.failures) == (2, ())

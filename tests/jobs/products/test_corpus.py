@@ -222,8 +222,7 @@ class Dying(Worker):
             return super()._commit_part(product, opened, part, outcome, *more)
 
 
-@pytest.mark.ray
-def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, local_ray, monkeypatch):
+def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, restarted, monkeypatch):
     monkeypatch.setattr(driver, "Worker", Dying)
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))

@@ -289,9 +289,8 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
     assert (cost.missing, cost.forwards) == (0, 0)
 
 
-@pytest.mark.ray
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
-    tmp_path, model, local_ray, small_units, monkeypatch
+    tmp_path, model, restarted, small_units, monkeypatch
 ):
     config, store = run_of(tmp_path / "whole", model)
     write_relevance(config, store)
