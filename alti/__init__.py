@@ -32,12 +32,13 @@ __all__ = [
 
 alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        **dict.fromkeys(("AltiRelevance", "explain_many"), "alti.methods"),
-        **dict.fromkeys(("MemoryNeeds", "MemoryPlan", "predict"), "alti.planner"),
-        "Chunk": "alti.transformed",
-        "LogitContributions": "alti.logit",
-    },
-)
+_HOMES = {
+    "AltiRelevance": "alti.methods",
+    "explain_many": "alti.methods",
+    "MemoryNeeds": "alti.planner",
+    "MemoryPlan": "alti.planner",
+    "predict": "alti.planner",
+    "Chunk": "alti.transformed",
+    "LogitContributions": "alti.logit",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

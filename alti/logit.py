@@ -146,13 +146,9 @@ class _Parts:
     def read(self, bias: Tensor) -> LogitContributions:
         """All contributions, divided by the final norm's standard deviation; `bias` [B, E] is the constant part."""
         stacked = {name: self._stack(name) for name in ("attention", "heads", "pooled", "mlp", "attention_bias")}
-        return LogitContributions(
-            tokens=self._scaled(self.tokens),
-            attended=self._scaled(self.attended),
-            initial=self._scaled(self.layers[0]["initial"]),
-            bias=bias,
-            **stacked,
-        )
+        tokens, attended = self._scaled(self.tokens), self._scaled(self.attended)
+        initial = self._scaled(self.layers[0]["initial"])
+        return LogitContributions(tokens=tokens, attended=attended, initial=initial, bias=bias, **stacked)
 
     def _project(self, states: Tensor) -> Tensor:
         """The states [B, T, D] at the readout positions, multiplied with the directions: [B, N, E]."""

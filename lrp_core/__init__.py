@@ -57,19 +57,28 @@ __all__ = [
     "without_sum",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        **dict.fromkeys(__all__, "lrp_core.records.types"),
-        **dict.fromkeys(("load_model", "random_model"), "lrp_core.opening.loading"),
-        **dict.fromkeys(("METHODS", "attribute"), "lrp_core.methods"),
-        "Capability": "lrp_core.records.capabilities",
-        "EXPLANATIONS": "lrp_core.records.explained",
-        "Family": "lrp_core.families",
-        "Method": "lrp_core.methods.record",
-        "ModelView": "lrp_core.views.view",
-        "Option": "lrp_core.records.option",
-        "view_of": "lrp_core.opening.model",
-        "without_sum": "lrp_core.records.explained",
-    },
-)
+_HOMES = {
+    "EMBEDDINGS": "lrp_core.records.types",
+    "EXPLANATIONS": "lrp_core.records.explained",
+    "METHODS": "lrp_core.methods",
+    "POOLINGS": "lrp_core.records.types",
+    "Batch": "lrp_core.records.types",
+    "Capability": "lrp_core.records.capabilities",
+    "Family": "lrp_core.families",
+    "Method": "lrp_core.methods.record",
+    "ModelView": "lrp_core.views.view",
+    "Option": "lrp_core.records.option",
+    "Relevance": "lrp_core.records.types",
+    "Request": "lrp_core.records.types",
+    "UnsupportedMethod": "lrp_core.records.types",
+    "UnsupportedModel": "lrp_core.records.types",
+    "UnusableRows": "lrp_core.records.types",
+    "UserError": "lrp_core.records.types",
+    "attribute": "lrp_core.methods",
+    "load_model": "lrp_core.opening.loading",
+    "random_model": "lrp_core.opening.loading",
+    "span_row": "lrp_core.records.types",
+    "view_of": "lrp_core.opening.model",
+    "without_sum": "lrp_core.records.explained",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

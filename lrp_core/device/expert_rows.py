@@ -34,13 +34,9 @@ class ExpertRows:
         k = chosen.shape[1]
         experts, order = chosen.flatten().sort(stable=True)
         numbers = torch.arange(n_experts, device=chosen.device, dtype=experts.dtype)
-        return cls(
-            chosen=chosen,
-            tokens=order // k,
-            ranks=order % k,
-            row_of=order.argsort().view_as(chosen),  # the inverse of the permutation `order`
-            ends=torch.searchsorted(experts, numbers, right=True),
-        )
+        row_of = order.argsort().view_as(chosen)  # the inverse of the permutation `order`
+        ends = torch.searchsorted(experts, numbers, right=True)
+        return cls(chosen, order // k, order % k, row_of, ends)
 
     def of_expert(self, expert: int) -> tuple[Tensor, Tensor]:
         """True for tokens that are sent to the expert [N], and their rows [N] (0 for other tokens)."""

@@ -60,16 +60,10 @@ def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bo
             by_layer.setdefault(layer, []).append((row, neuron, value))
     with ExitStack() as undo:
         for layer, entries in by_layer.items():
-            rows, neurons, values = zip(*entries, strict=True)
-            visit = partial(
-                _change,
-                rows=torch.tensor(rows),
-                neurons=torch.tensor(neurons),
-                values=torch.tensor(values, dtype=torch.float64),
-                size=len(changes),
-                where=where,
-                scaled=scaled,
-            )
+            rows, neurons, numbers = zip(*entries, strict=True)
+            values = torch.tensor(numbers, dtype=torch.float64)
+            change = partial(_change, rows=torch.tensor(rows), neurons=torch.tensor(neurons), values=values)
+            visit = partial(change, size=len(changes), where=where, scaled=scaled)
             undo.enter_context(at_neurons(view.blocks[layer], visit))
         yield
 

@@ -102,9 +102,8 @@ class Kept:
         """A cache with the keys and values of the first `length` tokens, the same for each of `rows` rows."""
         if not length:
             return DynamicCache()
-        return DynamicCache(
-            [tuple(part[:, :, :length].expand(rows, -1, -1, -1) for part in layer) for layer in self.layers]
-        )
+        layers = [tuple(part[:, :, :length].expand(rows, -1, -1, -1) for part in layer) for layer in self.layers]
+        return DynamicCache(layers)
 
 
 def read_on(view: ModelView, batch: Batch, known: int, cache: DynamicCache) -> Tensor:
@@ -114,12 +113,15 @@ def read_on(view: ModelView, batch: Batch, known: int, cache: DynamicCache) -> T
     """
     batch = batch.to(view.device)
     with unrounded(view.dtype):
-        states: Tensor = view.model.base_model(
-            inputs_embeds=view.token_embedding(batch.input_ids[:, known:]),
+        embedded = view.token_embedding(batch.input_ids[:, known:])
+        positions = view.position_ids(batch)[:, known:]
+        read = view.model.base_model(
+            inputs_embeds=embedded,
             attention_mask=batch.attention_mask,
-            position_ids=view.position_ids(batch)[:, known:],
+            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             return_dict=True,
-        ).last_hidden_state
+        )
+    states: Tensor = read.last_hidden_state
     return states

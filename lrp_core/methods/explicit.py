@@ -132,10 +132,9 @@ class _Propagating(TorchFunctionMode):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        self.rules: dict[Callable[..., Any], Callable[..., Tensor]] = {
-            nn.functional.linear: partial(linear_rule, epsilon=epsilon),
-            torch.addmm: lambda bias, x, weight: linear_rule(x, weight.T, bias, epsilon=epsilon),
-        }
+        linear = partial(linear_rule, epsilon=epsilon)
+        self.rules: dict[Callable[..., Any], Callable[..., Tensor]] = {nn.functional.linear: linear}
+        self.rules[torch.addmm] = lambda bias, x, weight: linear(x, weight.T, bias)
         sum_rule = partial(add_rule, epsilon=epsilon)
         self.rules |= dict.fromkeys((torch.add, Tensor.add, Tensor.__radd__), sum_rule)
         self.rules |= dict.fromkeys((torch.mul, Tensor.mul, Tensor.__rmul__), product_rule)

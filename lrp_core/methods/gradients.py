@@ -102,11 +102,10 @@ def _sums(request: Request) -> bool:
     return request.option("reduce", "sum") == "sum" and EXPLAINED[request.explanation].linear
 
 
-READINGS = {
-    method.name: Reading(composite_of(method.rules), MEASURES[method.measure], method.conserves)
-    for method in METHODS.values()
-    if method.rules is not None
-}
+READINGS: dict[str, Reading] = {}
+for _method in METHODS.values():
+    if _method.rules is not None:
+        READINGS[_method.name] = Reading(composite_of(_method.rules), MEASURES[_method.measure], _method.conserves)
 
 
 def explain_many(

@@ -110,14 +110,11 @@ class Activity:
         """Statistics of a layer over no context, in the dtype and on the device of activations x."""
         width = self._view.neuron_names.count(layer)
         counts = partial(torch.zeros, dtype=torch.int64, device=x.device)
-        return LayerActivity(
-            values=torch.full((width, self._top), -torch.inf, dtype=x.dtype, device=x.device),
-            contexts=torch.full((width, self._top), NONE, device=x.device),
-            positions=counts((width, self._top)),
-            total=torch.zeros(width, dtype=torch.float64, device=x.device),
-            histogram=counts((width, BINS)),
-            not_finite=counts(width),
-        )
+        of_contexts = (width, self._top)
+        values = torch.full(of_contexts, -torch.inf, dtype=x.dtype, device=x.device)
+        contexts = torch.full(of_contexts, NONE, device=x.device)
+        total = torch.zeros(width, dtype=torch.float64, device=x.device)
+        return LayerActivity(values, contexts, counts(of_contexts), total, counts((width, BINS)), counts(width))
 
 
 def batch_of(texts: Sequence[Sequence[int]]) -> Batch:

@@ -30,6 +30,7 @@ from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
 NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and its token ids
+Inputs = dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]]  # of down projections, by layer and part
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +67,7 @@ def best_contexts(
     check_neuron(view, layer, neuron)
     look = partial(_contexts, view, layer=layer, neuron=neuron, apart=torch.tensor(sorted(apart), dtype=torch.int64))
     best: list[Context] = []
-    part: list[tuple[int, Sequence[int]]] = []
+    part: list[NumberedText] = []
     for numbered in enumerate(texts):
         part.append(numbered)
         if len(part) == rows:
@@ -82,7 +83,7 @@ def best_contexts(
 @torch.inference_mode()
 def _contexts(
     view: ModelView,
-    batches: Sequence[Sequence[tuple[int, Sequence[int]]]],
+    batches: Sequence[Sequence[NumberedText]],
     layer: int,
     neuron: int,
     apart: torch.Tensor,
@@ -128,7 +129,7 @@ def explain_contexts(
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
     reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
-    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]] = {}  # by layer: what entered each part
+    inputs: Inputs = {}
     with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
@@ -153,7 +154,7 @@ def _note_input(
     x: torch.Tensor,
     passing: Passing,
     *,
-    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]],
+    inputs: Inputs,
     layer: int,
 ) -> None:
     """Visitor of `at_neurons`: notes in `inputs` the input of a down projection, under its layer and part."""

@@ -18,7 +18,13 @@ _PACKAGES = {
     "gptqmodel": "gptq",
     "optimum.quanto": "quanto",
     "compressed_tensors": "compressed-tensors",
-    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
+    "aqlm": "aqlm",
+    "awq": "awq",
+    "bitsandbytes": "bitsandbytes",
+    "eetq": "eetq",
+    "hqq": "hqq",
+    "torchao": "torchao",
+    "vptq": "vptq",
 }
 _INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 

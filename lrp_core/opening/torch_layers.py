@@ -6,7 +6,6 @@ their activation by a function. Both have fast paths that run none of their modu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -126,10 +125,13 @@ def _faults(layer: Any, attention: Any, activation: Any, family: Family, named: 
     function, module = _ACTIVATIONS.get(named, (None, ()))
     is_known = activation is function or isinstance(activation, module)
     is_exact = getattr(activation, "approximate", "none") == "none"
-    faults: Mapping[str, bool] = {
-        "has batch_first=False": not attention.batch_first,
-        "has add_zero_attn or biases of keys and values": attention.add_zero_attn or attention.bias_k is not None,
-        f"has norm_first={layer.norm_first}": layer.norm_first != (family.norm_order == "pre"),
-        f"has another activation than {named!r}": not is_known or not is_exact,
-    }
-    return [fault for fault, is_there in faults.items() if is_there]
+    faults = []
+    if not attention.batch_first:
+        faults.append("has batch_first=False")
+    if attention.add_zero_attn or attention.bias_k is not None:
+        faults.append("has add_zero_attn or biases of keys and values")
+    if layer.norm_first != (family.norm_order == "pre"):
+        faults.append(f"has norm_first={layer.norm_first}")
+    if not is_known or not is_exact:
+        faults.append(f"has another activation than {named!r}")
+    return faults

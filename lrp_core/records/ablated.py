@@ -75,11 +75,9 @@ def odds_of(log_probability: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
     whole = log_probability > -_UNDERFLOW
     below = np.where(whole, -1.0, log_probability)
     near_one = below > -np.log(2.0)
-    complement = np.where(
-        near_one,
-        np.log(-np.expm1(np.where(near_one, below, -0.5))),
-        np.log1p(-np.exp(np.where(near_one, -1.0, below))),
-    )
+    of_large = np.log(-np.expm1(np.where(near_one, below, -0.5)))
+    of_small = np.log1p(-np.exp(np.where(near_one, -1.0, below)))
+    complement = np.where(near_one, of_large, of_small)
     certain = -np.logaddexp.reduce(-log_odds, axis=1)
     return np.where(whole, certain, below - complement)
 

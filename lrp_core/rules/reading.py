@@ -15,6 +15,7 @@ from lrp_core.rules.records import Composite
 from lrp_core.rules.switch import Switch
 from lrp_core.views.view import ModelView
 
+Read = Callable[[Tensor, Tensor], None]  # reads a gradient and a value
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
 
 
@@ -22,7 +23,7 @@ class Tap(Function):
     """Identity; calls `read(gradient, value)` when the tensor's gradient arrives in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor, Tensor], None]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, read: Read) -> Tensor:
         ctx.read = read
         ctx.save_for_backward(x)
         return x
@@ -93,12 +94,12 @@ class Reader:
         return torch.stack([tensor.to(tensors[0].device) for tensor in tensors], 1)
 
 
-def tap_input(_: nn.Module, args: tuple[Any, ...], *, read: Callable[[Tensor, Tensor], None]) -> tuple[Any, ...]:
+def tap_input(_: nn.Module, args: tuple[Any, ...], *, read: Read) -> tuple[Any, ...]:
     """Forward pre-hook: puts a `Tap` on the first argument of a module."""
     return (Tap.apply(args[0], read), *args[1:])
 
 
-def tap_output(_: nn.Module, args: tuple[Any, ...], y: Any, *, read: Callable[[Tensor, Tensor], None]) -> Any:
+def tap_output(_: nn.Module, args: tuple[Any, ...], y: Any, *, read: Read) -> Any:
     """Forward hook: puts a `Tap` on a module's output, or on the first of several outputs."""
     if isinstance(y, tuple):
         return (Tap.apply(y[0], read), *y[1:])

@@ -150,11 +150,12 @@ class EncoderDecoderView(ModelView):
         width = batch.input_ids.shape[1]
         token = self.tokens(batch) if token is None else token
         with self._counted(batch):
-            mask = batch.attention_mask
+            mask, prefix_mask = batch.attention_mask, batch.decoder_attention_mask
             read = self.encoder_stack(inputs_embeds=token[:, :width], attention_mask=mask, return_dict=True)
+            written = token[:, width:]
             states = self.decoder_stack(
-                inputs_embeds=token[:, width:],
-                attention_mask=batch.decoder_attention_mask,
+                inputs_embeds=written,
+                attention_mask=prefix_mask,
                 encoder_hidden_states=read.last_hidden_state,
                 encoder_attention_mask=mask,
                 return_dict=True,
