@@ -8,6 +8,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from evaluation.report.explorers.leaves import Entry
 from evaluation.report.page import Provenance, answers_page
 from jobs.config import RunConfig
 from jobs.config.methods import configured
@@ -20,7 +21,6 @@ from jobs.versions import versions
 if TYPE_CHECKING:
     import pandas as pd
 
-Entry = Mapping[str, Any]  # all that the report's explorer shows of one answer
 _COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
 _PIXELS = 640  # the height of the explorer in a notebook
 

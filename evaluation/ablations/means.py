@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.ablations.masks import DROPPED
 from evaluation.scoring.faithfulness.scores import Summary, paired, summarise
-from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.intervals import Bounds, ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.metrics import METRICS, UNITS, shown
 from evaluation.scoring.statistics import Comparison
 
@@ -30,6 +30,10 @@ class Variant(NamedTuple):
     budget: int = 0  # masks that the method was fitted to; 0: as many as it asks for
 
 
+Measured = tuple[Variant, str]  # a variant, and the name of a measure
+Setting = tuple[str, str, str]  # model, task, way to ablate
+
+
 @dataclass(frozen=True)
 class Measure:
     """A measure of how good a method's relevance of a sample's sources is."""
@@ -40,7 +44,7 @@ class Measure:
     higher_is_better: bool = True
     scale: float = 1.0
     unit: str = ""
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = None
 
 
 LEAD = "lds_l"  # the measure that is shown where only one can be
@@ -76,9 +80,9 @@ class Judgement:
     model: str
     task: str
     way: str  # how sources are ablated
-    values: Mapping[tuple[Variant, str], Values]  # by variant and name of the measure
+    values: Mapping[Measured, Values]  # by variant and name of the measure
     prompts: Mapping[Variant, float]  # mean number of ablated prompts that a sample takes
-    summaries: Mapping[tuple[Variant, str], Summary] = field(default_factory=dict)
+    summaries: Mapping[Measured, Summary] = field(default_factory=dict)
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # of `variants`, by name of the measure
     samples: int = 0
     #: The measure LEAD of variants, those of smaller budgets and screened ones included, on common samples.
@@ -100,17 +104,17 @@ def key_of(variant: Variant) -> str:
 
 
 def judgement_of(
-    setting: tuple[str, str, str],
+    setting: Setting,
     rows: Mapping[str, Sequence[Row]],
     resamples: int,
     seed: int,
-    clusters: Mapping[str, str],
+    clusters: Clusters,
 ) -> Judgement:
     """The judgement of a `setting` (model, task, way), from `rows` of the schema of sources by method.
 
     `clusters` maps samples that share a cluster to its name.
     """
-    values: dict[tuple[Variant, str], Values] = {}
+    values: dict[Measured, Values] = {}
     prompts: dict[Variant, list[float]] = {}
     samples: set[str] = set()
     for method, method_rows in rows.items():
@@ -154,19 +158,14 @@ def _numbers(row: Row) -> Iterable[tuple[str, float]]:
             yield name, row[name]
 
 
-def _summarised(
-    judgement: Judgement, samples: list[str], resamples: int, seed: int, clusters: Mapping[str, str]
-) -> Judgement:
+def _summarised(judgement: Judgement, samples: list[str], resamples: int, seed: int, clusters: Clusters) -> Judgement:
     """`judgement` with means, intervals and comparisons over `samples`."""
     of = cluster_numbers(clusters, samples)
-    columns = {
-        key: np.array([by_sample.get(sample, np.nan) for sample in samples])
-        for key, by_sample in judgement.values.items()
-    }
-    summaries = {
-        (variant, name): summarise(values, resamples, seed, MEASURES[name].bounds, of)
-        for (variant, name), values in columns.items()
-    }
+    columns, summaries = {}, {}
+    for (variant, name), by_sample in judgement.values.items():
+        values = np.array([by_sample.get(sample, np.nan) for sample in samples])
+        columns[variant, name] = values
+        summaries[variant, name] = summarise(values, resamples, seed, MEASURES[name].bounds, of)
     variants, comparisons = judgement.variants, {}
     names = tuple(map(key_of, variants))
     for name in MEASURES:
@@ -180,10 +179,10 @@ def _summarised(
 
 def _alike(
     judgement: Judgement,
-    columns: Mapping[tuple[Variant, str], np.ndarray],
+    columns: Mapping[Measured, np.ndarray],
     resamples: int,
     seed: int,
-    clusters: np.ndarray | None,
+    clusters: ClusterNumbers,
 ) -> dict[Variant, Summary]:
     """The mean of LEAD, on common samples, of each variant that has it for all of these.
 

@@ -21,7 +21,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluation.report.explorers.leaves import Leaves, script_hash
+from evaluation.report.explorers.leaves import Entry, Leaves, script_hash
 from evaluation.report.explorers.neurons import NeuronExplorer
 from evaluation.report.explorers.samples import Explorer
 from evaluation.report.explorers.sources import SourcesExplorer
@@ -139,11 +139,11 @@ class Site:
         published: dict[str, Any] = {"published": bool(self.results.published)}
         wide, long = self.tables[:2]  # the overview, and the overview beside random
         short = [table for table in self.tables if table is not long]
-        files: dict[str, str | bytes] = {
-            "index.html": self._page("index.html", tables=self.tables, **published, **self._overview(wide, long)),
-            "tables.html": self._page("tables.html", tables=short, **published),
-            "samples.html": self._page("samples.html", self.samples.leaves, explorer=self.samples),
-        }
+        overview = self._overview(wide, long)
+        files: dict[str, str | bytes] = {}
+        files["index.html"] = self._page("index.html", tables=self.tables, **published, **overview)
+        files["tables.html"] = self._page("tables.html", tables=short, **published)
+        files["samples.html"] = self._page("samples.html", self.samples.leaves, explorer=self.samples)
         explorers = {"neurons.html": self.neurons.leaves, "sources.html": self.sources.leaves}
         known: dict[str, Any] = {"neurons": self.neurons, "sources": self.sources}
         for page in _OF_PARTS:
@@ -179,13 +179,9 @@ class Site:
         shown = boards(results, self.beyond)
         words = glossary(results)
         values: dict[str, Any] = {"wide": wide, "long": long, "summary": self.summary, "notes": self.notes}
-        values |= {
-            "boards": [(board, list(weak_points(results, board))) for board in shown],
-            "left_out": left_out(results, self.beyond, shown),
-            "glossary": words,
-            "terms": defaultdict(str, words),
-            "general_terms": TERMS,
-        }
+        values["boards"] = [(board, list(weak_points(results, board))) for board in shown]
+        values["left_out"] = left_out(results, self.beyond, shown)
+        values |= {"glossary": words, "terms": defaultdict(str, words), "general_terms": TERMS}
         values |= {"label": results.label, "metric": METRICS[lead()]}
         values |= {"tasks": results.scored, "models": list(results.models), "methods": methods}
         values["looks"] = [_look(at) for at, _ in enumerate(results.models)]
@@ -195,9 +191,7 @@ class Site:
         return values
 
 
-def explain_page(
-    entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance, above: Markup | None = None
-) -> str:
+def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, above: Markup | None = None) -> str:
     """The page of `closelook explain --html`: heat maps of `entries`, data of :func:`heatmap.data`, as HTML.
 
     `above` is shown above the heat maps.
@@ -207,7 +201,7 @@ def explain_page(
     return _render("explain.html", title=title, above=above, explorer=explorer, leaves=explorer.leaves, **facts)
 
 
-def answers_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
+def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
     """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.sources.entry`."""
     facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)

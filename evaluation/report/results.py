@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import ChanceLevel
-from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
@@ -52,6 +51,9 @@ class Variant(NamedTuple):
     scope: str  # full | context
 
 
+Lacking = Collection[tuple[str, str, str]]  # the (task, model, method) whose numbers are not computed yet
+
+
 class Score(NamedTuple):
     """A mean over correctly predicted samples."""
 
@@ -86,7 +88,7 @@ class Results:
     #: The samples that chose a method's options. They count in no number of the method.
     tuned_on: Mapping[CellKey, frozenset[str]] = field(default_factory=dict)
     seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # models trained from other seeds, by model
-    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task and sample; samples without: none
+    clusters: Mapping[str, Clusters] = field(default_factory=dict)  # by task and sample; samples without: none
     undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method) if the model lacks what the method needs
 
     def state(self, cell_key: CellKey) -> str:
@@ -123,7 +125,7 @@ class Results:
             return None
         return self.scores.get((cell_key, self.defaults[cell_key]._replace(**changes), metric))
 
-    def clusters_of(self, task: str, samples: Sequence[str]) -> np.ndarray | None:
+    def clusters_of(self, task: str, samples: Sequence[str]) -> ClusterNumbers:
         """The cluster numbers [N] of `samples`; None if no two share a cluster."""
         return cluster_numbers(self.clusters.get(task, {}), samples)
 

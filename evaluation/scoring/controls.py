@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.scoring.faithfulness.areas import rank_correlation
 from evaluation.scoring.faithfulness.scores import summarise
-from evaluation.scoring.intervals import FEWEST
+from evaluation.scoring.intervals import FEWEST, ClusterNumbers
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
 CHANCE_LEVEL = 0.999  # of the interval for random relevance, which is strict because many cells are tested
@@ -95,7 +95,7 @@ class Verdict:
 
 
 def randomisation_verdict(
-    correlations: Sequence[float | None], flat: Iterable[bool], seed: int = 0, clusters: np.ndarray | None = None
+    correlations: Sequence[float | None], flat: Iterable[bool], seed: int = 0, clusters: ClusterNumbers = None
 ) -> Verdict:
     """The verdict on a method, from signed correlations [N] between maps of the trained and of a random model.
 
@@ -132,7 +132,7 @@ def mean_verdict(
     values: Sequence[float | None],
     seed: int = 0,
     bounds: tuple[float, float] = _BOUNDS,
-    clusters: np.ndarray | None = None,
+    clusters: ClusterNumbers = None,
 ) -> Verdict:
     """The mean of `values` [N] with its interval, without a verdict (`passed` is None).
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import scipy  # its parts are imported when they are first used: scipy.stats takes a while
@@ -28,6 +29,10 @@ FEWEST_CLUSTERS = 10  # fewer say too little about how clusters differ: there is
 _CHUNK = 1 << 22  # random numbers drawn at a time
 
 Ends = tuple[np.ndarray, np.ndarray]
+Bounds = tuple[float, float] | None  # the range of values; None: they have none
+Clusters = Mapping[str, str]  # the name of its cluster by sample id; a sample without one is a cluster by itself
+ClusterNumbers = np.ndarray | None  # [N] the number of each sample's cluster; None: no two samples share a cluster
+NO_CLUSTERS: Clusters = MappingProxyType({})
 
 
 def clopper_pearson(successes: np.ndarray | float, n: float, level: float = LEVEL) -> Ends:
@@ -48,8 +53,8 @@ def mean_intervals(
     values: np.ndarray,
     resamples: int,
     seed: int,
-    bounds: tuple[float, float] | None = None,
-    clusters: np.ndarray | None = None,
+    bounds: Bounds = None,
+    clusters: ClusterNumbers = None,
 ) -> Ends:
     """Intervals (low [C], high [C]) of the means of finite `values` [N, C].
 
@@ -131,7 +136,7 @@ def chunk_sizes(total: int, samples: int) -> list[int]:
 
 
 def difference_intervals(
-    differences: np.ndarray, reach: float | np.ndarray | None = None, clusters: np.ndarray | None = None
+    differences: np.ndarray, reach: float | np.ndarray | None = None, clusters: ClusterNumbers = None
 ) -> Ends:
     """Intervals (low [C], high [C]) of the means of paired `differences` [N, C] by Student's t.
 
@@ -157,7 +162,7 @@ def difference_intervals(
 
 
 def smallest_difference(
-    differences: np.ndarray, tests: int = 1, power: float = 0.8, clusters: np.ndarray | None = None
+    differences: np.ndarray, tests: int = 1, power: float = 0.8, clusters: ClusterNumbers = None
 ) -> float:
     """The smallest true mean difference that a two-sided t test of level 0.05 / `tests` detects with this `power`.
 
@@ -174,7 +179,7 @@ def smallest_difference(
     return float((critical + scipy.stats.t.ppf(power, n - 1)) * error)
 
 
-def cluster_numbers(clusters: Mapping[str, str], samples: Sequence[str]) -> np.ndarray | None:
+def cluster_numbers(clusters: Clusters, samples: Sequence[str]) -> ClusterNumbers:
     """Cluster numbers [N] of `samples`; a sample that `clusters` does not name is a cluster by itself.
 
     Returns None if no two samples share a cluster.
@@ -189,7 +194,7 @@ def cluster_numbers(clusters: Mapping[str, str], samples: Sequence[str]) -> np.n
     return np.array([number[key] for key in keys])
 
 
-def cluster_sums(values: np.ndarray, clusters: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def cluster_sums(values: np.ndarray, clusters: ClusterNumbers) -> tuple[np.ndarray, np.ndarray]:
     """(sums [G, ...] of the `values` [N, ...] in each cluster, cluster sizes [G]).
 
     `clusters` [N] are cluster numbers; None makes each sample a cluster.

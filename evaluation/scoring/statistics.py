@@ -12,6 +12,7 @@ import numpy as np
 
 from evaluation.scoring.intervals import (
     FEWEST_CLUSTERS,
+    ClusterNumbers,
     chunk_sizes,
     cluster_sums,
     difference_intervals,
@@ -100,7 +101,7 @@ def compare(
     seed: int,
     scale: float | np.ndarray = 100.0,
     shares: bool | np.ndarray = False,
-    clusters: np.ndarray | None = None,
+    clusters: ClusterNumbers = None,
 ) -> Comparison | None:
     """Compares M methods by K metrics, from the `values` [N, M, K] of N samples.
 
@@ -135,7 +136,7 @@ def compare(
     return compared.tested()
 
 
-def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None) -> np.ndarray:
+def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None) -> np.ndarray:
     """Means [R, C] of `values` [N, C] over samples drawn with replacement.
 
     With `clusters` [N], the numbers of the samples' clusters, whole clusters are drawn; R is 0 if there are fewer than

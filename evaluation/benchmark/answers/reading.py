@@ -146,14 +146,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     if length > max_length:
         raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
     row, units, prompt = asked.row, asked.units, asked.prompt
-    shifted = [asked.written.shifted(unit) for unit in units]
-    numbers = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
-    lacking = sorted(set(range(len(units))) - set(numbers))
-    if NO_UNIT not in numbers:
-        raise Malformed("the units cover the whole prompt", "leave the question out of them: it is never removed")
-    if lacking:
-        start, end = units[lacking[0]]
-        raise Malformed("a unit has no token of its own", repr(prompt.text[start:end])[:80])
+    numbers = _unit_of_tokens(asked, context)
     behind = [] if kind.decoder else answer_so_far
     evidence = marked = None
     if row["evidence"]:
@@ -168,10 +161,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     if kind.decoder:
         position = len(answer_so_far)
         more["decoder_input_ids"] = answer_so_far
-    parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), row["target"], asked.parts)
-    spoken, parts = np.unique(parts, return_inverse=True)  # sentences with a token of their own
-    shift = int(spoken[0] == NO_UNIT)
-    spoken_spans = [list(asked.parts[part]) for part in spoken[shift:]]
+    answer_spans, answer_parts = _sentences(asked, answer)
     return view_row(
         row,
         ids,
@@ -186,10 +176,34 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         prompt=prompt.text,
         turns=None if prompt.turns is None else json.dumps(prompt.turns),
         answer=row["target"],
-        answer_spans=spoken_spans,
-        answer_parts=(parts - shift).tolist(),
+        answer_spans=answer_spans,
+        answer_parts=answer_parts,
         **more,
     )
+
+
+def _unit_of_tokens(asked: _Asked, context: Encoding) -> list[int]:
+    """The number of each token's unit, NO_UNIT outside of units.
+
+    Raises Malformed if units cover the whole prompt, and for a unit without a token.
+    """
+    shifted = [asked.written.shifted(unit) for unit in asked.units]
+    numbers: list[int] = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
+    if NO_UNIT not in numbers:
+        raise Malformed("the units cover the whole prompt", "leave the question out of them: it is never removed")
+    lacking = sorted(set(range(len(shifted))) - set(numbers))
+    if lacking:
+        start, end = asked.units[lacking[0]]
+        raise Malformed("a unit has no token of its own", repr(asked.prompt.text[start:end])[:80])
+    return numbers
+
+
+def _sentences(asked: _Asked, answer: _Answer) -> tuple[list[list[int]], list[int]]:
+    """(spans of the answer's sentences that have a token of their own, the number of each token's sentence)."""
+    parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), asked.row["target"], asked.parts)
+    spoken, parts = np.unique(parts, return_inverse=True)
+    shift = int(spoken[0] == NO_UNIT)
+    return [list(asked.parts[part]) for part in spoken[shift:]], (parts - shift).tolist()
 
 
 def _shares(unit: Span, spans: Sequence[Sequence[int]]) -> bool:

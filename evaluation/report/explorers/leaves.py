@@ -26,6 +26,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+Entry = dict[str, Any]  # what a page's script shows of a sample, an answer or a neuron
 LEAF_BYTES = 200_000  # size of a file: it is read within 50 ms, and a page with two first leaves stays under 1 MB
 
 _SEND = (

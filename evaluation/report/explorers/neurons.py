@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.explorers.leaves import LEAF_BYTES, Leaves, escaped_json
+from evaluation.report.explorers.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
 
 #: The fields of a line of the list. `ranked` has [place, mean relevance, samples] for each place of the choices, which
 #: is a task under a method; `words` are the first words of the neuron's logit lens.
@@ -29,7 +29,7 @@ class NeuronExplorer:
     @classmethod
     def of(
         cls,
-        entries: Iterable[Mapping[str, Any]],
+        entries: Iterable[Entry],
         places: Sequence[str] = (),
         value: str = "zero",
         budget_bytes: float = LEAF_BYTES,
@@ -72,9 +72,7 @@ class NeuronExplorer:
         return Markup('<script type="application/json" id="neuron-choices">{}</script>').format(facts)
 
 
-def entry(
-    model: str, layer: int, neuron: int, ranked: Sequence[tuple[int, float, int]], **known: Any
-) -> dict[str, Any]:
+def entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int, float, int]], **known: Any) -> Entry:
     """The facts of a neuron on the page, as JSON.
 
     `ranked` are (place, mean relevance, samples); a place is the index of a task under a method in the explorer's
@@ -98,7 +96,7 @@ def entry(
 
 def shown(
     tokens: Sequence[str], position: int, values: Sequence[float] | None = None, around: int | None = None, **facts: Any
-) -> dict[str, Any]:
+) -> Entry:
     """A text with the position at which a neuron is active, as JSON, with further `facts`.
 
     `values` are the relevance of the tokens for the activation. `around` is the number of tokens that are shown on

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.explorers.leaves import LEAF_BYTES, Leaves, escaped_json
+from evaluation.report.explorers.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
 
 SNIPPET = 140  # characters of a text in the list
 #: The fields of a line of the list, which is a sample under a model; `disagreement` is in percent.
@@ -29,7 +29,7 @@ class Explorer:
     @classmethod
     def of(
         cls,
-        entries: Iterable[Mapping[str, Any]],
+        entries: Iterable[Entry],
         budget_bytes: float = LEAF_BYTES,
         pairs: Mapping[str, str] = MappingProxyType({}),
     ) -> Explorer:

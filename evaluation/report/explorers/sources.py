@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.report.explorers.leaves import LEAF_BYTES, Leaves, escaped_json
+from evaluation.report.explorers.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
 
 SNIPPET = 140  # letters of an answer in the list
 #: Columns of the list of answers, in this order; `way` is the way in which sources are ablated.
@@ -31,7 +31,7 @@ class SourcesExplorer:
     entries: Leaves  # of :func:`entry`, numbered as the rows
 
     @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]], budget_bytes: float = LEAF_BYTES) -> SourcesExplorer:
+    def of(cls, entries: Iterable[Entry], budget_bytes: float = LEAF_BYTES) -> SourcesExplorer:
         """Build the explorer from results of :func:`entry`, which are iterated over once."""
         rows, texts = [], []
         for data in entries:
@@ -71,7 +71,7 @@ def entry(
     turns: Sequence[Sequence[Any]] | None = None,
     pair: tuple[int, int] = (0, 1),
     **facts: Any,
-) -> dict[str, Any]:
+) -> Entry:
     """The data of `sources.js`: a prompt with its units, an answer with its sentences, both as spans of characters.
 
     `pair` are the two of `methods` that are shown side by side at first; `turns` are (role, start, end) of a chat's

@@ -24,6 +24,7 @@ _STYLE = (
 )
 
 Entry = Mapping[str, Any]  # of heatmap.data
+Starts = list[tuple[int, int]]  # the line and the letter at which each token begins
 
 
 def token_rows(entry: Entry, title: str, caption: str) -> Figure:
@@ -60,9 +61,7 @@ def _svg(entry: Entry, width: int, label: int) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(parts)}</svg>'
 
 
-def _tokens(
-    entry: Entry, row: Mapping[str, Any], starts: Sequence[tuple[int, int]], left: int, top: int
-) -> Iterator[str]:
+def _tokens(entry: Entry, row: Mapping[str, Any], starts: Starts, left: int, top: int) -> Iterator[str]:
     """The SVG elements of a row of tokens: colours, the mark of the position, underlines of evidence, and text.
 
     `starts` are the (line, letter) of each token; the row begins at the pixel (`left`, `top`).
@@ -84,7 +83,7 @@ def _tokens(
         yield f'<text{dim} x="{x}" y="{y + 14}" {fit}>{escape(word)}</text>'
 
 
-def line_starts(tokens: Sequence[str], across: int) -> tuple[list[tuple[int, int]], int]:
+def line_starts(tokens: Sequence[str], across: int) -> tuple[Starts, int]:
     """((line, letter) at which each token begins, number of lines) for lines of `across` letters.
 
     No line begins with a space.

@@ -18,6 +18,7 @@ from rich.text import Text
 from evaluation.scoring.samples import NOISE
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black text is legible on each
+Marks = Sequence[bool] | None  # the tokens that are marked; None: none
 EVERY_LABEL = "every label"  # the explanation of lines that explain each label of a classifier
 FAINT = 0.04  # smaller shares of the scale are not painted
 _MOST_DECIMALS = 6
@@ -90,8 +91,8 @@ def colour(share: float) -> str:
 def terminal(
     tokens: Sequence[str],
     values: Sequence[float],
-    evidence: Sequence[bool] | None = None,
-    special: Sequence[bool] | None = None,
+    evidence: Marks = None,
+    special: Marks = None,
 ) -> Text:
     """A line of coloured tokens for the terminal (rich).
 
@@ -154,9 +155,9 @@ def beyond_noise(line: Line, logits: Sequence[float]) -> Line:
 def data(
     tokens: Sequence[str],
     lines: Sequence[Line],
-    evidence: Sequence[bool] | None = None,
-    special: Sequence[bool] | None = None,
-    scope: Sequence[bool] | None = None,
+    evidence: Marks = None,
+    special: Marks = None,
+    scope: Marks = None,
     decoder: Sequence[str] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from evaluation.report.overview.conclusion import conclusion
-from evaluation.report.overview.standings import DELTA, Beyond, Board, Standing, Verdicts, first_group
+from evaluation.report.overview.standings import DELTA, Beyond, Board, Seconds, Standing, Verdicts, first_group
 from evaluation.report.results import CellKey, Methods, Results
 from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
 from evaluation.scoring.faithfulness.scores import MEASURES
@@ -40,14 +40,15 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
     standings = []
     for rank, group in enumerate(compared.groups(lead(), METRICS[lead()].higher_is_better), start=1):
         for method in group:
+            cell = (model, task, method)
             standing = Standing(
                 method,
                 rank,
                 evidence=_cell(compared, method, lead()),
                 faithfulness=_cell(faithful, method, DELTA),
                 is_unbeaten=method in unbeaten,
-                seconds=beyond.seconds.get((model, task, method)),
-                failed=beyond.verdicts.get((model, task, method)),
+                seconds=beyond.seconds.get(cell),
+                failed=beyond.verdicts.get(cell),
                 fails_on=_failed_on(beyond.verdicts, method),
             )
             standings.append(standing)
@@ -83,13 +84,8 @@ def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
 def leaderboard(results: Results, beyond: Beyond) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
-    columns = (
-        Column("", "group", digits=0),
-        Column("", metric.label, unit=f" {metric.unit}"),
-        Column("", measure.label, digits=2),
-        Column("", "ms a sample", significant=3),
-        Column("", "fails"),
-    )
+    scores = (Column("", metric.label, unit=f" {metric.unit}"), Column("", measure.label, digits=2))
+    columns = (Column("", "group", digits=0), *scores, Column("", "ms a sample", significant=3), Column("", "fails"))
     frame = []
     for board in boards(results, beyond):
         for standing in board.standings:
@@ -111,7 +107,7 @@ def leaderboard(results: Results, beyond: Beyond) -> Table:
     ).filled(frame)
 
 
-def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> dict[tuple[str, str, str], float]:
+def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> Seconds:
     """Median seconds of a sample by (model, task, method), in the default precision of each model and task.
 
     `rows` are of the schema RUNTIME with the columns `model`, `task` and `dtype` added. The time of a method in a
@@ -122,7 +118,7 @@ def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> di
 
 def seconds_of(
     rows: Iterable[Mapping[str, object]], dtypes: Mapping[tuple[str, str], str], methods: Methods
-) -> dict[tuple[str, str, str], float]:
+) -> Seconds:
     """`method_seconds` in the precision of each (model, task) in `dtypes`."""
     times: dict[tuple[object, ...], list[float]] = {}
     for row in rows:

@@ -13,6 +13,7 @@ from evaluation.scoring.statistics import Comparison
 
 DELTA = "delta_area"
 NOT_MEASURED = "–"
+Seconds = Mapping[tuple[str, str, str], float]  # of a sample, by (model, task, method)
 Verdicts = Mapping[tuple[str, str, str], str]  # the control that (model, task, method) fails; "" if it passes
 
 
@@ -80,18 +81,14 @@ class Board:
 
         Ranges are NOT_MEASURED if nothing was measured, and empty if there is no method to use.
         """
-        metric, delta = METRICS[lead()], MEASURES[DELTA]
-        used = self.used
+        metric, used = METRICS[lead()], self.used
+        columns = (metric.label, MEASURES[DELTA].label, "ms a sample")
         if not used:
-            return dict.fromkeys((metric.label, delta.label, "ms a sample"), "")
-        evidence = [standing.evidence.value for standing in used]
-        faithfulness = [standing.faithfulness.value for standing in used]
-        seconds = [standing.seconds for standing in used]
-        return {
-            metric.label: _span(evidence, "{:.0f}".format, metric.unit),
-            delta.label: _span(faithfulness, "{:.1f}".format, ""),
-            "ms a sample": _span(seconds, milliseconds, ""),
-        }
+            return dict.fromkeys(columns, "")
+        evidence = _span([standing.evidence.value for standing in used], "{:.0f}".format, metric.unit)
+        faithfulness = _span([standing.faithfulness.value for standing in used], "{:.1f}".format, "")
+        seconds = _span([standing.seconds for standing in used], milliseconds, "")
+        return dict(zip(columns, (evidence, faithfulness, seconds), strict=True))
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Beyond:
 
     #: By (model, task): comparisons of ΔA, of relevance that explains the same number as the shown scores.
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
-    seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of a sample, by (model, task, method)
+    seconds: Seconds = field(default_factory=dict)
     verdicts: Verdicts = field(default_factory=dict)
 
 

@@ -105,7 +105,8 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
             continue
         by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
     frame = []
-    for task, model, method in sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2]))):
+    in_order = sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2])))
+    for task, model, method in in_order:
         controls = by_method[task, model, method]
         verdict = controls.get(RANDOMISED) or controls[CHANCE]
         numbers = (controls[BY_DEPTH], controls[BY_DEPTH_ABSOLUTE], controls[ARCHITECTURE])

@@ -61,12 +61,8 @@ class EvidencePoints:
 def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> Table:
     """Evidence score, ΔA and cost of every method."""
     metric = METRICS[lead()]
-    columns = (
-        Column("", metric.label),
-        Column("", MEASURES[DELTA].label, digits=DIGITS),
-        Column("", "samples", digits=0),
-        Column("", "forwards", significant=3),
-    )
+    scores = (Column("", metric.label), Column("", MEASURES[DELTA].label, digits=DIGITS))
+    columns = (*scores, Column("", "samples", digits=0), Column("", "forwards", significant=3))
     frame = []
     for setting in of_settings:
         for point in setting.points:

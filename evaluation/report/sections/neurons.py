@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from matplotlib.scale import SymmetricalLogScale
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, rank
+from evaluation.report.results import Lacking, Methods, label, rank
 from evaluation.report.table import (
     BOLD,
     DONE,
@@ -31,11 +30,14 @@ from evaluation.report.table import (
 from evaluation.schema import NEURONS
 from evaluation.scoring.faithfulness.areas import on_common_samples
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from evaluation.scoring.intervals import cluster_numbers, mean_intervals
+from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers, mean_intervals
 from evaluation.scoring.statistics import Comparison, compare
 
 _NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
 _DIGITS = 2
+
+
+Explained = Mapping[str, np.ndarray]  # by sample: the explained number without ablation and after each count
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Ablations:
     drops: np.ndarray  # [N, M, K], by sample, ranking and count
     lost: int  # samples that are left out, because a ranking lacks them or logits are not finite
     empty: tuple[str, ...] = ()  # rankings without samples
-    clusters: np.ndarray | None = None  # [N] numbers of the samples' clusters
+    clusters: ClusterNumbers = None  # [N] numbers of the samples' clusters
 
     @classmethod
     def of(
@@ -62,8 +64,8 @@ class Ablations:
         task: str,
         explanation: str,
         counts: Sequence[int],
-        explained: Mapping[str, Mapping[str, np.ndarray]],
-        clusters: Mapping[str, str] = MappingProxyType({}),
+        explained: Mapping[str, Explained],
+        clusters: Clusters = NO_CLUSTERS,
     ) -> Ablations:
         """The drops from the `explained` number [1 + K] by ranking and sample, whose first value is without ablation.
 
@@ -124,7 +126,7 @@ def ablation_figure(
 def ablation_table(
     ablations: Sequence[Ablations],
     methods: Methods,
-    missing: Sequence[tuple[str, str, str]],
+    missing: Lacking,
     resamples: int,
     seed: int,
     value: str = "zero",

@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, Results, label, rank
+from evaluation.report.results import Lacking, Methods, Results, label, rank
 from evaluation.report.table import (
     BOLD,
     MISSING,
@@ -28,7 +28,7 @@ from evaluation.report.table import (
 )
 from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
-from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.intervals import Clusters, cluster_numbers
 from evaluation.scoring.statistics import Comparison, compare
 from evaluation.tasks import Task
 
@@ -38,8 +38,8 @@ MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
 OURS = "Ours"  # instead of a number, for figures that Close Look does not have
 AREA = "area"
 Tasks = Mapping[str, Task]
-Clusters = Mapping[str, str]  # by sample
 Setting = tuple[str, str, str]  # method, order, pooling
+Drawing = tuple[int, int]  # the number of resamples, and the seed
 _Areas = dict[Setting, dict[str, list[float]]]
 _RANDOM = (RANDOM, NOT_POOLED)
 
@@ -241,7 +241,7 @@ AREAS = Table(
 def areas_table(
     areas: Sequence[PrunedAreas],
     results: Results,
-    lacking: Collection[tuple[str, str, str]] = (),
+    lacking: Lacking = (),
     resamples: int = 1000,
     seed: int = 0,
 ) -> Table:
@@ -267,7 +267,7 @@ def _entries(
     settings: Sequence[tuple[str, str]],
     lacking: Collection[str],
     results: Results,
-    drawing: tuple[int, int],
+    drawing: Drawing,
 ) -> Iterator[Entry]:
     """The cells of a model and task; those of `lacking` methods are missing. `drawing` is (resamples, seed)."""
     clusters = results.clusters.get(areas.task, {})
@@ -289,7 +289,7 @@ def _entries(
         yield from smallest_differences(areas.task, (areas.model,), {AREA: column}, comparison)
 
 
-def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: tuple[int, int]) -> Cell:
+def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: Drawing) -> Cell:
     """The mean of the `areas` by sample, with its interval."""
     summary = summarise(np.array(list(areas.values())), *drawing, (0, 100), cluster_numbers(clusters, list(areas)))
     low, high = (None if math.isnan(end) else end for end in (summary.low, summary.high))

@@ -147,12 +147,13 @@ def against_each_other(results: Results) -> Table:
 
 def accuracies(results: Results) -> Table:
     """Table 9: the models, and how often the target's logit is larger than the foil's."""
+    columns = (*SHAPE.values(), *(Column("accuracy", task) for task in results.tasks))
     return Table(
         "table9",
         "Table 9. Models and prediction accuracy",
         "Accuracy is the share of samples whose target has a larger logit than the foil, in percent.",
         ("model",),
-        (*SHAPE.values(), *(Column("accuracy", task) for task in results.tasks)),
+        columns,
     ).filled(_accuracies(results))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,15 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness.flips import ORDERS, SCORES, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, summarise
-from evaluation.scoring.intervals import cluster_numbers, cluster_sums, mean_intervals
+from evaluation.scoring.intervals import (
+    NO_CLUSTERS,
+    Bounds,
+    ClusterNumbers,
+    Clusters,
+    cluster_numbers,
+    cluster_sums,
+    mean_intervals,
+)
 from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
 from lrp_core.neurons.near_ties import ROUNDING
 from lrp_core.records.explained import NONE
@@ -32,6 +39,10 @@ GRID = np.linspace(0, 1, 41)  # shares of the tokens at which curves of differen
 _PREFERRED = (("target", "log_prob", "contrastive", "none"), ("partial", "full", "none"))
 
 Variant = tuple[str, str]  # explanation, embedding
+Variants = Mapping[str, Variant]  # by method
+ByMethod = Mapping[str, Mapping[str, float]]  # numbers by method and sample
+CurveTables = Mapping[str, pa.Table]  # curves by method
+Samples = dict[str, dict[str, dict[str, Any]]]  # rows of a method by sample and order
 
 
 @dataclass(frozen=True)
@@ -39,10 +50,10 @@ class Areas:
     """Areas of all methods for one model, task, precision and perturbation."""
 
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples of the method
-    variants: Mapping[str, Variant]  # the variant of each method that is shown
+    variants: Variants  # the variant of each method that is shown
     comparison: Comparison | None  # on the samples that all methods have
     p_zero: Mapping[str, float]  # p value of each method for a `delta_area` of zero, not adjusted for several methods
-    deltas: Mapping[str, Mapping[str, float]]  # `delta_area` by method and sample, of finite curves
+    deltas: ByMethod  # `delta_area` by method and sample, of finite curves
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class JointScores:
     methods: tuple[str, ...]
     evidence: np.ndarray  # [N, M] the evidence metric, in its unit
     delta: np.ndarray  # [N, M] `delta_area`
-    clusters: np.ndarray | None = None  # [N] numbers of the samples' clusters
+    clusters: ClusterNumbers = None  # [N] numbers of the samples' clusters
 
     def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
         """Spearman's correlation between the methods' mean evidence scores and mean areas, except of `without`."""
@@ -72,7 +83,7 @@ class Agreement:
 
 
 def agreement_of(
-    first: np.ndarray, second: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None
+    first: np.ndarray, second: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None
 ) -> Agreement:
     """Spearman's correlation over methods between the means of two scores, `first` and `second` [N, M].
 
@@ -116,11 +127,11 @@ class MeanCurve:
 
 
 def areas_of(
-    tables: Mapping[str, pa.Table],
+    tables: CurveTables,
     perturbation: str,
     resamples: int,
     seed: int,
-    clusters: Mapping[str, str] = MappingProxyType({}),
+    clusters: Clusters = NO_CLUSTERS,
     chance: Collection[str] = (),
 ) -> Areas:
     """Areas of methods, from their `tables` of AREA_COLUMNS by method.
@@ -152,10 +163,10 @@ def areas_of(
 
 
 def joint_scores(
-    evidence: Mapping[str, Mapping[str, float]],
-    tables: Mapping[str, pa.Table],
+    evidence: ByMethod,
+    tables: CurveTables,
     perturbation: str,
-    clusters: Mapping[str, str] = MappingProxyType({}),
+    clusters: Clusters = NO_CLUSTERS,
     chance: Collection[str] = (),
 ) -> JointScores:
     """Joins `evidence` scores, by method and sample, with the areas in `tables` of AREA_COLUMNS, by method.
@@ -182,8 +193,8 @@ def _between_halves(means: np.ndarray) -> float:
 
 
 def by_sample(
-    tables: Mapping[str, pa.Table], perturbation: str, orders: Sequence[str], columns: Sequence[str]
-) -> tuple[dict[str, Variant], dict[str, dict[str, dict[str, dict[str, Any]]]]]:
+    tables: CurveTables, perturbation: str, orders: Sequence[str], columns: Sequence[str]
+) -> tuple[Variants, dict[str, Samples]]:
     """(the shown variant of each method, its rows by method, sample and order); methods without rows are left out.
 
     `tables` have the schema CURVES; rows are of one `perturbation` and of `orders`, and hold `columns`. Raises
@@ -192,7 +203,7 @@ def by_sample(
     variants, rows = {}, {}
     for method, table in tables.items():
         variant = shown_variant(table)
-        samples: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+        samples: Samples = defaultdict(dict)
         if variant is not None:
             kept = _selected(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
             for row in kept.to_pylist():
@@ -215,7 +226,7 @@ def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray]]) -> tuple[l
     return ids, np.array([[of_method[name] for of_method in values.values()] for name in ids])
 
 
-def _p_zero(values: np.ndarray, clusters: np.ndarray | None, resamples: int, seed: int) -> float:
+def _p_zero(values: np.ndarray, clusters: ClusterNumbers, resamples: int, seed: int) -> float:
     """The p value of a sign-flip test that the finite `values` [N] are symmetric about zero; 1 without values.
 
     The values of a cluster change their sign together.
@@ -273,7 +284,7 @@ def mean_curves(
     variant: Variant,
     resamples: int,
     seed: int,
-    clusters: Mapping[str, str] = MappingProxyType({}),
+    clusters: Clusters = NO_CLUSTERS,
 ) -> dict[str, MeanCurve]:
     """Mean curves by order ("morf", "lerf"), and of their difference as "delta"; empty if no sample is finite.
 
@@ -300,8 +311,8 @@ def mean_curve(
     rows: np.ndarray,
     resamples: int,
     seed: int,
-    bounds: tuple[float, float] | None = None,
-    clusters: np.ndarray | None = None,
+    bounds: Bounds = None,
+    clusters: ClusterNumbers = None,
 ) -> MeanCurve:
     """The mean of finite `rows` [N, S], N at least 1, with its interval; without `resamples` its ends are the mean.
 
@@ -340,7 +351,7 @@ def ranks_of(values: Iterable[float]) -> np.ndarray:
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
-def _areas(rows: Mapping[str, Mapping[str, float]], at_random: bool) -> np.ndarray:
+def _areas(rows: ByMethod, at_random: bool) -> np.ndarray:
     """The AREAS [3] of a sample, from its `rows` by order.
 
     `at_random`: both orders are random, so that ΔA is 0 and each area is the mean of the two.

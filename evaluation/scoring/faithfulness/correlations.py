@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from evaluation.scoring.faithfulness.scores import Summary
-from evaluation.scoring.intervals import chunk_sizes, cluster_sums
+from evaluation.scoring.intervals import ClusterNumbers, chunk_sizes, cluster_sums
 from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm
 
 
@@ -33,7 +33,7 @@ class Correlations:
 
 
 def pearson(
-    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None
+    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None
 ) -> Correlations:
     """Pearson's r between `predictions` [N, K] on perturbed inputs and `gold` scores [N].
 
@@ -61,7 +61,7 @@ def paired_correlations(
     measures: tuple[str, ...],
     resamples: int,
     seed: int,
-    clusters: np.ndarray | None = None,
+    clusters: ClusterNumbers = None,
 ) -> Comparison | None:
     """Compares methods by Pearson's r between `predictions` [N, V, M, K] and `gold` [N], averaged over shares.
 

@@ -80,12 +80,10 @@ class Flips:
         special = self.special(row)
         if self.paper:
             special = np.arange(len(special)) == 0
+        masked = row["position"] if slot else None
+        may_flip_special = self.flip_special and not self.paper
         return candidates(
-            len(special),
-            special=special,
-            scope=row["scope_mask"],
-            slot=row["position"] if slot else None,
-            flip_special=self.flip_special and not self.paper,
+            len(special), special=special, scope=row["scope_mask"], slot=masked, flip_special=may_flip_special
         )
 
     def special(self, row: Mapping[str, Any]) -> np.ndarray:

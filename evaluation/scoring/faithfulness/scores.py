@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.scoring.head_orders import area
-from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.intervals import Bounds, ClusterNumbers, mean_intervals
 from evaluation.scoring.statistics import Comparison, compare
 
 
@@ -68,12 +68,8 @@ def share_scores(probability: np.ndarray, correct: np.ndarray, whole: float) -> 
     """
     lost = whole - probability
     right = np.where(np.isnan(lost), np.nan, correct)
-    return {
-        "aopc": lost[..., 0, :],
-        "sufficiency": lost[..., 1, :],
-        "accuracy": right[..., 0, :],
-        "sufficiency_accuracy": right[..., 1, :],
-    }
+    of_lost = {"aopc": lost[..., 0, :], "sufficiency": lost[..., 1, :]}
+    return {**of_lost, "accuracy": right[..., 0, :], "sufficiency_accuracy": right[..., 1, :]}
 
 
 @dataclass(frozen=True)
@@ -91,8 +87,8 @@ def summarise(
     values: np.ndarray,
     resamples: int,
     seed: int,
-    bounds: tuple[float, float] | None = None,
-    clusters: np.ndarray | None = None,
+    bounds: Bounds = None,
+    clusters: ClusterNumbers = None,
 ) -> Summary:
     """The mean of `values` [N] with its interval; values that are not finite are left out and counted.
 
@@ -113,7 +109,7 @@ def paired(
     measures: tuple[str, ...],
     resamples: int,
     seed: int,
-    clusters: np.ndarray | None = None,
+    clusters: ClusterNumbers = None,
 ) -> Comparison | None:
     """Compares V methods by `values` [N, V, M] of M measures, on the samples for which all their values are finite.
 

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from evaluation.scoring.faithfulness.areas import MeanCurve, Variant, by_sample, mean_curve, on_common_samples
+from evaluation.scoring.faithfulness.areas import (
+    CurveTables,
+    MeanCurve,
+    Samples,
+    Variants,
+    by_sample,
+    mean_curve,
+    on_common_samples,
+)
 from evaluation.scoring.faithfulness.correlations import Correlations, paired_correlations, pearson
 from evaluation.scoring.faithfulness.flips import SHARE_ORDERS
 from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
-from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.intervals import NO_CLUSTERS, Clusters, cluster_numbers
 from evaluation.scoring.statistics import Comparison, interval
 
 SHARE_COLUMNS = [
@@ -36,7 +42,6 @@ SHARE_COLUMNS = [
 OF_LABELS = ("aopc", "sufficiency", "accuracy", "sufficiency_accuracy")
 OF_SCORES = ("pearson", "sufficiency_pearson")
 
-Samples = Mapping[str, Mapping[str, Mapping[str, Any]]]  # rows of a method by sample and order
 Gold = Mapping[str, float | None]  # gold scores by sample
 
 
@@ -46,7 +51,7 @@ class Shares:
 
     measures: tuple[str, ...]  # OF_LABELS or OF_SCORES
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples of the method
-    variants: Mapping[str, Variant]  # the variant of each method that is shown
+    variants: Variants  # the variant of each method that is shown
     comparison: Comparison | None  # of the measures, on the samples that all methods have
     curves: Mapping[tuple[str, str], MeanCurve]  # at SHARES, by (method, measure), of methods with finite samples
 
@@ -62,12 +67,12 @@ class Shares:
 
 
 def shares_of(
-    tables: Mapping[str, pa.Table],
+    tables: CurveTables,
     gold: Gold,
     perturbation: str,
     resamples: int,
     seed: int,
-    clusters: Mapping[str, str] = MappingProxyType({}),
+    clusters: Clusters = NO_CLUSTERS,
 ) -> Shares:
     """Effects of removing shares of tokens, from `tables` of SHARE_COLUMNS by method.
 
@@ -98,11 +103,11 @@ def shares_of(
 
 def _of_scores(
     rows: Mapping[str, Samples],
-    variants: Mapping[str, Variant],
+    variants: Variants,
     gold: Gold,
     resamples: int,
     seed: int,
-    clusters: Mapping[str, str],
+    clusters: Clusters,
 ) -> Shares:
     """The result of `shares_of` for a task with gold scores: Pearson's r instead of AOPC and accuracy."""
     values: dict[str, dict[str, np.ndarray]] = {}

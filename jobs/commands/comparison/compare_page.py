@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.report.explorers.leaves import Entry
 from evaluation.report.explorers.samples import Explorer
 from evaluation.report.page import comparison_page
 from evaluation.report.results import Results
@@ -25,7 +25,6 @@ from jobs.stages.report.results import default_samples, results_of
 from jobs.stages.report.samples import choose, explorer
 from lrp_core.records.types import UserError
 
-Entry = dict[str, Any]  # of a heat map, as `evaluation.report.heatmaps.tokens.data` makes it
 MOST = 100  # most samples of a task, since the page is a single file
 
 
@@ -114,6 +113,14 @@ def _common(first: _Side, second: _Side, task: str) -> list[str]:
     return choose(kept, min(MOST, first.config.report.samples))
 
 
+_SAMPLES = Column("", "samples", digits=0)
+_DIFFERENCE = Column("", "difference", signed=True)
+_CAPTION = (
+    "On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none stand where "
+    "both runs hold the same numbers."
+)
+
+
 def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
     """The table of the scores of every common cell in both runs."""
     rows = []
@@ -122,13 +129,7 @@ def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Ta
         difference = Cell(change.difference, n=change.n, p=p)
         cells = (Cell(change.n), Cell(change.first), Cell(change.second), difference)
         rows.append(Row(change.task, (change.model, change.dtype, change.method), cells))
+    title = f"{METRICS[metric].label} of both runs"
     scores = [Column("", name) for name in names]
-    return Table(
-        name="changes",
-        title=f"{METRICS[metric].label} of both runs",
-        caption="On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none "
-        "stand where both runs hold the same numbers.",
-        heads=("model", "precision", "method"),
-        columns=(Column("", "samples", digits=0), *scores, Column("", "difference", signed=True)),
-        rows=tuple(rows),
-    )
+    columns = (_SAMPLES, *scores, _DIFFERENCE)
+    return Table("changes", title, _CAPTION, ("model", "precision", "method"), columns, tuple(rows))

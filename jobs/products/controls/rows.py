@@ -7,7 +7,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from evaluation import schema
@@ -27,7 +26,7 @@ from evaluation.scoring.controls import (
     mean_verdict,
     randomisation_verdict,
 )
-from evaluation.scoring.intervals import cluster_numbers
+from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Node, Run
 from jobs.products.controls import randomisation, rewritten, shapley
@@ -75,13 +74,13 @@ def broken(rows: Iterable[ControlRow]) -> list[str]:
     return lines
 
 
-def _numbered(clusters: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> np.ndarray | None:
+def _numbered(clusters: Clusters, rows: Iterable[Mapping[str, Any]]) -> ClusterNumbers:
     """The number of each row's cluster [N]; None if there are no clusters."""
     return cluster_numbers(clusters, [row["sample_id"] for row in rows])
 
 
 def _randomisation_rows(
-    node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Mapping[str, str]
+    node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Clusters
 ) -> Iterator[ControlRow]:
     """Yield the verdict on a method's randomisation and its correlations by depth.
 
