@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from jobs.cluster.recorder import METRICS, TAGS, RayCounter
@@ -29,15 +30,10 @@ def dashboard() -> dict[str, Any]:
     for at, panel in enumerate(panels):
         row, column = divmod(at, 24 // _WIDTH)
         panel |= {"id": at + 1, "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}}
-    return {
-        "title": "closelook",
-        "uid": "closelook",
-        "schemaVersion": 39,
-        "time": {"from": "now-3h", "to": "now"},
-        "refresh": "10s",
-        "templating": {"list": [_source(), *map(_choice, TAGS)]},
-        "panels": panels,
-    }
+    time_shown = {"time": {"from": "now-3h", "to": "now"}, "refresh": "10s"}
+    variables = {"list": [_source(), *map(_choice, TAGS)]}
+    about = {"title": "closelook", "uid": "closelook", "schemaVersion": 39}
+    return {**about, **time_shown, "templating": variables, "panels": panels}
 
 
 def _rates(metric: RayCounter) -> dict[str, Any]:
@@ -62,10 +58,9 @@ def _spent(metrics: Sequence[RayCounter]) -> dict[str, Any]:
 
 def _panel(title: str, about: str, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """A panel with a curve for each of `queries`: (expression, legend)."""
-    targets = [
-        {"refId": chr(ord("A") + at), "expr": query, "legendFormat": legend, "datasource": SOURCE}
-        for at, (query, legend) in enumerate(queries)
-    ]
+    targets = []
+    for letter, (query, legend) in zip(ascii_uppercase, queries, strict=False):
+        targets.append({"refId": letter, "expr": query, "legendFormat": legend, "datasource": SOURCE})
     fields: dict[str, Any] = {"defaults": {"min": 0}, "overrides": []}
     return {
         "type": "timeseries",

@@ -82,15 +82,16 @@ def pipeline(
     readers = pa.table({"reader": pa.array([pickle.dumps(work.reader())], pa.large_binary())})
     dataset: ray.data.Dataset = ray.data.from_arrow(readers)
     dataset = dataset.map_batches(_units, batch_size=1, batch_format="pyarrow", num_cpus=0, label_selector=this_node)
+    pool = ray.data.ActorPoolStrategy(
+        min_size=workers.size,
+        max_size=workers.most,
+        max_concurrent_calls_per_actor=work.at_once,
+        enable_true_multi_threading=work.at_once > 1,
+    )
     dataset = dataset.map_batches(
         work.worker,
         fn_constructor_args=work.arguments,
-        compute=ray.data.ActorPoolStrategy(
-            min_size=workers.size,
-            max_size=workers.most,
-            max_concurrent_calls_per_actor=work.at_once,
-            enable_true_multi_threading=work.at_once > 1,
-        ),
+        compute=pool,
         batch_size=1,
         batch_format="pyarrow",
         **placement(share),

@@ -86,18 +86,9 @@ def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
 
 def _nothing(unit: str) -> dict[str, Any]:
     """The fields of a report about a unit of which nothing was done."""
-    return {
-        "unit": unit,
-        "rows": 0,
-        "tokens": 0,
-        "rejects": 0,
-        "explained": None,
-        "splits": 0,
-        "error": "",
-        "fatal": False,
-        "result": None,
-        "accounts": None,
-    }
+    counts = dict.fromkeys(("rows", "tokens", "rejects", "splits"), 0)
+    results = dict.fromkeys(("explained", "result", "accounts"))
+    return {"unit": unit, **counts, **results, "error": "", "fatal": False}
 
 
 FINISH_S = 12.0  # time for units in progress to finish

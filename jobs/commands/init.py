@@ -30,8 +30,8 @@ device: auto  # a GPU if there is one
 tasks:
   {task}
 models:
-  # {title}, at most {most} tokens
-  - name: {model.name}
+  # {model.kind.title}, at most {model.max_length} tokens
+  - name: {model.config.name}
     id: {id}
     dtype: float32  # or bfloat16, float16, float64
     gpus: 1  # GPUs of each worker; ignored without GPUs
@@ -54,15 +54,9 @@ def write(to: Path, model: str, data: Path | None, methods: str | None, columns:
         raise UserError(f"{to} exists already: name another file")
     name = re.sub(r"[^\w.-]", "-", to.stem).strip("._-") or "mine"
     resolved = resolve(ModelConfig(name=name_of(model), id=model))
-    text = _TEMPLATE.format(
-        name=name,
-        task=_task(data, resolved, columns),
-        title=resolved.kind.title,
-        most=resolved.max_length,
-        model=resolved.config,
-        id=json.dumps(resolved.config.id),
-        methods="\n".join(_methods(methods, resolved)),
-    )
+    task = _task(data, resolved, columns)
+    listed = "\n".join(_methods(methods, resolved))
+    text = _TEMPLATE.format(name=name, task=task, model=resolved, id=json.dumps(resolved.config.id), methods=listed)
     RunConfig.load(parse(text, str(to)))
     write_file(to, text, advice=f"; run it with: closelook run --config {to}")
 

@@ -35,6 +35,7 @@ Columns = Annotated[
     typer.Option("--column", metavar="text=NAME", help="The file's name of text, target, label, id, ..."),
 ]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")]
+Explanation = Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.")]
 
 
@@ -163,7 +164,7 @@ class QuestionOptions:
         None
     )
     second: Annotated[str | None, typer.Option("--second", help="The second text of a pair.")] = None
-    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None
+    explanation: Explanation = None
 
     def question(self, text: str) -> Question:
         """The question about a text. Raises UserError if the options do not go together."""
@@ -185,8 +186,25 @@ def named_columns(entries: Iterable[str] | None) -> dict[str, str]:
 
 #: Arguments of the Python functions that commands have as options; errors name them in backticks.
 _OPTIONS = (
-    *("target", "foil", "label", "second", "method", "explanation", "prefix", "generate", "truncate", "messages"),
-    *("answer", "spans", "hops", "reasoning", "family", "adapter", "decoder_tokenizer", "dtype", "device"),
+    "target",
+    "foil",
+    "label",
+    "second",
+    "method",
+    "explanation",
+    "prefix",
+    "generate",
+    "truncate",
+    "messages",
+    "answer",
+    "spans",
+    "hops",
+    "reasoning",
+    "family",
+    "adapter",
+    "decoder_tokenizer",
+    "dtype",
+    "device",
 )
 
 

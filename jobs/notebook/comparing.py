@@ -144,29 +144,29 @@ def compare(
         resolved = resolve(ModelConfig.model_validate(settings))
         chosen = [methods] if isinstance(methods, str) else methods
         usual = [record.name for record in usual_methods(resolved.capabilities)]
-        keys: dict[str, Any] = {
-            "name": "compare",
-            "device": device,
-            "seed": seed,
-            "models": [settings],
-            "tasks": _tasks(data, resolved, store, columns, limit),
-            "methods": list(chosen or usual),
-            "perturb": {"measures": ["areas"]} if faithfulness else None,
-            "report": {"resamples": resamples},
-        }
-        failures: list[str] = []
-        with shown(progress) as tell:
-            config = RunConfig.load(keys, store.root, ())
-            for done, summary in enumerate(summaries(config, store, STAGES, 0.0, lambda line: None), start=1):
-                tell("stages", min(done, len(STAGES)), len(STAGES))
-                failures += summary.failures
-        compared = Comparison(open_run(store.root), tuple(failures))
+        keys: dict[str, Any] = {"name": "compare", "device": device, "seed": seed, "models": [settings]}
+        keys["tasks"] = _tasks(data, resolved, store, columns, limit)
+        keys |= {"methods": list(chosen or usual), "report": {"resamples": resamples}}
+        keys["perturb"] = {"measures": ["areas"]} if faithfulness else None
+        failures = _computed(keys, store, progress)
+        compared = Comparison(open_run(store.root), failures)
         if not compared.run.tests:
             why = failures[0] if failures else "no method has scores or curves: give evidence, or leave faithfulness on"
             raise UserError(f"nothing can be compared: {why}")
     if root is None:
         weakref.finalize(compared, shutil.rmtree, folder, ignore_errors=True)
     return compared
+
+
+def _computed(keys: dict[str, Any], store: Store, progress: bool | None) -> tuple[str, ...]:
+    """Compute all stages of the run with these config `keys`. Returns the reasons of what failed."""
+    failures: list[str] = []
+    with shown(progress) as tell:
+        config = RunConfig.load(keys, store.root, ())
+        for done, summary in enumerate(summaries(config, store, STAGES, 0.0, lambda line: None), start=1):
+            tell("stages", min(done, len(STAGES)), len(STAGES))
+            failures += summary.failures
+    return tuple(failures)
 
 
 @contextmanager

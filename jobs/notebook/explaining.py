@@ -9,13 +9,13 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from jobs.commands.progress import shown
-from jobs.commands.questions.answers import answers
+from jobs.commands.questions.answers import answers, finer_arguments
 from jobs.commands.questions.many import Outcome, each_answered
-from jobs.commands.questions.opened import AUTO, open_model
+from jobs.commands.questions.opened import AUTO, Opened, open_model
 from jobs.commands.questions.question import Question
 from jobs.config import MethodConfig
 from jobs.config.methods import bound
-from jobs.notebook.asked import items, of_each, plain
+from jobs.notebook.asked import Item, items, of_each, plain
 from jobs.notebook.explanation import Explanation, Explanations, NotExplained
 from jobs.typed import typed
 from lrp_core.methods.record import Method
@@ -98,20 +98,11 @@ def explain(
     lists["answer"] = of_each("answer", answer, len(entries)) if is_list else [plain(answer)]
     settings = {"words": words, "generate": plain(generate), "explanation": explanation, "truncate": truncate}
     settings |= {"spans": spans, "hops": hops, "reasoning": reasoning}
-    size = plain(batch)
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise UserError(f"`batch` must be a number of texts to explain in one pass, at least 1, not {batch!r}")
+    size = _batch_size(batch)
     opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer, tokenizer)
-    finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
+    finer = finer_arguments(layers, checkpoint)
     with opened.in_use(), shown(progress) as tell:
-        questions: dict[int, Question] = {}
-        errors: dict[int, UserError] = {}
-        for at, entry in enumerate(entries):
-            try:
-                of_entry = {name: values[at] for name, values in lists.items()}
-                questions[at] = entry.question(opened, **of_entry, **settings)
-            except UserError as error:
-                errors[at] = error
+        questions, errors = _questions(entries, opened, lists, settings)
         if not is_list and questions:
             return Explanation(questions[0], opened, methods, tuple(answers(questions[0], opened, methods, **finer)))
         if errors and not questions:
@@ -129,6 +120,31 @@ def explain(
         else:
             every.append(Explanation(questions[at], opened, methods, outcome))
     return Explanations(every)
+
+
+def _batch_size(batch: Any) -> int | None:
+    """The number of texts of a batch; None if it is left open. Raises UserError for anything else."""
+    size = plain(batch)
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise UserError(f"`batch` must be a number of texts to explain in one pass, at least 1, not {batch!r}")
+    return size
+
+
+def _questions(
+    entries: Sequence[Item], opened: Opened, lists: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
+) -> tuple[dict[int, Question], dict[int, UserError]]:
+    """(the questions about entries, the errors of entries without a question), by the index of the entry.
+
+    `lists` have a value for each entry, `settings` one for all.
+    """
+    questions, errors = {}, {}
+    for at, entry in enumerate(entries):
+        try:
+            of_entry = {name: values[at] for name, values in lists.items()}
+            questions[at] = entry.question(opened, **of_entry, **settings)
+        except UserError as error:
+            errors[at] = error
+    return questions, errors
 
 
 def _methods(method: MethodLike | Sequence[MethodLike]) -> tuple[Method, ...]:

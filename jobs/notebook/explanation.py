@@ -232,11 +232,12 @@ def _html(explanation: Explanation, by_word: bool) -> str:
     return page([explanation.answers], by_word)
 
 
-_WRITERS: dict[str, Callable[[Explanation, bool], str]] = {
-    ".tex": _tex,
-    ".html": _html,
-    ".json": lambda explanation, _: as_json(explanation.to_dict()),
-}
+def _json(explanation: Explanation, by_word: bool) -> str:
+    """The numbers of the explanation, by token, as JSON."""
+    return as_json(explanation.to_dict())
+
+
+_WRITERS: dict[str, Callable[[Explanation, bool], str]] = {".tex": _tex, ".html": _html, ".json": _json}
 
 
 class _Side(NamedTuple):

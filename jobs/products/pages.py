@@ -25,12 +25,9 @@ def report_of(config: RunConfig, ledger: Ledger) -> Artifact:
     for folder in _UNLISTED:
         for suffix in (".parquet", ".json"):
             files.append(ledger.store.files(folder, suffix, recursive=True))
-    key = key_of(
-        version=[VERSION, versions()["closelook"]],
-        config=config.model_dump(mode="json"),
-        manifests=[record for record in ledger.records() if record[0] != "report"],
-        files=files,
-    )
+    version = [VERSION, versions()["closelook"]]
+    manifests = [record for record in ledger.records() if record[0] != "report"]
+    key = key_of(version=version, config=config.model_dump(mode="json"), manifests=manifests, files=files)
     return Artifact("report", key=key)
 
 

@@ -304,7 +304,7 @@ def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
         raise ValueError("no sample has finite logits, even with all heads: choose another precision")
     samples = np.array([name for hits in values for name in hits.samples])
     order = np.argsort(samples)  # so that sums do not depend on the cuts into batches
-    points: list[dict[str, Any]] = []
+    points: list[Row] = []
     for curve, curve_right, of_curve in zip(part.inputs, right, evaluated, strict=True):
         kept = order[of_curve[order]]
         if len(kept):
@@ -312,23 +312,15 @@ def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
     return Made(pa.Table.from_pylist(points, schema=SCHEMA), splits=sum(hits.splits for hits in values))
 
 
-def _points(
-    curve: RemovalOrder, right: np.ndarray, removed: np.ndarray, samples: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def _points(curve: RemovalOrder, right: np.ndarray, removed: np.ndarray, samples: Sequence[str]) -> Iterator[Row]:
     """Yield a row of schema PRUNING for each point of a curve.
 
     `right` [S, N], `removed` [S]; lists stand in the first row.
     """
     accuracy = right.sum(1) / right.shape[1]
-    of_curve: dict[str, Any] = {
-        "method": curve.method,
-        "pooling": curve.pooling,
-        "order": curve.order,
-        "seed": curve.seed,
-        "half": curve.half,
-        "n": len(samples),
-        "area": float(area(accuracy, removed)),
-    }
+    of_curve: dict[str, Any] = {"method": curve.method, "pooling": curve.pooling, "order": curve.order}
+    of_curve |= {"seed": curve.seed, "half": curve.half}
+    of_curve |= {"n": len(samples), "area": float(area(accuracy, removed))}
     of_samples = {"samples": list(samples), "areas": area(right.T.astype(np.float64), removed).tolist()}
     before = [0, *removed[:-1].tolist()]
     for step, (start, end) in enumerate(zip(before, removed.tolist(), strict=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -47,29 +48,17 @@ def cell_table(
 
 def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
     """The timings of all passes over a unit's batches, in schema RUNTIME."""
-    rows = [
-        {
-            "batch_id": f"{unit}/{i}",
-            "method": timing.method,
-            "stage": timing.stage,
-            "length": timing.length,
-            "batch": timing.batch,
-            "wall_s": timing.wall_s,
-            "peak_bytes": timing.peak_bytes,
-            "planned_bytes": timing.planned_bytes,
-            "chunk": timing.chunk,
-            "device": device,
-        }
-        for explained in passes
-        for i, batch in enumerate(explained)
-        for timing in batch.timings
-    ]
+    rows = []
+    for explained in passes:
+        for i, batch in enumerate(explained):
+            rows += [{"batch_id": f"{unit}/{i}", **asdict(timing), "device": device} for timing in batch.timings]
     return pa.Table.from_pylist(rows, schema=RUNTIME)
 
 
 def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
     """`timed`, and before it the rows of `earlier` whose passes `timed` does not have."""
-    return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
+    is_again = pc.is_in(earlier["method"], timed["method"])
+    return pa.concat_tables([earlier.filter(pc.invert(is_again)), timed])
 
 
 def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
@@ -168,11 +157,8 @@ def heads_columns(
     for p, pooling in enumerate(POOLINGS):
         values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
         lengths = [values.shape[1]] * len(keep)
-        columns = {
-            **_of_variant(batch, request, keep),
-            "pooling": [pooling] * len(keep),
-            "relevance": _ragged(values.flatten().numpy(), lengths, schema.field("relevance").type),
-        }
+        lists = _ragged(values.flatten().numpy(), lengths, schema.field("relevance").type)
+        columns = {**_of_variant(batch, request, keep), "pooling": [pooling] * len(keep), "relevance": lists}
         tables.append(pa.table(columns, schema=schema))
     return tables
 

@@ -67,13 +67,8 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     plan, artifact = first.plan, first.artifact
     inputs = plan.inputs[artifact.task]
     check_flippable((first.flips,), plan, inputs, first.rows)
-    every = [
-        choice
-        for model in run.plan.models
-        if model.name == artifact.model
-        for choice in model.choices
-        if (choice.artifact.task, choice.artifact.dtype) == (artifact.task, artifact.dtype)
-    ]
+    setting = (artifact.task, artifact.dtype)
+    every = [choice for choice in plan.choices if (choice.artifact.task, choice.artifact.dtype) == setting]
     budget = plan.resolved.config.token_budget or config.token_budget
     costs = forward_tokens(inputs, (first.flips,))  # [N] tokens of a trial
     longest = int(costs[first.rows].max(initial=1))
@@ -154,12 +149,9 @@ def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
     artifact = choice.artifact
     for options in choice.options:
         trial = method.configured(f"{artifact.method}({in_words(options)})", **options)
-        cell = Cell(
-            artifact=Artifact("relevance", artifact.model, artifact.task, artifact.dtype, trial.name),
-            forwards=trial.pass_name,
-            requests=(replace(choice.request, method=trial.name),),
-        )
-        yield cell, trial
+        cell = Artifact("relevance", artifact.model, artifact.task, artifact.dtype, trial.name)
+        request = replace(choice.request, method=trial.name)
+        yield Cell(artifact=cell, forwards=trial.pass_name, requests=(request,)), trial
 
 
 def _names(choice: Node) -> list[str]:
@@ -172,14 +164,13 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
     """The shard of a choice: a row for each sample with finite curves in some trial, a reject for each other sample."""
     names = _names(part.node)
     curves: list[DrawnCurves] = [next(iter(values.values())) for values in drawn.values]
-    areas = {
-        (name, row["sample_id"], row["order"]): row["area"]
-        for batch in curves
-        for name in names
-        for row in batch.rows[name]
-        if row["explanation"] != NONE or row["score"] == TARGET_LOGIT  # NONE: it has curves of both numbers
-    }
-    kept: list[dict[str, Any]] = []
+    areas = {}
+    for name in names:
+        for drawn_row in chain.from_iterable(batch.rows[name] for batch in curves):
+            # relevance that explains no number has curves of both numbers
+            if drawn_row["explanation"] != NONE or drawn_row["score"] == TARGET_LOGIT:
+                areas[name, drawn_row["sample_id"], drawn_row["order"]] = drawn_row["area"]
+    kept: list[Row] = []
     lost: list[Reject] = []
     for row in rows:
         sample = row["sample_id"]

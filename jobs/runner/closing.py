@@ -76,7 +76,7 @@ def close(
     files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
     by_row = sum(account.batches_by_row for account in accounts.values())
     fallbacks = {"batches_halved": reports.splits, "batches_by_row": by_row}
-    entries: dict[str, Any] = {"shards": written, "model": _model(node), "rejects": dict(rejects.counts)}
+    entries: dict[str, Any] = {"shards": written, "model": model_entry(node), "rejects": dict(rejects.counts)}
     entries["fallbacks"] = fallbacks
     failing = False
     accounted = True
@@ -126,8 +126,8 @@ def rejected(record: Mapping[str, Any]) -> str:
     return "; ".join(f"{count} {reason}{reasons.get(reason, '')}" for reason, count in counts)
 
 
-def _model(node: Node) -> dict[str, Any]:
-    """The model as an entry of the manifest."""
+def model_entry(node: Node) -> dict[str, str]:
+    """The node's model as an entry of the manifest: its identity and id."""
     resolved = node.plan.resolved
     return {"identity": resolved.identity, "id": resolved.config.id}
 

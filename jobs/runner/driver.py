@@ -74,12 +74,9 @@ class Group:
         rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit, _ in self.missing]
         has_samples = any(unit_rows is not None for unit_rows in rows)
         with_rows = source(run, self.nodes[0]) if source is not None and self.missing else None
-        return Unread(
-            tasks=[self.task(*unit) for unit in self.missing],
-            inputs=self.plan.inputs[self.place.task] if has_samples else None,
-            rows=rows,
-            with_rows=with_rows,
-        )
+        tasks = [self.task(*unit) for unit in self.missing]
+        inputs = self.plan.inputs[self.place.task] if has_samples else None
+        return Unread(tasks, inputs, rows, with_rows)
 
     @property
     def shards(self) -> dict[Node, list[str]]:

@@ -40,15 +40,18 @@ class Outcome:
         return [values[part] for values in self.values]
 
 
+Outcomes = dict[Part, Outcome | NodeFailed]
+
+
 def compute_parts(
     product: Product, opened: Opened, parts: Sequence[Part], rows: Sequence[Row], cuts: Sequence[int] = (0,)
-) -> dict[Part, Outcome | NodeFailed]:
+) -> Outcomes:
     """The outcome of every part, computed on `rows` in batches that start at the indices `cuts`.
 
     If parts that share forward passes fail together, each is computed alone; a part that fails alone has a NodeFailed.
     Raises the error of a lost device.
     """
-    outcomes: dict[Part, Outcome | NodeFailed] = {}
+    outcomes: Outcomes = {}
     groups: dict[Any, list[Part]] = {}
     for part in parts:
         groups.setdefault(part.node.forwards, []).append(part)

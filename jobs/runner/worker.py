@@ -35,7 +35,7 @@ from jobs.store.spent import COMMIT, WAIT, spending
 from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.runner.rows import Outcome
+    from jobs.runner.rows import Outcome, Outcomes
     from lrp_core import ModelView
 
 
@@ -101,13 +101,8 @@ class Worker:
         rejected = explained_by_none([_samples_of(account.rejects) for account in accounts.values()])
         reasons = [[asdict(node), why] for node, why in failed.items()]
         written = {path: account.to_json() for path, account in accounts.items()}
-        return {
-            "accounts": json.dumps(written),
-            "rejects": len(rejected),
-            "explained": json.dumps(explained),
-            "splits": splits,
-            "result": json.dumps(reasons) if failed else None,
-        }
+        counts = {"rejects": len(rejected), "explained": json.dumps(explained), "splits": splits}
+        return {"accounts": json.dumps(written), **counts, "result": json.dumps(reasons) if failed else None}
 
     @contextmanager
     def _free_device(self) -> Iterator[None]:
@@ -147,9 +142,7 @@ class Worker:
         labelled = [self._model.with_gold(row) for row in self._model.taken(rows)]
         return rows_for(view, labelled)
 
-    def _compute(
-        self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]
-    ) -> dict[Part, Outcome | NodeFailed]:
+    def _compute(self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]) -> Outcomes:
         """The outcome of every part. Nodes that failed in an earlier unit are not computed again."""
         from jobs.runner.rows import compute_parts
 
@@ -165,7 +158,7 @@ class Worker:
         product: Product,
         opened: Opened,
         task: Task,
-        outcomes: Mapping[Part, Outcome | NodeFailed],
+        outcomes: Outcomes,
         samples: Sequence[str],
         forgotten: Sequence[Reject],
     ) -> tuple[dict[Artifact, str], dict[str, Account], int]:

@@ -24,6 +24,7 @@ from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.products.measurements import DTYPE, Measurement, measurements_of
+from jobs.runner.closing import model_entry
 from jobs.stages.record import StageSummary
 from jobs.store import Ledger, Store, Written
 
@@ -40,9 +41,8 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
     failures += run_all(config, store, works, stage="bench", unit="samples", most_at_once=1)
     measured = tuple(measurement.artifact for measurement in todo if ledger.is_done(measurement.artifact))
     lines = [f"{len(measured)} models measured, {len(planned) - len(todo)} were up to date"]
-    without = {model.name for model in plan.models if settings.task in model.inputs} - {
-        todo_measurement.artifact.model for todo_measurement in planned
-    }
+    having_task = {model.name for model in plan.models if settings.task in model.inputs}
+    without = having_task - {measurement.artifact.model for measurement in planned}
     lines += [f"{name} has no sample of {settings.task} with a foil to measure" for name in sorted(without)]
     skipped = len(planned) - len(todo)
     return StageSummary("bench", len(measured), skipped, tuple(failures), tuple(lines), measured)
@@ -89,10 +89,6 @@ def measure(
 
 def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, path: str, file: Written) -> None:
     """Write the manifest of a measurement."""
-    resolved = measurement.plan.resolved
-    record = {
-        "shards": [path.removeprefix(f"{measurement.artifact.folder}/")],
-        "samples": len(measurement.rows),
-        "model": {"identity": resolved.identity, "id": resolved.config.id},
-    }
+    shard = path.removeprefix(f"{measurement.artifact.folder}/")
+    record = {"shards": [shard], "samples": len(measurement.rows), "model": model_entry(measurement)}
     ledger.commit(measurement.artifact, record, config=config.model_dump(mode="json"), files={path: file})

@@ -38,10 +38,9 @@ class Latest:
 
     def as_json(self) -> str:
         """The content of LATEST.json."""
-        groups = [
-            {"model": model, "task": task, "before": before, "now": now}
-            for (model, task), (before, now) in self.changed.items()
-        ]
+        groups = []
+        for (model, task), (before, now) in self.changed.items():
+            groups.append({"model": model, "task": task, "before": before, "now": now})
         facts = {"record": self.record, "begun": self.begun, "ended": self.ended, "ending": self.ending}
         made = [asdict(artifact) for artifact in self.made]
         return json.dumps({**facts, "failures": self.failures, "new": made, "groups": groups}, indent=1)

@@ -9,17 +9,15 @@ import typer
 
 from jobs.commands.app import RUNS, command
 
+First = Annotated[str, typer.Argument(help="The root of the first run.")]
+Second = Annotated[str, typer.Argument(help="The root of the second run.")]
+Metric = Annotated[str | None, typer.Option("--metric", help="The metric to compare; default: the first.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the scores to this CSV file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page with samples of both runs.")]
+
 
 @command(RUNS)
-def compare(
-    first: Annotated[str, typer.Argument(help="The root of the first run.")],
-    second: Annotated[str, typer.Argument(help="The root of the second run.")],
-    metric: Annotated[str | None, typer.Option("--metric", help="The metric to compare; default: the first.")] = None,
-    to: Annotated[Path | None, typer.Option("--csv", help="Also write the scores to this CSV file.")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write an HTML page with samples of both runs.")
-    ] = None,
-) -> None:
+def compare(first: First, second: Second, metric: Metric = None, to: Csv = None, html: Html = None) -> None:
     """Compare two runs: their settings, cells, scores (with paired tests) and cost."""
     from jobs.commands.comparison.compare import show
 

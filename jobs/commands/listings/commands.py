@@ -37,14 +37,13 @@ def models() -> None:
     show()
 
 
+File = Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")]
+Methods = Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")]
+
+
 @command(RECORDS)
-def init(
-    file: Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")],
-    model: Model,
-    data: Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")] = None,
-    method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
-    column: Columns = None,
-) -> None:
+def init(file: File, model: Model, data: Data = None, method: Methods = None, column: Columns = None) -> None:
     """Write a commented config for your model and data."""
     from jobs.commands.init import write
 

@@ -32,6 +32,7 @@ from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.view import ModelView
 
 #: Columns of a row that become longer from one prediction of a text to the next.
+ByMethod = dict[str, Relevance]  # of rows, by the name of the method
 _GROWING = ("input_ids", "special_mask", "decoder_input_ids")
 _TITLE = 160  # most characters of the explained predictions in a title
 _AT_ONCE = 256  # predictions of a text that share one forward pass
@@ -46,7 +47,7 @@ class Answer:
     methods: Sequence[Method]
     at: int  # number of the question's predictions before this one
     row: Row  # of schema VIEW, target included
-    relevance: dict[str, Relevance]  # by method, a batch of one
+    relevance: ByMethod  # by method, a batch of one
     tokens: list[str]  # that the model read; of an encoder-decoder, that its encoder read
     target: str
     foil: str | None
@@ -253,9 +254,14 @@ def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[
     return completed
 
 
+def finer_arguments(layers: bool, checkpoint: bool) -> dict[str, bool]:
+    """Arguments of methods for relevance at the `boundaries` of layers, and for a `checkpoint` that saves memory."""
+    return {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
+
+
 def relevance_of_rows(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
-) -> dict[str, Relevance]:
+) -> ByMethod:
     """The relevance of `rows`, explained in one batch, by method. Raises UserError if a row cannot be explained."""
     batch = Batch.collate(rows, pad_id=0)
     try:
@@ -270,7 +276,7 @@ def relevance_of_rows(
 
 def _relevance_in_turn(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
-) -> Iterator[dict[str, Relevance]]:
+) -> Iterator[ByMethod]:
     """Yield the relevance, by method, of each of `rows`, of which each is the one before with more tokens.
 
     Methods that can share a forward pass are given the tokens of the longest row for up to _AT_ONCE rows, which a
@@ -293,7 +299,7 @@ def _relevance_in_turn(
             yield {method.name: relevance[method.name] for method in methods}
 
 
-def of_row(relevance: Mapping[str, Relevance], at: int, row: Row) -> dict[str, Relevance]:
+def of_row(relevance: Mapping[str, Relevance], at: int, row: Row) -> ByMethod:
     """The relevance of row number `at` of a batch, by method, as a batch of one, cut to the tokens of `row`."""
     length, cut = len(row["input_ids"]), {}
     for name, batch in relevance.items():
@@ -309,7 +315,7 @@ def answer_of(
     opened: Opened,
     methods: Sequence[Method],
     row: Row,
-    relevance: dict[str, Relevance],
+    relevance: ByMethod,
     at: int = 0,
     answer_text: Said | None = None,
 ) -> Answer:

@@ -113,10 +113,14 @@ def explain(
         show(question, opened, methods, words, layers, checkpoint, html, json)
 
 
+Model = Annotated[str, typer.Argument(help="demo/gpt2, a hub id or a directory.")]
+Checked = Annotated[str | None, typer.Option("--method", help="The methods to check, separated by commas.")]
+
+
 @command(TEXTS)
 def verify(
-    model: Annotated[str, typer.Argument(help="demo/gpt2, a hub id or a directory.")],
-    method: Annotated[str | None, typer.Option("--method", help="The methods to check, separated by commas.")] = None,
+    model: Model,
+    method: Checked = None,
     family: Family = None,
     adapter: Adapter = None,
     json: Json = None,
@@ -127,8 +131,8 @@ def verify(
 
     Exit code 1 if a check fails. Its detail names the smallest input that fails and the first layer that differs.
     """
-    from jobs.commands.questions.verify import show
-    from jobs.commands.questions.verifying import verify as check
+    from jobs.commands.verification.verify import show
+    from jobs.commands.verification.verifying import verify as check
 
     names = None if method is None else [name.strip() for name in method.split(",")]
     with naming_options():
@@ -155,11 +159,14 @@ class ChangeOptions:
     ] = 1
 
 
+GradientMethod = Annotated[str, typer.Option("--method", help="A method of the gradient family.")]
+
+
 @dataclass(frozen=True)
 class ShownOptions:
     """The neurons that are shown."""
 
-    method: Annotated[str, typer.Option("--method", help="A method of the gradient family.")] = "attnlrp"
+    method: GradientMethod = "attnlrp"
     top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
     absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
     normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
@@ -176,6 +183,9 @@ class StageOptions(WaitingOptions):
     root: Annotated[str | None, typer.Option("--root", help="As in `closelook run`.")] = None
 
 
+Text = Annotated[str | None, typer.Argument(help="The text; without it, the stage runs.", show_default=False)]
+
+
 @command(TEXTS)
 def neurons(
     of: ModelOptions,
@@ -183,9 +193,7 @@ def neurons(
     shown: ShownOptions,
     change: ChangeOptions,
     stage: StageOptions,
-    text: Annotated[
-        str | None, typer.Argument(help="The text; without it, the stage runs.", show_default=False)
-    ] = None,
+    text: Text = None,
 ) -> None:
     """Show the most relevant neurons for a prediction, their logit lens, and the prediction after changing some.
 
@@ -223,14 +231,19 @@ def neurons(
         )
 
 
+Neuron = Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")]
+Corpus = Annotated[Path | None, typer.Option("--corpus", help="A file with one text per line.")]
+Passages = Annotated[int, typer.Option("--top", help="The number of passages.", min=0)]
+
+
 @command(TEXTS)
 def examples(
-    neuron: Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")],
+    neuron: Neuron,
     of: ModelOptions,
     run: RunOptions,
-    corpus: Annotated[Path | None, typer.Option("--corpus", help="A file with one text per line.")] = None,
-    method: Annotated[str, typer.Option("--method", help="A method of the gradient family.")] = "attnlrp",
-    top: Annotated[int, typer.Option("--top", help="The number of passages.", min=0)] = 10,
+    corpus: Corpus = None,
+    method: GradientMethod = "attnlrp",
+    top: Passages = 10,
 ) -> None:
     """Show the passages that activate a neuron most, coloured by the relevance of their tokens.
 

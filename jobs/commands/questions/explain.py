@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluation.report.heatmaps.inline import matrices, shares_table
 from evaluation.report.page import Provenance, explain_page
 from jobs.commands.progress import shown
-from jobs.commands.questions.answers import Answer, answers, is_matrix, titled
+from jobs.commands.questions.answers import Answer, answers, finer_arguments, is_matrix, titled
 from jobs.commands.questions.conservation import show_layers
 from jobs.commands.questions.export import exported
 from jobs.commands.questions.opened import Opened
@@ -36,9 +36,8 @@ def explain(
     relevance at every layer, and `checkpoint` saves memory for long texts. `html` and `json_file` are files to write.
     Raises UserError for a question that does not fit the model or a method, and for a file that cannot be written.
     """
-    finer = {name: True for name, asked in (("boundaries", layers), ("checkpoint", checkpoint)) if asked}
     with shown():
-        answered = list(answers(question, opened, methods, **finer))
+        answered = list(answers(question, opened, methods, **finer_arguments(layers, checkpoint)))
     show_all(answered, by_word)
     if layers:
         show_layers(answered)

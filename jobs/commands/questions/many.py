@@ -16,6 +16,7 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.types import Relevance, UnsupportedMethod, UserError
 
 Outcome = tuple[Answer, ...] | UserError
+Outcomes = Iterator[tuple[int, Outcome]]  # with the index of the question
 _WINDOW = 1024  # questions that are tokenised and sorted by length before the first is answered
 _TOKENS = 4096  # tokens of a batch, padding included, if its number of questions is not given
 _ENOUGH = 512  # tokens of a batch from which on a larger one saves less time than its padding costs
@@ -42,7 +43,7 @@ class _Asked(NamedTuple):
 
 def each_answered(
     questions: Sequence[Question], opened: Opened, methods: Sequence[Method], size: int | None = None, **finer: Any
-) -> Iterator[tuple[int, Outcome]]:
+) -> Outcomes:
     """Yield (index of a question, its answers or the UserError that prevents them), in the order of computation.
 
     Questions about one prediction are answered in batches of `size`, or of up to _TOKENS tokens, with others of
@@ -94,9 +95,7 @@ def _batch_size(lengths: Sequence[int]) -> int:
     return most
 
 
-def _of_batch(
-    asked: Sequence[_Asked], opened: Opened, methods: Sequence[Method], finer: Mapping[str, Any]
-) -> Iterator[tuple[int, Outcome]]:
+def _of_batch(asked: Sequence[_Asked], opened: Opened, methods: Sequence[Method], finer: Mapping[str, Any]) -> Outcomes:
     """Yield (index, outcome) of the questions of a batch. If a row cannot be explained, each is tried alone.
 
     If memory does not suffice, the batch is halved.

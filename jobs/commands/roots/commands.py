@@ -9,7 +9,7 @@ import typer
 
 from jobs.commands.app import RUNS, command
 from jobs.commands.listings.benchmarks import NEEDS_CLONE, benchmark, names
-from jobs.commands.options import RunOptions, WaitingOptions
+from jobs.commands.options import Json, RunOptions, WaitingOptions
 from jobs.commands.roots.runs import run_stages
 from jobs.commands.terminal import say
 from jobs.stages.record import STAGES
@@ -62,14 +62,12 @@ def plan(run: RunOptions) -> None:
     show(loaded, store)
 
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the files without removing them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Also remove results of other settings, not only leftovers.")]
+
+
 @command(RUNS)
-def gc(
-    run: RunOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Also remove results of other settings, not only leftovers.")
-    ] = False,
-) -> None:
+def gc(run: RunOptions, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove leftovers of killed writers and, with --yes, results that this configuration does not need; say why."""
     loaded, store = run.load(is_made=True)
 
@@ -78,13 +76,12 @@ def gc(
     collect(loaded, store, dry_run=dry_run, stale_too=yes)
 
 
+Top = Annotated[int, typer.Option("--top", min=1, help="The number of sources shown for a sentence.")]
+Every = Annotated[bool, typer.Option("--every", help="Show all methods instead of two.")]
+
+
 @command(RUNS)
-def sources(
-    run: RunOptions,
-    top: Annotated[int, typer.Option("--top", min=1, help="The number of sources shown for a sentence.")] = 3,
-    every: Annotated[bool, typer.Option("--every", help="Show all methods instead of two.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write all sources to this JSON file.")] = None,
-) -> None:
+def sources(run: RunOptions, top: Top = 3, every: Every = False, json: Json = None) -> None:
     """Show the sentences of answers with the most relevant sources of their prompts."""
     loaded, store = run.load(is_made=True, is_read=True)
 
@@ -108,6 +105,9 @@ def forget(
     remove(loaded, store, sample)
 
 
+Name = Annotated[str, typer.Argument(help=" | ".join(names()) or NEEDS_CLONE, show_default=False)]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")]
+
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -116,9 +116,9 @@ def bench(
     context: typer.Context,
     run: RunOptions,
     waiting: WaitingOptions,
-    name: Annotated[str, typer.Argument(help=" | ".join(names()) or NEEDS_CLONE, show_default=False)] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
+    name: Name = "",
+    quick: Quick = False,
+    json: Json = None,
 ) -> None:
     """Run a benchmark: values, targets, met or missed. NAME --help shows its options; --root DIR keeps the results.
 
@@ -139,14 +139,15 @@ def bench(
     module.main([*arguments, *context.args])
 
 
+Task = Annotated[str | None, typer.Option("--task", help="Audit this task only.")]
+Part = Annotated[str | None, typer.Option("--part", help="Audit this part of the task only, such as ana.")]
+Samples = Annotated[int | None, typer.Option("--n", help="The number of samples of each task, or of each part.")]
+Deep = Annotated[bool, typer.Option("--deep", help="Read every file and compare it with its hash.")]
+
+
 @command(RUNS)
 def audit(
-    run: RunOptions,
-    task: Annotated[str | None, typer.Option("--task", help="Audit this task only.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="The number of samples of each task, or of each part.")] = None,
-    part: Annotated[str | None, typer.Option("--part", help="Audit this part of the task only, such as ana.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the audit to this file.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every file and compare it with its hash.")] = False,
+    run: RunOptions, task: Task = None, n: Samples = None, part: Part = None, json: Json = None, deep: Deep = False
 ) -> None:
     """Audit the benchmark: rows read, accepted, rejected by reason; evidence. Exit code 1 if a file is damaged."""
     loaded, store = run.load(is_made=True)
@@ -157,19 +158,15 @@ def audit(
         raise typer.Exit(1)
 
 
+Folder = Annotated[Path | None, typer.Option("--to", help="A new folder for the benchmark and its dataset card.")]
+Tables = Annotated[
+    Path | None,
+    typer.Option("--relevance", metavar="OUT.parquet", help="Write relevance by word; OUT.tokens.parquet has tokens."),
+]
+
+
 @command(RUNS)
-def export(
-    run: RunOptions,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="A new folder for the benchmark and its dataset card.")
-    ] = None,
-    relevance: Annotated[
-        Path | None,
-        typer.Option(
-            "--relevance", metavar="OUT.parquet", help="Write relevance by word; OUT.tokens.parquet has tokens."
-        ),
-    ] = None,
-) -> None:
+def export(run: RunOptions, to: Folder = None, relevance: Tables = None) -> None:
     """Write the prepared benchmark as a data set with a card, or relevance as tidy rows, as explain-file does."""
     if to is None and relevance is None:
         raise UserError("say what to write: --to FOLDER for the benchmark, --relevance OUT.parquet for relevance")

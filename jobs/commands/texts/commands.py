@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from jobs.commands.app import TEXTS, command
-from jobs.commands.options import Columns, Methods, ModelOptions, Truncate, named_columns, naming_options
+from jobs.commands.options import Columns, Explanation, Methods, ModelOptions, Truncate, named_columns, naming_options
 from jobs.commands.terminal import complain
+
+Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
+Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
+Workers = Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)]
 
 
 @command(TEXTS, name="explain-file")
 def explain_file(
     of: ModelOptions,
-    file: Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")],
-    to: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")],
+    file: Texts,
+    to: Tables,
     method: Methods = "attnlrp",
     column: Columns = None,
-    workers: Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)] = 1,
-    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
+    workers: Workers = 1,
+    explanation: Explanation = None,
     truncate: Truncate = False,
 ) -> None:
     """Explain every text of a file, as rows by word and by token. After an interruption, the same command continues.
@@ -48,16 +52,17 @@ def explain_file(
             raise typer.Exit(1) from None
 
 
+Words = Annotated[
+    Path, typer.Argument(metavar="ROWS.parquet", help="Rows by word, from explain-file or export --relevance.")
+]
+Pages = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder for the pages and their data.")]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", metavar="ID", help="Also write a sheet about the case with this id.")
+]
+
+
 @command(TEXTS)
-def decisions(
-    file: Annotated[
-        Path, typer.Argument(metavar="ROWS.parquet", help="Rows by word, from explain-file or export --relevance.")
-    ],
-    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder for the pages and their data.")],
-    case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="ID", help="Also write a sheet about the case with this id.")
-    ] = None,
-) -> None:
+def decisions(file: Words, to: Pages, case: Cases = None) -> None:
     """Write pages about explained decisions: important words by label, disagreements of methods, single cases."""
     from jobs.commands.texts.deciding import write_decisions
 

@@ -90,11 +90,12 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
         decoder = answer.decoder or ()
         starts = [number == 0 for number in range(len(decoder))]  # a decoder's start token is special
         by_method = [_relevance_of(method, answer) for method in answer.methods]
+        of_decoder = [TokenLocation(DECODER)] * len(decoder)
         text = ExplainedText(
             sides={TEXT: answer.question.sentence, SECOND: answer.question.second or ""},
             tokens=[*answer.tokens, *decoder],
             special=[*rows[at]["special_mask"], *starts],
-            locations=[*locations[at], *[TokenLocation(DECODER)] * len(decoder)],
+            locations=[*locations[at], *of_decoder],
             decision=None if is_score else answer.target,
             against=answer.foil,
             probability=None if decision is None else math.exp(decision.log_prob),

@@ -14,14 +14,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from evaluation.schema import TOKENS, WORDS, titled
 from jobs.commands.options import ModelOptions
 from jobs.commands.questions.opened import Opened
-from jobs.commands.texts.computing import Asking, compute
+from jobs.commands.texts.computing import Asking, Computed, compute
 from jobs.commands.texts.content import Text
 from jobs.plan.models import tokenizers_key
 from jobs.store import key_of
@@ -80,9 +79,10 @@ class Folder:
         """The file of `errors`."""
         return self.path / f"{short(part.key)}.errors.json"
 
-    def commit(self, part: Part, words: pa.Table, tokens: pa.Table, errors: dict[int, str]) -> None:
+    def commit(self, part: Part, result: Computed) -> None:
         """Write the files of a part, the one that marks it as done last."""
-        self._write(self._errors(part), lambda file: file.write_text(json.dumps(errors)))
+        words, tokens = result.tables
+        self._write(self._errors(part), lambda file: file.write_text(json.dumps(result.errors)))
         self._write(self.tokens(part), lambda file: pq.write_table(tokens, file))
         self._write(self.words(part), lambda file: pq.write_table(words, file))
 
@@ -123,18 +123,10 @@ def computed(
         methods = every_typed(job.methods)
         with opened.in_use():
             for part in parts:
-                folder.commit(part, *_computed(opened, methods, part, job.asking, tell))
+                folder.commit(part, compute(opened, methods, part.texts, job.asking, tell))
         return
     for part in _in_processes(job, parts, folder, workers):
         tell(len(part.texts))
-
-
-def _computed(
-    opened: Opened, methods: Sequence[Any], part: Part, asking: Asking, tell: Callable[[int], None]
-) -> tuple[pa.Table, pa.Table, dict[int, str]]:
-    """(rows by word, rows by token, errors by index) of a part."""
-    result = compute(opened, methods, part.texts, asking, tell)
-    return result.tables.words, result.tables.tokens, result.errors
 
 
 def _in_processes(job: Job, parts: Sequence[Part], folder: Folder, workers: int) -> Iterator[Part]:
@@ -176,7 +168,8 @@ def _begin(job: Job, folder: Folder, threads: int, started: Any) -> None:
 def _one(part: Part) -> None:
     """Compute and write a part in a worker process."""
     asking = _process["job"].asking
-    _process["folder"].commit(part, *_computed(_process["opened"], _process["methods"], part, asking, lambda _: None))
+    result = compute(_process["opened"], _process["methods"], part.texts, asking, lambda _: None)
+    _process["folder"].commit(part, result)
 
 
 def _end_with(parent: int) -> None:

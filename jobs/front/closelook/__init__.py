@@ -16,7 +16,7 @@ from lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
     from jobs.commands.questions.opened import open_model
-    from jobs.commands.questions.verifying import Verification, verify
+    from jobs.commands.verification.verifying import Verification, verify
     from jobs.methods import METHODS
     from jobs.notebook.comparing import Comparison, compare
     from jobs.notebook.explaining import explain
@@ -47,16 +47,25 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        **dict.fromkeys(__all__, "lrp_core"),
-        **dict.fromkeys(("Comparison", "compare"), "jobs.notebook.comparing"),
-        **dict.fromkeys(("Explanation", "Explanations", "NotExplained"), "jobs.notebook.explanation"),
-        **dict.fromkeys(("Run", "load"), "jobs.results"),
-        **dict.fromkeys(("Verification", "verify"), "jobs.commands.questions.verifying"),
-        "METHODS": "jobs.methods",
-        "explain": "jobs.notebook.explaining",
-        "open_model": "jobs.commands.questions.opened",
-    },
-)
+_HOMES = {
+    "METHODS": "jobs.methods",
+    "Batch": "lrp_core",
+    "Comparison": "jobs.notebook.comparing",
+    "Explanation": "jobs.notebook.explanation",
+    "Explanations": "jobs.notebook.explanation",
+    "Method": "lrp_core",
+    "NotExplained": "jobs.notebook.explanation",
+    "Relevance": "lrp_core",
+    "Run": "jobs.results",
+    "UnsupportedMethod": "lrp_core",
+    "UnsupportedModel": "lrp_core",
+    "UserError": "lrp_core",
+    "Verification": "jobs.commands.verification.verifying",
+    "compare": "jobs.notebook.comparing",
+    "explain": "jobs.notebook.explaining",
+    "load": "jobs.results",
+    "load_model": "lrp_core",
+    "open_model": "jobs.commands.questions.opened",
+    "verify": "jobs.commands.verification.verifying",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -181,7 +181,7 @@ def _timing(row: Row, way: str, prompts: int, wall_s: float) -> dict[str, Any]:
     return {"batch_id": row["sample_id"], "method": f"ablations {way}", "stage": "method", **of_batch}
 
 
-def _write_runtime(opened: Opened, part: Part, timed: Sequence[dict[str, Any]]) -> None:
+def _write_runtime(opened: Opened, part: Part, timed: Sequence[Row]) -> None:
     """Write the timings of prompts, in a folder apart from the passes of methods, with which they do not compare."""
     device = str(opened.view.device)
     table = pa.Table.from_pylist([{**row, "device": device} for row in timed], schema=RUNTIME)

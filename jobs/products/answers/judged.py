@@ -25,17 +25,22 @@ from lrp_core.records.ablated import Ablated
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.explained import LOG_PROB
 
+TokenMaps = Mapping[str, np.ndarray]  # relevance of tokens [T] by explanation
+Nodes = Mapping[Part, SourcesNode]
+Entries = dict[Part, list[Row]]  # rows of schema SOURCES
+OfSentences = dict[Part, dict[str, list[list[float]]]]  # by explanation: the units' relevance to each sentence
+
 _LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 
 def entries_of(
     opened: Opened,
-    nodes: Mapping[Part, SourcesNode],
+    nodes: Nodes,
     row: Row,
     way: str,
     record: Row,
-    maps: Mapping[Part, Mapping[str, np.ndarray]],
-) -> dict[Part, list[dict[str, Any]]]:
+    maps: Mapping[Part, TokenMaps],
+) -> Entries:
     """Rows of schema SOURCES for one sample and one way of removal, by part.
 
     `record` is the sample's row of ablations, `maps` has the relevance of its tokens [T] by part and explanation.
@@ -46,7 +51,7 @@ def entries_of(
     claims_by_part = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
     run = _with_drops(opened, row, way, sample, [claim for of_method in claims_by_part.values() for claim in of_method])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}
-    entries: dict[Part, list[dict[str, Any]]] = {}
+    entries: Entries = {}
     for part, of_method in claims_by_part.items():
         by_chance = methods[part].family == BASELINE
         entries[part] = []
@@ -75,7 +80,7 @@ def _method(opened: Opened, node: SourcesNode) -> Method:
     return opened.options.methods[node.artifact.method].configured(**node.chosen)
 
 
-def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: Mapping[str, np.ndarray]) -> list[Claim]:
+def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: TokenMaps) -> list[Claim]:
     """The claims of a method. Those of methods that need rules, as AttnLRP, are also screened by leave-one-out."""
     if not node.requests:
         return list(claims.of_ablations(sample, method))
@@ -107,26 +112,24 @@ def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Seque
 
     numbers, _ = that_fits(run, opened.token_budget)
     ablated = sample.ablated
-    return replace(
-        ablated,
-        kept=np.concatenate([ablated.kept, masks]),
-        logits=np.concatenate([ablated.logits, numbers.logits]),
-        log_odds=np.concatenate([ablated.log_odds, numbers.log_odds]),
-    )
+    kept = np.concatenate([ablated.kept, masks])
+    logits = np.concatenate([ablated.logits, numbers.logits])
+    log_odds = np.concatenate([ablated.log_odds, numbers.log_odds])
+    return replace(ablated, kept=kept, logits=logits, log_odds=log_odds)
 
 
 def _parts(
     opened: Opened,
-    nodes: Mapping[Part, SourcesNode],
+    nodes: Nodes,
     methods: Mapping[Part, Method],
     row: Row,
     sample: Sample,
-) -> dict[Part, dict[str, list[list[float]]]]:
+) -> OfSentences:
     """The relevance of the prompt's units to each sentence of an answer, if the report shows the sample.
 
     For each part, by explanation: a list with an entry for each sentence, the relevance of the units.
     """
-    relevance_by_part: dict[Part, dict[str, list[list[float]]]] = {part: {} for part in nodes}
+    relevance_by_part: OfSentences = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
     numbers = np.array(row["answer_parts"])
     sentences = range(int(numbers.max(initial=0)) + 1)
@@ -143,9 +146,8 @@ def _parts(
             for part, node in of_tokens.items():
                 for request in node.requests:
                     tokens = explained.relevance[request].tokens[0].double().numpy()
-                    relevance_by_part[part].setdefault(request.explanation, []).append(
-                        _pooled(node, row, tokens).tolist()
-                    )
+                    of_sentences = relevance_by_part[part].setdefault(request.explanation, [])
+                    of_sentences.append(_pooled(node, row, tokens).tolist())
     return relevance_by_part
 
 

@@ -153,7 +153,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     _, ablation_shards = parts[0].inputs
     ablated = {way: _ablations(opened, shards, names) for way, shards in ablation_shards.items()}
     maps = {part: _maps(opened, part, node, names) for part, node in nodes.items()}
-    entries: dict[Part, list[dict[str, Any]]] = {part: [] for part in nodes}
+    entries: dict[Part, list[Row]] = {part: [] for part in nodes}
     rejects: dict[Part, list[Reject]] = {part: [] for part in nodes}
     for row in rows:
         sample = row["sample_id"]

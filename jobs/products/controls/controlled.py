@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 BASELINE = "baseline"  # the family of methods that draw relevance at random
 _LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
-Maps = dict[str, dict[str, np.ndarray]]  # relevance [T] by method and sample
+BySample = dict[str, np.ndarray]  # numbers by sample id, such as relevance [T]
+Maps = dict[str, BySample]  # relevance [T] by method and sample
+Subset = Callable[["RunConfig", Inputs], np.ndarray]  # chooses samples: indices into the views
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def control_nodes(
     run: Run,
     product: str,
     control_key: Mapping[str, Any],
-    samples: Callable[[RunConfig, Inputs], np.ndarray] | None = None,
+    samples: Subset | None = None,
     **fields: Any,
 ) -> Iterator[ControlNode]:
     """Yield a node of the control `product` for each controlled method.
@@ -171,11 +173,15 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
 
 
+#: Computes a control of these nodes on these rows: the results by method.
+Control = Callable[["Explaining", Sequence[ControlNode], Sequence[Row]], Mapping[str, Made]]
+
+
 def computed(
     opened: Opened,
     parts: Sequence[Part],
     rows: Sequence[Row],
-    control: Callable[[Explaining, Sequence[ControlNode], Sequence[Row]], Mapping[str, Made]],
+    control: Control,
 ) -> dict[Part, Made]:
     """The results of a control by part.
 
@@ -233,7 +239,7 @@ class Explaining:
         return maps
 
 
-def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Request) -> dict[str, Reject]:
+def unexplained(rows: Sequence[Row], maps: BySample, request: Request) -> dict[str, Reject]:
     """Rejects, by sample id, for the rows that have no relevance in `maps`, or relevance that is not finite."""
     rejects = {}
     for row in rows:

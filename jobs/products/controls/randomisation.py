@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
-
 from evaluation.schema import RANDOMISATION as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.controls import agreement
 from jobs.plan.node import Part, Run
 from jobs.products.controls.controlled import (
+    BySample,
     ControlNode,
     Explaining,
     Maps,
@@ -65,7 +64,7 @@ class _Randomising:
         other = self._wholly_random(rows)
         requests = [node.requests[0] for node in self.nodes]
         rejects = {request.method: unexplained(rows, trained[request.method], request) for request in requests}
-        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+        entries: dict[str, list[Row]] = {name: [] for name in rejects}
         explained = {
             name: {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
             for name in rejects
@@ -79,7 +78,7 @@ class _Randomising:
             for node in self.nodes
         }
 
-    def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], Maps]]:
+    def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Maps]]:
         """Yield (columns of the depth, relevance of all methods) for each depth that is measured.
 
         The last depth, where all weights are random, comes first, as `randomised` gives them.
@@ -125,10 +124,10 @@ def chosen_depths(count: int, depths: int | None) -> set[int]:
 
 def _entries(
     depth: Mapping[str, Any],
-    trained: Mapping[str, np.ndarray],
-    changed: Mapping[str, np.ndarray],
-    other: Mapping[str, np.ndarray] | None,
-) -> Iterator[dict[str, Any]]:
+    trained: BySample,
+    changed: BySample,
+    other: BySample | None,
+) -> Iterator[Row]:
     """Yield how far a method's relevance under `changed` weights agrees with that of the `trained` model, by sample.
 
     The rows have the columns of the `depth`. `other` is the relevance under the second random model, for the last

@@ -11,6 +11,7 @@ from evaluation.schema import REWRITTEN as SCHEMA
 from evaluation.schema import titled
 from jobs.plan.node import Part, Run
 from jobs.products.controls.controlled import (
+    BySample,
     ControlNode,
     Explaining,
     batches,
@@ -49,7 +50,7 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
     view, seed = explaining.opened.view, explaining.opened.options.seed
     trained = explaining.maps(view, rows, seed)
     rejects = {request.method: unexplained(rows, trained[request.method], request) for request in explaining.requests}
-    entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+    entries: dict[str, list[Row]] = {name: [] for name in rejects}
     logits = _logits(explaining, view, rows)
     with rewritten(view, seed) as models:
         for rewriting, changed in models:
@@ -66,13 +67,13 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
     }
 
 
-def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> BySample:
     """The logit of the target, and of the foil if the sample has one, by sample id."""
     import torch
 
     from lrp_core import Batch
 
-    logits: dict[str, np.ndarray] = {}
+    logits: BySample = {}
     for batch in batches(rows, explaining.token_budget):
         collated = Batch.collate(batch, pad_id=view.pad_id).to(view.device)
         with torch.no_grad():
@@ -81,9 +82,7 @@ def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str,
     return logits
 
 
-def _moved(
-    explaining: Explaining, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], rewriting: str
-) -> dict[str, dict[str, float]]:
+def _moved(explaining: Explaining, before: BySample, after: BySample, rewriting: str) -> dict[str, dict[str, float]]:
     """The largest change of a logit, by sample id.
 
     Raises UnsupportedModel if rounding does not explain it.

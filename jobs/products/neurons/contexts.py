@@ -28,7 +28,7 @@ from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.neurons.merged import NOWHERE, UNIT, Merged, with_keys
 from jobs.products.neurons.reading import CorpusReader, read
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
-from jobs.runner.closing import Told
+from jobs.runner.closing import Told, model_entry
 from jobs.store import Artifact, Ledger, Written
 from lrp_core.records.types import UserError
 
@@ -199,7 +199,7 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
     by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for layer, neuron, context in ties.asked:
         by_context[context][layer].append(neuron)
-    template, rows = template_of(opened.tokenizer), list[dict[str, Any]]()
+    template, rows = template_of(opened.tokenizer), list[Row]()
     for context, by_layer in by_context.items():
         activity = Activity(opened.view, 1, template)  # keeps one context: the only one that it is given
         activity.add([ties.ids[context]], [0])
@@ -254,16 +254,10 @@ def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
     for contexts, _ in parts:
         _, rejects = store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])
         rejected += [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects]
-    record = {
-        "shards": [artifact.shard(layer_name(layer)) for layer in layers],
-        "corpus": corpus.record(),
-        "boundaries": list(BOUNDARIES),
-        **facts,
-        "not_finite": int(merged.not_finite.sum()),
-        "rejected": rejected,
-        "model": {"identity": node.plan.resolved.identity, "id": node.plan.resolved.config.id},
-        "tokenizer": node.plan.tokenizer,
-    }
+    shards = [artifact.shard(layer_name(layer)) for layer in layers]
+    record = {"shards": shards, "corpus": corpus.record(), "boundaries": list(BOUNDARIES), **facts}
+    record |= {"not_finite": int(merged.not_finite.sum()), "rejected": rejected}
+    record |= {"model": model_entry(node), "tokenizer": node.plan.tokenizer}
     run.ledger.commit(artifact, record, config=run.settings, files=files)
     for path in chain(*parts, [node.ties_path]):
         store.delete(path)

@@ -103,7 +103,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
         yield Unit(name, (Part(node, name),), rows, tokens=len(neurons), token_budget=budget, size=1)
 
 
-def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[dict[str, Any]]:
+def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[Row]:
     """The first examples of these neurons, as rows named LAYER.NEURON#RANK."""
     of_neurons = pc.is_in(table["neuron"], pa.array(neurons, pa.int32()))
     first = table.filter(pc.and_(pc.less_equal(table["rank"], FIRST), of_neurons))

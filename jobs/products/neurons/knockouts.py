@@ -206,9 +206,9 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     node = parts[0].node
     assert isinstance(node, KnockoutNode)
 
-    def tables(token_budget: int) -> dict[Part, list[dict[str, Any]]]:
+    def tables(token_budget: int) -> dict[Part, list[Row]]:
         knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget, means)
-        numbers: dict[Part, list[dict[str, Any]]] = {part: [] for part in parts}
+        numbers: dict[Part, list[Row]] = {part: [] for part in parts}
         for row in rows:
             sample = row["sample_id"]
             of_row: dict[Part, Neurons | None] = {}
@@ -243,7 +243,7 @@ def _row(node: KnockoutNode, sample: str, ranking: str, explained: np.ndarray) -
 
 
 def _made(
-    numbers: list[dict[str, Any]], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
+    numbers: list[Row], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
 ) -> Made:
     """The shard of one ranking, with rejects for the samples that it does not rank."""
     detail = f"{_ranking(part)} has no relevance of it"
@@ -290,11 +290,9 @@ def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
     assert isinstance(node, KnockoutNode)
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
-    entries: dict[str, Any] = {
-        "neurons": node.neurons and node.neurons.name,
-        "means": node.means and node.means.name,
-        "samples": finite.count(True),
-    }
+    entries: dict[str, Any] = {"samples": finite.count(True)}
+    entries["neurons"] = node.neurons and node.neurons.name
+    entries["means"] = node.means and node.means.name
     if finite.count(False):
         entries["rejects"] = {"not_finite": finite.count(False)}
     return entries

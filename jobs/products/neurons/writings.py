@@ -41,18 +41,10 @@ def writings_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Node | N
     if first_knockout is None or model.resolved.kind.images:
         return None
     cells = tuple(cell.artifact for cell in model.cells if cell.artifact.product == "neurons")
-    return Node(
-        artifact=Artifact("writings", model.name, dtype=first_knockout.artifact.dtype),
-        key_fields={
-            "version": VERSION,
-            "schema": titled(SCHEMA),
-            "model": model.resolved.identity,
-            "neurons": [cell.key for cell in cells],
-        },
-        samples=1,
-        made_of=cells,
-        model=model,
-    )
+    artifact = Artifact("writings", model.name, dtype=first_knockout.artifact.dtype)
+    key_fields = {"version": VERSION, "schema": titled(SCHEMA), "model": model.resolved.identity}
+    key_fields["neurons"] = [cell.key for cell in cells]
+    return Node(artifact=artifact, key_fields=key_fields, samples=1, made_of=cells, model=model)
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
@@ -84,7 +76,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     return {part: Made(pa.Table.from_pylist(list(_words(opened, rows)), schema=SCHEMA))}
 
 
-def _words(opened: Opened, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _words(opened: Opened, rows: Sequence[Row]) -> Iterator[Row]:
     """Yield a row of schema WRITINGS for each neuron; none if neurons are not as wide as the unembedding."""
     from lrp_core.neurons.logit_lens import keys_of, writes_words, writings_of
 

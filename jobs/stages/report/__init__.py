@@ -106,13 +106,9 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
             data[f"{inputs.task} · {inputs.tokenizer}"] = inputs.digest
     installed = versions()
     listed = {name: ", ".join(numbers) or installed[name] for name, numbers in used.items()}
-    return Provenance(
-        run=config.name,
-        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        versions=listed,
-        data=sorted(data.items()),
-        models=[(model.name, model.resolved.identity) for model in plan.models],
-    )
+    settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    models = [(model.name, model.resolved.identity) for model in plan.models]
+    return Provenance(config.name, settings, listed, sorted(data.items()), models)
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.ablations.means import Variant
+from evaluation.report.explorers.leaves import Entry
 from evaluation.report.explorers.sources import MethodSources, entry
 from evaluation.report.results import Methods, rank
 from evaluation.report.sections.sources import named
@@ -24,7 +25,7 @@ Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
 
-def answer_entries(run: Run, methods: Methods) -> Iterator[dict[str, Any]]:
+def answer_entries(run: Run, methods: Methods) -> Iterator[Entry]:
     """Yield an entry for each shown answer, model and way of removal; entries of a task come together."""
     done = [node for node in sources.nodes(run) if run.ledger.is_done(node.artifact)]
     cells = dict.fromkeys((node.artifact.task, node.artifact.model) for node in done)
@@ -33,7 +34,7 @@ def answer_entries(run: Run, methods: Methods) -> Iterator[dict[str, Any]]:
         yield from _entries(run, nodes, methods)
 
 
-def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[dict[str, Any]]:
+def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[Entry]:
     """The entries of one model's answers to one task."""
     model = nodes[0].plan
     artifact = nodes[0].artifact

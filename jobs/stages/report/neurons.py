@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.pieces import pieces
+from evaluation.report.explorers.leaves import Entry
 from evaluation.report.explorers.neurons import NeuronExplorer, entry, short, shown
 from evaluation.report.heatmaps.overlay import patch_names
 from evaluation.report.results import Results, rank
@@ -67,7 +68,7 @@ def neuron_explorer(
     tasks = list(results.tasks)
     order = sorted(every, key=lambda task_method: (tasks.index(task_method[0]), rank(results.methods, task_method[1])))
 
-    def entries() -> Iterator[dict[str, Any]]:
+    def entries() -> Iterator[Entry]:
         for model in plan.models:
             if cells[model.name]:
                 known = _Model(config, model, ledger, results)
@@ -88,7 +89,7 @@ class _Model:
 
     def entries(
         self, cells: list[Cell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Entry]:
         """Yield an entry for each neuron, by layer and number; `order` lists (task, method) in the explorer's order."""
         neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
         samples: dict[TaskMethod, int] = {}
@@ -242,9 +243,7 @@ def _add(neurons: dict[NeuronKey, _Neuron], task_method: TaskMethod, row: dict[s
         (heapq.heappush if len(neuron.best) < SAMPLES else heapq.heappushpop)(neuron.best, (seen, relevance))
 
 
-def _samples(
-    neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
-) -> Iterator[dict[str, Any]]:
+def _samples(neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]) -> Iterator[Entry]:
     """Yield the samples in which a neuron is most relevant, the most relevant first, for its entry."""
     for (_, task, method, name, position, activation), relevance in sorted(neuron.best, reverse=True):
         if name in texts:

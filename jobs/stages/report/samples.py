@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from evaluation.benchmark.pictures import pixels_of
 from evaluation.benchmark.pieces import pieces, seen
+from evaluation.report.explorers.leaves import Entry
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
 from evaluation.report.results import CellKey, Results, rank
@@ -31,15 +32,16 @@ from jobs.store.artifacts import samples_of
 from lrp_core.records.explained import NONE
 from lrp_core.records.types import UserError
 
-Rows = dict[str, dict[str, Any]]  # by sample_id
+Row = dict[str, Any]
+Rows = dict[str, Row]  # by sample_id
 CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
-Lines = list[tuple[str, dict[str, Any]]]  # (method, row of relevance): first explanations, then every label
+Lines = list[tuple[str, Row]]  # (method, row of relevance): first explanations, then every label
 AT_ONCE = 500  # samples whose entries are made at a time
 
 
 def explorer(
     config: RunConfig, plan: Plan, store: Store, results: Results, ids_of_task: Mapping[str, list[str]] | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Entry]:
     """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
     The samples of each task are `ids_of_task`, or chosen by :func:`choose`.
@@ -70,7 +72,7 @@ def explorer(
             yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
 
 
-def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
+def one_sample(plan: Plan, store: Store, results: Results) -> Entry | None:
     """The entry of one sample under one model, with every method; None if nothing is scored.
 
     It is chosen by rule, not by hand. The task: of texts before images, with a scope before without, with evidence
@@ -170,7 +172,7 @@ class _Explained:
             tables.append((method, table.sort_by("label_id")))
         self.tables = tables
 
-    def entries(self, names: list[str], generic: Rows) -> list[dict[str, Any]]:
+    def entries(self, names: list[str], generic: Rows) -> list[Entry]:
         """Entries of the samples `names` that have relevance, a view and a generic row.
 
         Empty if the model's tokenizer cannot be loaded.
@@ -193,9 +195,7 @@ class _Explained:
                 entries.append(self._entry(tokenizer, writer, generic[name], views[name], lines[name]))
         return entries
 
-    def _entry(
-        self, tokenizer: Any, writer: Any, sample: dict[str, Any], view: dict[str, Any], rows: Lines
-    ) -> dict[str, Any]:
+    def _entry(self, tokenizer: Any, writer: Any, sample: Row, view: Row, rows: Lines) -> Entry:
         """The explorer's entry of one sample: its tokens, a line for each of `rows`, and facts.
 
         `sample` is the generic row, `view` the row of this model's view, `writer` the tokenizer of decoder tokens. For
@@ -225,7 +225,7 @@ class _Explained:
         maps = [row["pixels"] for _, row in rows]
         return with_picture(entry, pixels_of(view, images), images, maps, sample["text"])
 
-    def _line(self, method: str, row: dict[str, Any]) -> Line:
+    def _line(self, method: str, row: Row) -> Line:
         """The explorer's line for one row of relevance; see `beyond_noise` for values that are only rounding."""
         label = self.results.label(method)
         if "label_id" in row:
@@ -238,7 +238,7 @@ class _Explained:
         return line if row["residual"] is None else beyond_noise(line, logits)  # None: relevance sums to no logit
 
 
-def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _shown(sample: Row, view: Row, tokenizer: Any) -> dict[str, Any]:
     """The facts of a sample that predicts a token: its text, the slot of the target, target and foil.
 
     A text without a slot is shown as the model read it, followed by the next token.
@@ -252,7 +252,7 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
     return known | {"text": read, "slot": len(read), "target": next_token.strip() or next_token}
 
 
-def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedModel) -> dict[str, Any]:
+def _labelled(sample: Row, row: Row, resolved: ResolvedModel) -> dict[str, Any]:
     """The facts of a classified sample: its text or pair, then the predicted label or score, and the gold one."""
     text = " | ".join(filter(None, (sample["text"], sample["second"])))
     gold = None if sample["score"] is None else f"{sample['score']:g}"
@@ -269,7 +269,7 @@ def _curves(
     config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
 ) -> dict[CurveOf, LogitCurve]:
     """The deletion and insertion curves of the chosen samples, in the first way of removal, by method and variant."""
-    rows: dict[CurveOf, dict[str, dict[str, Any]]] = defaultdict(dict)
+    rows: dict[CurveOf, Rows] = defaultdict(dict)
     for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
             table = _of(ledger.read(cell.artifact, CURVES), chosen)

@@ -19,6 +19,7 @@ from jobs.stages.report.results import cell_key_of, relevance_cells
 from jobs.store import Artifact, Ledger
 
 SAMPLES = 30  # so many samples of a model and task are compared
+Maps = dict[str, dict[str, np.ndarray]]  # relevance [T] by method and sample id
 _COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
 
 
@@ -47,9 +48,7 @@ def _is_first(report: Reported, cell_key: CellKey) -> bool:
     return cell_key.dtype == report.results.dtypes[cell_key.model, cell_key.task][0]
 
 
-def _of_the_same(
-    ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Variant]]
-) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
+def _of_the_same(ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Variant]]) -> tuple[Maps, list[str]]:
     """(relevance [T] by method and sample id, ids of the first SAMPLES samples that all methods have)."""
     tables = {}
     for method, (cell, variant) in of_methods.items():

@@ -67,8 +67,6 @@ def _extremes(ledger: Ledger, planned: Cell, inside: Cell | None) -> Extremes:
 def _explained(ledger: Ledger, planned: Cell) -> list[dict[str, Any]]:
     """The rows of the cell's first variant whose explained number is not 0."""
     request = planned.requests[0]
-    return [
-        row
-        for row in ledger.read(planned.artifact, RELEVANCE, _COLUMNS).to_pylist()
-        if (row["explanation"], row["embedding"]) == (request.explanation, request.embedding) and row["explained"]
-    ]
+    variant = (request.explanation, request.embedding)
+    rows = ledger.read(planned.artifact, RELEVANCE, _COLUMNS).to_pylist()
+    return [row for row in rows if (row["explanation"], row["embedding"]) == variant and row["explained"]]

@@ -23,6 +23,7 @@ from jobs.store import Artifact
 from lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
 _SCORE = ("model", "task", "method", "layer", "metric", "value", "n")  # the fields of `LayerScore`
+Values = dict[str, dict[int, dict[str, Any]]]  # metrics by sample id and layer
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
@@ -104,12 +105,10 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares, clusters)
 
 
-def _values(
-    report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]
-) -> dict[str, dict[int, dict[str, Any]]]:
+def _values(report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]) -> Values:
     """Metrics by sample id and layer, of samples that are predicted rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
-    values: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    values: Values = defaultdict(dict)
     condition = pc.field("correct")
     for name, value in (("explanation", explained), ("tokens", "all"), ("scope", scope)):
         condition &= pc.field(name) == value

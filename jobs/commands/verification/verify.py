@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.commands.questions.verifying import Verification
 from jobs.commands.terminal import as_json, say, say_table, write_file
+from jobs.commands.verification.verifying import Verification
 from lrp_core.verification.record import Finding
 from lrp_core.verification.rounding import DRAWS, MARGIN
 

@@ -1,0 +1,1 @@
+"""Checks of a model on this machine: `closelook verify`, and `closelook.verify` in Python."""
