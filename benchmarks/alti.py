@@ -16,8 +16,8 @@ import transformers
 from alti import METHODS, MemoryNeeds, explain_many, predict
 from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
-from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.alti_baselines import bare_products, materialising
+from benchmarks.parts.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.samples import geometry_of, random_sample
 from jobs.bench.record import seconds_of, summary
 from jobs.geometries import GEOMETRIES

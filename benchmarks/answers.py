@@ -19,10 +19,10 @@ from functools import partial
 
 import torch
 
-from benchmarks.harness import Bench, Runs, parser, peak_bytes
 from benchmarks.parts.ablated_prompts import LONGEST, compare_prefixes
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
 from benchmarks.parts.growth import power_law
+from benchmarks.parts.harness import Bench, Runs, parser, peak_bytes
 from benchmarks.parts.samples import drawn, geometry_of
 from benchmarks.parts.two_clocks import on_two_clocks
 from jobs.geometries import GEOMETRIES

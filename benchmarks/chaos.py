@@ -20,12 +20,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import SCRATCH, Bench, parser
 from benchmarks.parts.chaos.faults import FAULTS, Fault
 from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, Comparison, compared
 from benchmarks.parts.chaos.requests import Disturbances
 from benchmarks.parts.chaos.world import World, mount_disk, settings
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts.harness import SCRATCH, Bench, parser
+from benchmarks.parts.stores.object_store import object_store
 from jobs.bench.record import met
 from jobs.runner import watchdog
 from jobs.store import Store

@@ -17,7 +17,6 @@ from itertools import combinations
 
 import torch
 
-from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.context_variants import (
     ATTNLRP,
     CHECKPOINT,
@@ -33,6 +32,7 @@ from benchmarks.parts.context_variants import (
     variants_of,
 )
 from benchmarks.parts.growth import Curve, crossings, power_law
+from benchmarks.parts.harness import Bench, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.samples import drawn, geometry_of, random_sample
 from jobs.bench.record import summary
 from jobs.geometries import GEOMETRIES

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import SCRATCH, in_own_process, parser
+from benchmarks.parts.harness import SCRATCH, in_own_process, parser
 from benchmarks.parts.runs import small_run
 from evaluation.benchmark.demo.grammar import generate
 from jobs.stages.run import run

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import peak_bytes
+from benchmarks.parts.harness import peak_bytes
 from benchmarks.parts.samples import random_row
 from jobs.bench.record import device_name, met
 from jobs.geometries import GEOMETRIES

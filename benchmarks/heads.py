@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
-from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
+from benchmarks.parts.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.heads_baselines import bare, every_layer_again, products
 from benchmarks.parts.samples import model_of, random_sample
 from jobs.bench.record import summary

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.harness import SCRATCH, Bench, parser
+from benchmarks.parts import harness
+from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.runs import small_run
 from benchmarks.parts.simulation import Relative, paper, paper_jobs, simulate
-from benchmarks.parts.slow_store import SlowStore
-from benchmarks.parts.views import write_views
+from benchmarks.parts.stores.slow_store import SlowStore
+from benchmarks.parts.stores.views import write_views
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import RUNTIME
 from jobs.bench.record import paired_ratio, seconds_of, summary

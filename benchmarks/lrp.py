@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.harness import Bench, Options, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.composites import composites
+from benchmarks.parts.harness import Bench, Options, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
 from benchmarks.parts.work import Counting
 from jobs.bench.record import seconds_of, summary
@@ -86,7 +86,7 @@ def _measure(bench: Bench, name: str) -> None:
         sharing(bench, view, batches[: max(2, samples // 8)])
         batching(bench, view, size=16 if quick else 64)
     if chosen.lxt is not None:
-        from benchmarks.parts.peer import against_lxt
+        from benchmarks.parts.peers.peer import against_lxt
 
         against_lxt(bench, geometry, view, chosen.lxt, rows_like_sva(view, samples))
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import RowsInMemory, Runs, interleave, parser
-from benchmarks.parts.views import write_columns
+from benchmarks.parts.harness import RowsInMemory, Runs, interleave, parser
+from benchmarks.parts.stores.views import write_columns
 from evaluation.schema import RELEVANCE, VIEW
 from evaluation.scoring.metrics import METRICS, score
 from jobs.bench.record import summary

@@ -23,8 +23,8 @@ import torch
 from safetensors.torch import save_file
 
 import closelook
-from benchmarks.harness import SCRATCH, Bench, parser
-from benchmarks.parts.peer import Interpreter, described
+from benchmarks.parts.harness import SCRATCH, Bench, parser
+from benchmarks.parts.peers.peer import Interpreter, described
 from benchmarks.parts.samples import drawn, geometry_of
 from evaluation.benchmark.demo import model_dir
 from jobs.bench.record import summary
@@ -33,7 +33,7 @@ from jobs.methods import METHODS
 from lrp_core import Batch, ModelView
 from lrp_core.records.types import UserError
 
-SCRIPT = Path(__file__).parent / "parts" / "peers_script.py"
+SCRIPT = Path(__file__).parent / "parts" / "peers" / "peers_script.py"
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "gpt2": (),
     "bert-base": ("first", "second"),

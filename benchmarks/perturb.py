@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
+from benchmarks.parts.harness import Bench, Runs, interleave, parser, peak_bytes, positive
 from benchmarks.parts.many_forwards import many_forwards
 from benchmarks.parts.samples import alone, logits_at, model_of, random_row, rows_like_sva
 from evaluation.scoring.faithfulness.flipping import Flipper

@@ -14,11 +14,12 @@ from statistics import linear_regression
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.harness import SCRATCH, Bench, RowsInMemory, in_own_process, parser
-from benchmarks.parts import matrix, streaming
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts import streaming
+from benchmarks.parts.harness import SCRATCH, Bench, RowsInMemory, in_own_process, parser
 from benchmarks.parts.runs import small_run
-from benchmarks.parts.views import write_views
+from benchmarks.parts.stores import matrix
+from benchmarks.parts.stores.object_store import object_store
+from benchmarks.parts.stores.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run

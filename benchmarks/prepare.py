@@ -23,7 +23,7 @@ import yaml
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from benchmarks.harness import SCRATCH, field_of, parser
+from benchmarks.parts.harness import SCRATCH, field_of, parser
 from jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Bench, interleave, parser
+from benchmarks.parts.harness import Bench, interleave, parser
 from benchmarks.parts.samples import LENGTHS, alone, model_of, rows_like_sva
 from evaluation.scoring.head_orders import RemovalOrder, random_curves
 from evaluation.scoring.pruning import Sweep

@@ -22,11 +22,11 @@ from statistics import linear_regression
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.harness import SCRATCH, Bench, parser
-from benchmarks.parts.listed_store import PAGE, listed_store
-from benchmarks.parts.many_artifacts import complete_root
-from benchmarks.parts.matrix import attribute, matrix_config, prepare
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts.harness import SCRATCH, Bench, parser
+from benchmarks.parts.stores.listed_store import PAGE, listed_store
+from benchmarks.parts.stores.many_artifacts import complete_root
+from benchmarks.parts.stores.matrix import attribute, matrix_config, prepare
+from benchmarks.parts.stores.object_store import object_store
 from jobs.commands.roots.status import status
 from jobs.config import RunConfig
 from jobs.store import Store

@@ -65,7 +65,7 @@ def batch(view) -> Batch:
 @pytest.fixture(scope="module")
 def bucket():
     """A bucket of an S3 server of the tests, with its address and credentials in the environment."""
-    from benchmarks.parts.object_store import BUCKET, object_store
+    from benchmarks.parts.stores.object_store import BUCKET, object_store
 
     with object_store():
         yield BUCKET

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from benchmarks.harness import Bench, Runs
+from benchmarks.parts.harness import Bench, Runs
 from benchmarks.parts.two_clocks import on_two_clocks
 from jobs.bench.record import paired_ratio
 from lrp_core import ModelView
@@ -20,6 +20,7 @@ SOURCES, TOKENS = 24, 16  # sources of a prompt, and tokens of each source
 ASKED, ANSWER = 16, 32  # tokens of the question and of the answer; all sources together have 384
 HALVES, QUICK_HALVES = 64, 4  # prompts that each keep a random half of the sources
 FASTER = 1.6  # target where each source is left out once: plain seconds / seconds with shared beginnings; at most 2
+Prompts = list[tuple[int, ...]]  # token ids
 LONGEST = SOURCES * TOKENS + ASKED + ANSWER
 
 
@@ -39,7 +40,7 @@ def compare_prefixes(bench: Bench, view: ModelView) -> None:
     _compare(bench, view, "random halves", prompts_of(source, view.vocab, random_masks), answer)
 
 
-def prompts_of(source: random.Random, vocab: int, masks: Sequence[Sequence[bool]]) -> list[tuple[int, ...]]:
+def prompts_of(source: random.Random, vocab: int, masks: Sequence[Sequence[bool]]) -> Prompts:
     """Prompts of random tokens, one for each mask: the sources where the mask is True, then the question.
 
     All prompts draw on the same SOURCES sources and end with the same question.
@@ -62,7 +63,7 @@ def _compare(
     bench: Bench,
     view: ModelView,
     masks: str,
-    prompts: Sequence[tuple[int, ...]],
+    prompts: Prompts,
     answer: Sequence[int],
     target: float | None = None,
 ) -> None:

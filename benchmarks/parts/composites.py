@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.harness import Bench, interleave
+from benchmarks.parts.harness import Bench, interleave
 from benchmarks.parts.samples import alone
 from jobs.bench.record import summary, synchronise
 from lrp_core import Batch, ModelView

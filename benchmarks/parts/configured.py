@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.harness import Bench
+from benchmarks.parts.harness import Bench
 from jobs.bench.table_8 import measure_rows
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan

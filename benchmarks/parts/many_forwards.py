@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Bench, Runs
+from benchmarks.parts.harness import Bench, Runs
 from benchmarks.parts.samples import logits_at, random_sample
 from lrp_core import Batch, ModelView
 from lrp_core.methods import METHODS

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.parts.runs import small_run
-from benchmarks.parts.views import write_views
+from benchmarks.parts.stores.views import write_views
 from jobs.cluster.executor import RayExecutor, Stream, executed_by, pipeline
 from jobs.cluster.pools import connect
 from jobs.cluster.reports import reported

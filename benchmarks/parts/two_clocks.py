@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.harness import Bench, Facts, Runs, interleave
+from benchmarks.parts.harness import Bench, Facts, Runs, interleave
 from jobs.bench.record import summary
 
 WALL, PROCESSOR = "seconds", "processor seconds"

@@ -221,16 +221,15 @@ def settings(folder: Path, methods: Sequence[str], more: Mapping[str, Any]) -> d
         {"name": "gpt2", "id": str(folder / "models" / "gpt2"), "workers": [1, 2]},
         {"name": "bert", "id": "demo/bert"},
     ]
-    return {
-        "name": "chaos",
-        "root": str(folder / "root"),
-        "device": "cpu",
-        "models": models,
-        "methods": list(methods),
-        "token_budget": 128,
-        "shard_rows": 4,
-        "max_attempts": 10,  # many: workers cannot know that no row is to blame when this benchmark kills them
-        "report": {"samples": 1, "resamples": 20},
-        "ray": {"no_progress_timeout_s": 15},
-        **more,
-    }
+    return {**_SETTINGS, "root": str(folder / "root"), "models": models, "methods": list(methods), **more}
+
+
+_SETTINGS = {
+    "name": "chaos",
+    "device": "cpu",
+    "token_budget": 128,
+    "shard_rows": 4,
+    "max_attempts": 10,  # many: workers cannot know that no row is to blame when this benchmark kills them
+    "report": {"samples": 1, "resamples": 20},
+    "ray": {"no_progress_timeout_s": 15},
+}

@@ -21,7 +21,7 @@ from benchmarks.parts.chaos.faults import ask_to_stop
 from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared, rounding
 from benchmarks.parts.chaos.requests import Disturbances
 from benchmarks.parts.chaos.world import World
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts.stores.object_store import object_store
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.retry import StillUnavailable
 from tests.jobs.small import REPOSITORY

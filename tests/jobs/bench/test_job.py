@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import harness, job
-from benchmarks.harness import Bench
+from benchmarks import job
 from benchmarks.job import steady_s
-from benchmarks.parts import slow_store
-from benchmarks.parts.slow_store import SlowStore
+from benchmarks.parts import harness
+from benchmarks.parts.harness import Bench
+from benchmarks.parts.stores import slow_store
+from benchmarks.parts.stores.slow_store import SlowStore
 from jobs.plan.cells import make_plan
 from jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import lrp
-from benchmarks.harness import Bench, table
+from benchmarks.parts.harness import Bench, table
 from benchmarks.parts.work import Counting
 from evaluation.schema import BENCH
 from jobs.bench.record import met, paired_ratio, summary

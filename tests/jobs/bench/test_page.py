@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import page
-from benchmarks.harness import Bench
+from benchmarks.parts.harness import Bench
 from jobs.bench.storage import SHIPPED
 from jobs.commands.listings.documents import rewritten
 

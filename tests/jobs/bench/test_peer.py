@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from benchmarks import lrp
-from benchmarks.parts import peer
-from benchmarks.parts.peer import Lxt
+from benchmarks.parts.peers import peer
+from benchmarks.parts.peers.peer import Lxt
 from jobs.geometries import GEOMETRIES
 from lrp_core.records.types import UserError
 

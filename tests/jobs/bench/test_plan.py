@@ -3,8 +3,8 @@
 import time
 
 from benchmarks import plan
-from benchmarks.parts import matrix
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts.stores import matrix
+from benchmarks.parts.stores.object_store import object_store
 from jobs.plan.cells import make_plan
 from jobs.stages.run import run
 from jobs.store import Ledger, Store

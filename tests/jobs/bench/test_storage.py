@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from benchmarks.harness import Bench, parser
+from benchmarks.parts.harness import Bench, parser
 from evaluation.schema import BENCH
 from jobs.bench.storage import numbers, save, write
 from jobs.store import Store, StoreError, Written

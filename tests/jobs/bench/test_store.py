@@ -3,10 +3,10 @@
 import pytest
 
 from benchmarks import store
-from benchmarks.parts import matrix
-from benchmarks.parts.listed_store import PAGE, listed_store
-from benchmarks.parts.many_artifacts import complete_root
-from benchmarks.parts.object_store import object_store
+from benchmarks.parts.stores import matrix
+from benchmarks.parts.stores.listed_store import PAGE, listed_store
+from benchmarks.parts.stores.many_artifacts import complete_root
+from benchmarks.parts.stores.object_store import object_store
 from jobs.commands.roots.status import status
 from jobs.store import Store
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import torch
 
-from benchmarks.harness import Bench, interleave
+from benchmarks.parts.harness import Bench, interleave
 from benchmarks.parts.samples import alone
 from jobs.bench.record import paired_ratio, summary
 from jobs.geometries import Geometry

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from benchmarks.parts.object_store import BUCKET, CREDENTIALS
+from benchmarks.parts.stores.object_store import BUCKET, CREDENTIALS
 
 PAGE = 1000  # keys that S3 lists in one answer
 _TIME = datetime(2026, 1, 1, tzinfo=UTC)  # of every object in a listing; a request for the object says one day later

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.parts.listed_store import TIME_NS, Objects
-from benchmarks.parts.object_store import BUCKET
 from benchmarks.parts.runs import Facts, small_run
-from benchmarks.parts.views import enter_views
+from benchmarks.parts.stores.listed_store import TIME_NS, Objects
+from benchmarks.parts.stores.object_store import BUCKET
+from benchmarks.parts.stores.views import enter_views
 from jobs.config import RunConfig
 from jobs.methods import applicable
 from jobs.plan.cells import make_plan
@@ -35,14 +35,9 @@ def run_of(root: str, models: int) -> RunConfig:
     """
     known = [method.name for method in applicable(FAMILIES["gpt2"].capabilities)]
     again: list[str | Facts] = [{"name": f"{name}-2", "method": name} for name in known]
-    return small_run(
-        root,
-        dict.fromkeys(TASKS),
-        [{"name": f"model-{number:04d}", "id": MODEL} for number in range(models)],
-        methods=[*known, *again[: 41 - len(known)]],
-        perturb={"samples": 32},
-        heads={"sva": 32},
-    )
+    entries = [{"name": f"model-{number:04d}", "id": MODEL} for number in range(models)]
+    methods = [*known, *again[: 41 - len(known)]]
+    return small_run(root, dict.fromkeys(TASKS), entries, methods=methods, perturb={"samples": 32}, heads={"sva": 32})
 
 
 class _Recording(Store):
@@ -75,11 +70,10 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
                     _enter(store, run.ledger, node, settings)
         store.create()
         Known.of(store).save()
-    manifests = {
-        (path, (TIME_NS, len(content))): content
-        for path, content in store.objects.items()
-        if path.startswith(f"{FOLDER}/") and isinstance(content, bytes)
-    }
+    manifests = {}
+    for path, content in store.objects.items():
+        if path.startswith(f"{FOLDER}/") and isinstance(content, bytes):
+            manifests[path, (TIME_NS, len(content))] = content
     store.objects[PACK] = packed(manifests)
     name = f"status-{models}"
     objects = {f"{name}/{path}": content for path, content in store.objects.items()}

@@ -34,9 +34,14 @@ Seconds = dict[str, list[float]]  # by run: the seconds of each repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
 #: Options whose value is a path on this machine, with the word that replaces it in the recorded command ("": left out).
 _PATHS = {
-    **dict.fromkeys(("--json", "--root", "--keep", "--undisturbed"), ""),
+    "--json": "",
+    "--root": "",
+    "--keep": "",
+    "--undisturbed": "",
     "--data": "DIR",
-    **dict.fromkeys(("--lxt", "--captum", "--inseq"), "PYTHON"),
+    "--lxt": "PYTHON",
+    "--captum": "PYTHON",
+    "--inseq": "PYTHON",
 }
 
 
