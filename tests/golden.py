@@ -17,6 +17,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ from jobs.store.records import artifact_in
 from tests import parity
 from tests.jobs.inline import without_ray
 
+DATA = Path(__file__).parent / "data"
 PAPERS = ("paper", "attnlrp", "normxlogit")
 DEMOS = ("smoke", "demo")
 LABELS = {
@@ -83,6 +85,11 @@ SMALL = [
     "report={samples: 1, resamples: 50}",
 ]
 Digest = tuple[int, float, float]
+
+
+def stored(name: str) -> dict[str, Any]:
+    """The stored `keys` or `numbers`."""
+    return json.loads((DATA / f"golden_{name}.json").read_text(encoding="utf-8"))
 
 
 def keys_of(name: str, root: Path) -> dict[str, dict[str, str]]:

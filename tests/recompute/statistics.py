@@ -72,6 +72,7 @@ def quantile_range(values: np.ndarray, level: float, draws: int) -> Range:
     return Range(*np.quantile(values, levels).tolist())
 
 
+@cache
 def share_range(share: float, draws: float) -> tuple[float, float]:
     """Where the share of `draws` draws lies that is `share` of all, as surely as a normal lies within ERRORS."""
     rare = stats.norm.sf(ERRORS)

@@ -1,4 +1,4 @@
-"""Every number of a report is recomputed from what its root stores, and one changed number is noticed."""
+"""A small run has its stored numbers; every number of its report is recomputed, and one changed number is noticed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from tests.golden import small_run
+from tests.golden import numbers_of, small_run, stored
 from tests.jobs.inline import without_ray
 from tests.recompute import metrics, statistics
 from tests.recompute.__main__ import main, recompute
-from tests.recompute.expected import UNWRITTEN
+from tests.recompute.expected import UNWRITTEN, Compared
+
+#: Of a column's magnitude, and of each value: what is left of numbers near 1 that cancel is rounding. See
+#: `tests/test_parity.py` for how far processors differ.
+TOLERANCE, ROUNDING = 1e-4, 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +32,26 @@ def root(tmp_path_factory) -> Path:
     return folder
 
 
-def test_every_number_of_a_report_is_that_of_an_independent_recomputation(root: Path) -> None:
-    results = recompute(root)
+def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(root: Path) -> None:
+    """What a run computed before a change of code is of use after it."""
+    now, before = numbers_of(root), stored("numbers")
+    assert now.keys() == before.keys()
+    for artifact, columns in before.items():
+        assert now[artifact].keys() == columns.keys(), artifact
+        for column, (count, total, magnitude) in columns.items():
+            where = f"{artifact}: {column}"
+            assert now[artifact][column][0] == count, where
+            allowed = TOLERANCE * magnitude + ROUNDING * count
+            assert now[artifact][column][1] == pytest.approx(total, rel=0, abs=allowed), where
+
+
+@pytest.fixture(scope="module")
+def results(root: Path) -> dict[str, Compared]:
+    """What came of every table, figure and product of the run."""
+    return recompute(root)
+
+
+def test_every_number_of_a_report_is_that_of_an_independent_recomputation(results: dict[str, Compared]) -> None:
     assert [line for one in results.values() for line in one.differences] == []
     assert [name for name, one in results.items() if one.reasons[UNWRITTEN]] == []
     assert sum(one.recomputed for one in results.values()) > 10_000
@@ -60,16 +82,15 @@ def changed(file: Path, column: str, of: dict[str, str]) -> None:
     ],
 )
 def test_one_changed_number_that_is_stored_ends_with_1(
-    root: Path, tmp_path: Path, capsys, product, column, where
+    root: Path, results: dict[str, Compared], tmp_path: Path, capsys, product, column, where
 ) -> None:
+    assert not any(one.differences for name, one in results.items() if name.startswith(where))
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
-    assert main([str(copy), "--only", where]) == 0
     of = (
         {"embedding": "partial", "explanation": "target"} if product.startswith("curves") else {}
     )  # which tables of curves tell
     changed(sorted((copy / product).glob("*.parquet"))[0], column, of)
-    capsys.readouterr()
     assert main([str(copy), "--only", where]) == 1
     assert f"{where}" in capsys.readouterr().out.splitlines()[0]
 
@@ -77,11 +98,13 @@ def test_one_changed_number_that_is_stored_ends_with_1(
 def test_one_changed_number_of_the_report_ends_with_1(root: Path, tmp_path: Path, capsys) -> None:
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
+    assert main([str(copy), "--only", "tables/table1"]) == 0
     table = copy / "report" / "tables" / "table1.csv"
     frame = pd.read_csv(table, dtype=str, keep_default_na=False)
     at = frame.index[frame["state"] == "done"][0]
     frame.loc[at, "value"] = str(float(frame.loc[at, "value"]) + 0.1)
     frame.to_csv(table, index=False)
+    capsys.readouterr()
     assert main([str(copy), "--only", "tables/table1"]) == 1
     assert frame.loc[at, "id"] in capsys.readouterr().out
 
