@@ -155,7 +155,7 @@ class _Decomposition:
 
 
 def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
-    """What vectors [Tk, D] add to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
+    """The contributions of vectors [Tk, D] to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
     if view.head_layer is not None:
         vectors = _activated(_linear(vectors, view.head_layer), view.head_activation_name)
         vectors = vectors if view.head_norm is None else _normed(vectors, view.head_norm)

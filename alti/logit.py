@@ -28,7 +28,7 @@ from lrp_core.views.view import ModelView
 
 @dataclass(frozen=True)
 class LogitContributions:
-    """What each part of the model adds to the explained number, [B, E, ...]; or [B, ...] for one explanation.
+    """The contribution of each part of the model to the explained number, [B, E, ...]; or [B, ...] for one explanation.
 
     `tokens`, `mlp`, `attention_bias` and `bias` sum to the explained number, up to rounding.
     """

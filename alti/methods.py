@@ -81,7 +81,7 @@ def _explain(
     layers: bool = False,
     initial: bool = True,
 ) -> Results:
-    """What `explain_many` and `globenc` return; `maps` are those of post-norm models."""
+    """The result of `explain_many` and `globenc`; `maps` are those of post-norm models."""
     for request in requests:
         check(view, request.method)
     on_host, batch = batch.to("cpu"), batch.to(view.device)

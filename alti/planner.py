@@ -81,7 +81,7 @@ class MemoryNeeds:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How a group is computed: its size, the chunk of a layer that is held at a time, and the memory for both."""
+    """The plan of a group: its size, the chunk of a layer that is held at a time, and the memory for both."""
 
     batch: int  # samples
     length: int  # tokens of the longest

@@ -18,7 +18,7 @@ from alti.threads import run_all, without_python
 
 @dataclass(frozen=True)
 class Chunk:
-    """How much of a layer is held at a time by each thread that works on it."""
+    """The amount of a layer that each thread holds at a time."""
 
     sources: int  # tokens whose value-output vectors [H, D] are held
     vectors: int  # transformed vectors that are held

@@ -255,6 +255,6 @@ def checkpointing(bench: Bench, length: int) -> None:
 
 
 def _repeats_of_ratios(bench: Bench) -> int:
-    """How often runs that are compared by ratios are repeated."""
+    """The number of repetitions of runs that are compared by ratios."""
     usual = 5 if bench.chosen.on_gpu else 2
     return bench.chosen.repeats or (1 if bench.quick else usual)

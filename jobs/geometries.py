@@ -36,7 +36,7 @@ class Geometry:
 
     @property
     def block_parameters(self) -> int:
-        """How many weights of the blocks each token of the input text passes through; biases and norms are not counted.
+        """The number of weights of the blocks that each token of the input passes through, without biases and norms.
 
         For an encoder-decoder these are all weights of the encoder's blocks, and the projections to keys and values of
         the decoder's attention to the encoder. The decoder is taken to have as many blocks as the encoder.

@@ -1,4 +1,4 @@
-"""How measured numbers grow: the exponent of a power law, and the points where two curves cross. Needs no torch."""
+"""The growth of measured numbers: the exponent of a power law, and points where two curves cross. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, interleaved timing, peak memory, medians, and results as a table and JSON.
+"""The common parts of all benchmarks: options, interleaved timing, peak memory, medians, a table and JSON.
 
 Needs only torch, lrp_core and the standard library, so that `python -m benchmarks lrp` runs on a GPU machine without
 other packages; only `--root`, which adds the results to a store as Parquet, needs pyarrow.
@@ -175,7 +175,7 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, 
 
 
 def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[int, float]:
-    """What `in_own_process` returns, measured inside the new process."""
+    """The result of `in_own_process`, measured inside the new process."""
     seconds = seconds_of(partial(function, *arguments))
     return _resident_bytes(), seconds
 

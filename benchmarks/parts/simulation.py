@@ -126,7 +126,7 @@ def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions:
 
 
 def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[list[float], float]:
-    """When each worker of the pool ends, and the seconds that all compute together.
+    """The times at which the pool's workers end, and the seconds that all compute together.
 
     Each unit goes to the worker that is free first.
     """

@@ -83,7 +83,7 @@ def met(ratio: Mapping[str, Any]) -> bool:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """How long one call of `run` takes, in seconds, with all work on the GPU done.
+    """The seconds that one call of `run` takes, until all its work on the GPU is done.
 
     If `run` returns a float, that counts instead.
     """

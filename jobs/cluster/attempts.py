@@ -125,7 +125,7 @@ class Attempts:
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:
-        """How many processes of this run died while `name` was running, on nodes that are still alive."""
+        """The number of this run's processes that died while `name` was running, on nodes that are still alive."""
         return _counted(self._notes["deaths"].get(name, ()))
 
     def rest(self) -> None:
@@ -213,7 +213,7 @@ def _loads(model: str) -> str:
 
 
 def _counted(nodes: Sequence[str]) -> int:
-    """How many of these nodes (Ray's ids) are alive: deaths on a node that was taken away are no fault of a row."""
+    """The number of living nodes of these (Ray's ids): deaths on a node that was taken away are no fault of a row."""
     if not nodes:
         return 0
     this_node = node_id()

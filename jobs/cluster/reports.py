@@ -1,4 +1,4 @@
-"""How a worker ends a unit: by a report, in which an error is a text, or after SIGTERM by the end of the process.
+"""The end of a unit: a worker returns a report, in which an error is a text, or its process ends after SIGTERM.
 
 A spot node sends SIGTERM before it is taken away: units in progress are then finished or dropped, and the process ends,
 within 20 seconds. Python runs signal handlers in the main thread between two bytecodes: while that thread computes a

@@ -97,7 +97,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
-        """How many workers with this share would fit if all slots were free."""
+        """The number of workers with this share that would fit if all slots were free."""
         return sum(_fitting(size, share.size) for labels, size in self._nodes if matches(labels, share.labels))
 
     def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
@@ -215,5 +215,5 @@ def nodes_alive(kind: str) -> dict[str, Node]:
 
 
 def _fitting(free: float, size: float) -> int:
-    """How many workers of this size fit into `free` resources; 1e-6 allows for rounding of fractions of a GPU."""
+    """The number of workers of this size that fit into `free`; 1e-6 allows for rounding of fractions of a GPU."""
     return int(free / size + 1e-6)

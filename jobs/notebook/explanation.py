@@ -69,7 +69,7 @@ class Explanation:
         return [(span.start, span.end) for span in spans]
 
     def shares(self) -> pd.DataFrame:
-        """How much of each span's relevance each part of the input has: one row for each span, method and part.
+        """The share of each span's relevance that each part of the input has: one row for each span, method and part.
 
         Parts are the prompt, or the messages of a chat by role, the template, the first token, the earlier tokens of
         the answer, and the residual, if the method has one (`biases` for methods with rules, else `rest`). `relevance`

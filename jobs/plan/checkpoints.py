@@ -164,7 +164,7 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
 
 
 def _why_unread(location: str, offline: bool, error: Exception) -> str:
-    """Why a model or adapter at this location cannot be read, and what to do."""
+    """The reason why a model or adapter at this location cannot be read, and a remedy."""
     nowhere = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
     advice = "give a folder, or an id that is in that cache"
     return f"{nowhere}{_near_id(location)}: {advice}" if offline else one_line(error)
@@ -237,7 +237,7 @@ def _no_directory(model: ModelConfig, directory: Path) -> str:
 
 
 def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:
-    """How the images of a model are prepared; random models get the settings of the first vision transformers.
+    """The settings with which a model's images are prepared; random models get those of the first vision transformers.
 
     Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable if the hub does not
     answer.

@@ -1,4 +1,4 @@
-"""How many forward passes methods cost, by their records: for the predicted token or label, or for every label."""
+"""The number of forward passes of methods, by their records: for one predicted token or label, or every label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chosen = Mapping[str, Mapping[str, Any]]  # chosen options by method, for method
 def forwards(
     config: RunConfig, names: Sequence[str], length: float, chosen: Chosen | None = None, task: str | None = None
 ) -> float:
-    """How many forward passes a sample of `length` tokens costs under these methods together.
+    """The number of forward passes that a sample of `length` tokens costs under these methods together.
 
     Methods of one pass share its forwards. Each pair of rules and explanation takes a backward pass, which counts as
     one forward. If a method's options are not `chosen` yet, the most expensive ones count. `task` decides the
@@ -33,7 +33,7 @@ def forwards(
 
 
 def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) -> float:
-    """How many forward passes a sample of `length` tokens costs under `methods` for every one of its `labels`."""
+    """The number of forward passes for a sample of `length` tokens, under `methods`, for every one of its `labels`."""
     total = 0.0
     for alike in _by_pass(methods):
         times = -(-labels // AT_ONCE) if alike[0].shares_forwards else labels

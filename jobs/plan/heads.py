@@ -1,4 +1,4 @@
-"""What a model's head predicts: words, labels by their names, or a score."""
+"""The prediction of a model's head: words, labels by their names, or a score."""
 
 from __future__ import annotations
 

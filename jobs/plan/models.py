@@ -285,7 +285,7 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model's samples are read: the key of its tokenizers, or of its image settings, and the special tokens."""
+    """The preparation of a model's samples: the key of its tokenizers or image settings, and the special tokens."""
 
     key: str  # of the tokenizers, or of the settings
     mask_id: int | None = None
@@ -293,7 +293,7 @@ class Reading:
 
 
 def reading_of(resolved: ResolvedModel) -> Reading:
-    """How the model's samples are read. Raises as :func:`load_tokenizer` does."""
+    """The preparation of the model's samples. Raises as :func:`load_tokenizer` does."""
     if resolved.preprocessing is not None:
         return Reading(resolved.preprocessing.key)
     tokenizer = load_tokenizer(resolved.config)

@@ -183,7 +183,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one unit of work contributes to one node: a shard of the node's artifact."""
+    """The part of one node that one unit of work computes: a shard of the node's artifact."""
 
     node: Node
     shard: str  # the unit's name in the shard's file name

@@ -1,4 +1,4 @@
-"""Which tasks a model takes: those that ask for what its head predicts."""
+"""The tasks of a model: those that ask for the kind of prediction that its head makes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
 
 
 def _prediction(output: Output, is_of_images: bool) -> str:
-    """What is predicted, in words, such as "labels of images"."""
+    """The kind of prediction, in words, such as "labels of images"."""
     return _PREDICTION[output] + (" of images" if is_of_images else "")
 
 

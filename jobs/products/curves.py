@@ -79,7 +79,7 @@ def curves_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> I
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What the curves of a task have in common, whatever the method."""
+    """The parts of a task's curves that do not depend on the method."""
 
     flips: tuple[Flips, ...]
     texts: Texts | None
@@ -188,7 +188,7 @@ def shards_of(samples: Sequence[str], by_sample: Mapping[str, str]) -> tuple[str
 
 
 def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
-    """How many tokens the forward passes of each sample's curves have [N], if every perturbed input ran."""
+    """The number of tokens in the forward passes of each sample's curves [N], if every perturbed input ran."""
     lengths = inputs.lengths
     return sum(
         (2 * lengths * curve_set.draws * curve_set.most_states(lengths) for curve_set in flips), np.zeros_like(lengths)

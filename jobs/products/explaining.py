@@ -170,7 +170,7 @@ def with_span(row: Row, part: int | None = None) -> Row:
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
-    """What the memory planner reserved for the largest plan of an ALTI pass: its bytes, and vectors at a time.
+    """The memory that the planner reserved for the largest plan of an ALTI pass: bytes, and vectors at a time.
 
     Empty for other methods.
     """

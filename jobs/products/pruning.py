@@ -224,7 +224,7 @@ def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
 
 @dataclass(frozen=True)
 class Hits:
-    """Which samples the model gets right with heads removed, for C curves, S points of a curve and N samples."""
+    """The samples that the model gets right with heads removed, for C curves, S points of a curve and N samples."""
 
     samples: tuple[str, ...]  # [N] ids of the samples with finite logits
     right: np.ndarray  # [C, S, N] bool; False where a curve does not evaluate the sample

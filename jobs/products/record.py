@@ -139,7 +139,7 @@ def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
 
 @dataclass(frozen=True)
 class Shown:
-    """How a product of an installed package is priced by `closelook plan` and shown in the report."""
+    """The price of an installed package's product in `closelook plan`, and its table in the report."""
 
     forwards: Callable[[Node], float] = lambda node: 0  # forward passes of the model that the node takes per sample
     report: Callable[[Run], ReportPart] | None = None  # gives the product's tables and figures in the report

@@ -27,7 +27,7 @@ Conclusion = Callable[[Run, Node, Sequence[str]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Told:
-    """What workers have reported about the units of a product."""
+    """The reports of workers about the units of a product."""
 
     product: Product
     accounts: Mapping[str, Account]  # by path of the shard, with those of earlier runs that count
@@ -45,7 +45,7 @@ class Rejects:
 
     @property
     def failed(self) -> int:
-        """How many samples failed. Rejects whose reason lies in the data (UNASKED) do not count."""
+        """The number of samples that failed. Rejects whose reason lies in the data (UNASKED) do not count."""
         return self.counts.total() - sum(self.counts[reason] for reason in UNASKED)
 
 

@@ -1,4 +1,4 @@
-"""What travels between driver and workers: a unit's task, the settings of the run, and accounts of shards."""
+"""The records that travel between driver and workers: a unit's task, the settings of the run, accounts of shards."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Groups = Mapping[tuple[str, str], list[list[str]]]  # by (model, task): groups o
 
 @dataclass(frozen=True)
 class Latest:
-    """What a run made, and what failed."""
+    """The results of a run, and its failures."""
 
     record: str  # the name of its record beside these files
     begun: str

@@ -219,7 +219,7 @@ class Files:
         return self._info(self._at(path)).type != pafs.FileType.NotFound
 
     def modified_s(self, path: str) -> float | None:
-        """When the file was last changed, in seconds since the epoch by the store's clock; None if there is no file."""
+        """The file's last change, in seconds since the epoch by the store's clock; None if there is no file."""
         modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 

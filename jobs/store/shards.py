@@ -317,7 +317,7 @@ class Store(Files):
 
     @property
     def _few(self) -> int:
-        """How many manifests are read one by one rather than from the pack: more where reading a file is cheap."""
+        """The number of manifests that are read one by one, not from the pack: more where reading a file is cheap."""
         return FEW_LOCAL if self._local else FEW
 
 

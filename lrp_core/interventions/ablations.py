@@ -217,7 +217,7 @@ def _plain(
 
 
 def _fitting(prompts: Sequence[Sequence[int]], answer: int, token_budget: int) -> int:
-    """How many of the first prompts, padded and with the answer, fit the budget together; at least one."""
+    """The number of first prompts that, padded and with the answer, fit the budget together; at least one."""
     longest = 0
     for at, prompt in enumerate(prompts):
         longest = max(longest, len(prompt) + answer)
@@ -240,7 +240,7 @@ def _keeps_everything(view: ModelView) -> bool:
 def _cached(
     view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """What `_plain` gives, for sorted prompts; tokens that several prompts begin with are read only once."""
+    """The result of `_plain` for sorted prompts; tokens that several prompts begin with are read only once."""
     kept = Kept()
     for reading in readings(prompts, len(answer), token_budget, view.device.type):
         some, shared = prompts[reading.start : reading.end], reading.shared

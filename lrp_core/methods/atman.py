@@ -167,7 +167,7 @@ def explain_many(
 
 
 def _alike(token: Tensor, similarity: float) -> Tensor:
-    """How much of the suppression of token i token j gets, [B, T, T] over (i, j), from embeddings [B, T, D].
+    """The share of the suppression of token i that token j gets, [B, T, T] over (i, j), from embeddings [B, T, D].
 
     It is their cosine if that is at least `similarity`, else 0; and 1 for the token itself.
     """

@@ -32,7 +32,7 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """How a method reads a backward pass: under which rules, and what it makes of gradient and value, elementwise."""
+    """A reading of a backward pass: the rules of the pass, and an elementwise function of gradient and value."""
 
     composite: Composite
     measure: Measure
@@ -190,7 +190,7 @@ def _no_lap(stage: str, *methods: str) -> None:
 
 
 def _reading(request: Request, composite: Composite | None) -> Reading:
-    """How the method of a request reads a backward pass: its record's, or gradient x input under `composite`.
+    """The reading that a request asks for: its method's record's, or gradient x input under `composite`.
 
     Raises UnsupportedMethod for a method that is not computed in this pass.
     """

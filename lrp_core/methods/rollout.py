@@ -59,7 +59,7 @@ class Rollout:
         self.total = step @ self.total.to(step)
 
     def parts(self) -> dict[str, Tensor]:
-        """How much of each token is mixed into the readout position [B, T], 0 on padding, as field `tokens`.
+        """The share of each token that is mixed into the readout position [B, T], 0 on padding, as field `tokens`.
 
         For a span it is the mean over its positions, weighted as its tokens are.
         """

@@ -119,7 +119,7 @@ def separated(model: PreTrainedModel, family: Family) -> PreTrainedModel:
 
 
 def _faults(layer: Any, attention: Any, activation: Any, family: Family, named: str) -> list[str]:
-    """What differs in a layer from the family's description, in words; `named` is the config's activation."""
+    """The differences of a layer from the family's description, in words; `named` is the config's activation."""
     if not (isinstance(layer, nn.TransformerEncoderLayer) and isinstance(attention, nn.MultiheadAttention)):
         return ["is no torch.nn.TransformerEncoderLayer"]
     function, module = _ACTIVATIONS.get(named, (None, ()))

@@ -1,4 +1,4 @@
-"""How likely an answer is after prompts from which units were removed, and relevance of units computed from that.
+"""Log-probabilities of an answer after prompts without some units, and relevance of units computed from them.
 
 A mask says which units of the prompt are kept. Shapes: M masks, n units, G tokens of the answer. Imports no torch.
 """

@@ -172,7 +172,7 @@ class Batch:
         return self.position[:, None] if self.span_positions is None else self.span_positions
 
     def reading(self, dtype: torch.dtype) -> Tensor:
-        """How much each position is read for the explained number [B, T]; of an encoder-decoder, the decoder's [B, U].
+        """The weight of each position in the explained number [B, T]; of an encoder-decoder, the decoder's [B, U].
 
         Without a span, `position` has 1. With one, each of its positions has |weight| / (sum of |weights|). All other
         positions have 0.

@@ -60,7 +60,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a composite changes: (group, rule) for each group whose rule is not the default, in the order of RULES."""
+    """The changes of a composite: (group, rule) for each group whose rule is not the default, in the order of RULES."""
 
     rules: tuple[tuple[str, Rule], ...] = ()
 

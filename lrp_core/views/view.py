@@ -115,7 +115,7 @@ class ModelView(ModelParts):
             return self._hidden(batch, token, positions)
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
-        """What `hidden` returns; subclasses override it."""
+        """The result of `hidden`; subclasses override this method."""
         options = dict(self.kind.forward_options)
         if batch.token_type_ids is not None:
             options["token_type_ids"] = batch.token_type_ids

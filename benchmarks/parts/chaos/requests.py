@@ -15,7 +15,7 @@ _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.<
 
 @dataclass
 class Disturbances:
-    """How requests are disturbed at present, and how many were."""
+    """The present disturbance of requests, and the number of disturbed ones."""
 
     failing_share: float = 0.0  # share of all requests that are refused with 503
     delay_s: float = 0.0  # of listings

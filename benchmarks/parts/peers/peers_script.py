@@ -74,7 +74,7 @@ def read(order: dict[str, Any]) -> Any:
 
 
 class Loop:
-    """What users write around a gradient method: a padded batch, its embeddings, and the logit to explain."""
+    """The code that users write around a gradient method: a padded batch, its embeddings, and the logit to explain."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.model, self.tokenizer = build(order), read(order)

@@ -23,7 +23,7 @@ CREDENTIALS = {
 
 @dataclass
 class ObjectStore:
-    """What the server counts and how it behaves.
+    """The counters and the behaviour of the server.
 
     `requests` counts requests since it was last set to zero. Each request waits `latency_s` before it is answered. If
     `disturb` is set, it answers requests; it is given the request and the server's own function.

@@ -46,7 +46,7 @@ def _cost(record: Method) -> str:
 
 
 def _needs(needs: Sequence[Capability]) -> str:
-    """What a method needs of a model, in words."""
+    """The requirements of a method on a model, in words."""
     return "; ".join(need.says for need in needs)
 
 

@@ -71,7 +71,7 @@ class Answer:
 
     @property
     def _before(self) -> int | None:
-        """How many tokens of prompt and answer stand before the explained span; None for a single prediction."""
+        """The number of tokens of prompt and answer before the explained span; None for a single prediction."""
         if self.said is None:
             return None
         span, written = self.row["said"], len(self.said.pieces) - len(self.said.ids)
@@ -84,7 +84,7 @@ class Answer:
 
     @property
     def images(self) -> Preprocessing | None:
-        """How the image was prepared; None for models of text."""
+        """A sentence about the preparation of the image; None for models of text."""
         return self.opened.resolved.preprocessing
 
     @property

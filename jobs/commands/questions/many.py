@@ -86,7 +86,7 @@ def _batches(asked: Sequence[_Asked], size: int | None) -> Iterator[Sequence[_As
 
 
 def _batch_size(lengths: Sequence[int]) -> int:
-    """How many of the texts with these `lengths` in tokens, the longest first, make up the next batch."""
+    """The number of texts in the next batch, taken from texts with these `lengths` in tokens, the longest first."""
     longest = lengths[0]
     most, enough = max(1, _TOKENS // longest), max(1, _ENOUGH // longest)
     for number in range(enough, min(most, len(lengths))):

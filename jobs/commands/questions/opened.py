@@ -223,7 +223,7 @@ def _of_decoder(tokenizer: Any, resolved: ResolvedModel) -> Any:
 
 
 def _preprocessing(processor: Any, view: ModelView) -> Preprocessing:
-    """How images are prepared for a model in memory. Raises UserError if `processor` is no image processor."""
+    """The preparation of images for a model in memory. Raises UserError if `processor` is no image processor."""
     from transformers import BaseImageProcessor
 
     if not isinstance(processor, BaseImageProcessor):

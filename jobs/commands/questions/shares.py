@@ -1,4 +1,4 @@
-"""How much of an explanation each part of the input has: the prompt (by role), the template, the answer so far.
+"""The share of an explanation that each part of the input has: the prompt (by role), the template, the answer so far.
 
 The first token is a part of its own, since many models attend to it whatever it is. So is the residual, which no token
 has: under rules it is the relevance of biases.

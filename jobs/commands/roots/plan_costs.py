@@ -57,7 +57,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Basis:
-    """What estimates are based on: a run, its artifacts and plan, and measured seconds per token."""
+    """The basis of estimates: a run, its artifacts and plan, and measured seconds per token."""
 
     config: RunConfig
     ledger: Ledger

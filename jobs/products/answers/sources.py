@@ -141,7 +141,7 @@ def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """How relevant each source of a batch of answers is by every method, and how well that fits the ablations, by part.
+    """The relevance of each source of a batch of answers by every method, and its scores on the ablations, by part.
 
     The inputs of a part are the shards of its relevance, and those of ablations by way of removal, which are the same
     for all parts. A sample without ablations is a reject of all methods, one without relevance of that method alone.

@@ -1,4 +1,4 @@
-"""What the controls of methods share: the controlled methods, their samples, and relevance under changed models.
+"""The common parts of all controls: the controlled methods, their samples, and relevance under changed models.
 
 Every control also has the planted methods, which must fail it, and the baseline.
 """

@@ -42,7 +42,7 @@ def nodes(run: Run) -> Iterator[ControlNode]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """How much the relevance of every sample under random models agrees with that of the trained one, by part."""
+    """The agreement of every sample's relevance under random models with that under the trained model, by part."""
     return computed(opened, parts, rows, lambda explaining, nodes, rows: _Randomising(explaining, nodes).of(rows))
 
 

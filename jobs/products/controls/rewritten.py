@@ -36,7 +36,7 @@ def nodes(run: Run) -> Iterator[ControlNode]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """How much every sample's relevance changes, for every method and rewriting, by part."""
+    """The change of every sample's relevance, for every method and rewriting, by part."""
     return computed(opened, parts, rows, _changes)
 
 

@@ -56,7 +56,7 @@ def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """How close every method's relevance comes to exact Shapley values, sample by sample, by part."""
+    """The agreement of every method's relevance with exact Shapley values, sample by sample, by part."""
     return computed(opened, parts, rows, _nearness)
 
 

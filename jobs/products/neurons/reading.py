@@ -1,4 +1,4 @@
-"""How a worker computes a unit of a corpus: it cuts texts into contexts and records the activations of neurons."""
+"""The work on a unit of a corpus: a worker cuts texts into contexts and records the activations of neurons."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Tally:
             self.cut[name] += counts["cut"]
 
     def out(self, name: str) -> int:
-        """How many rows came out, rejected ones included."""
+        """The number of rows that came out, rejected ones included."""
         return self.rows[name] + self.rejects[name].total()
 
 

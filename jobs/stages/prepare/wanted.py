@@ -52,7 +52,7 @@ def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
 
 
 def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
-    """How the samples of a model are read. Raises UserError if its tokenizer does not fit the model or its tasks."""
+    """The preparation of a model's samples. Raises UserError if its tokenizer does not fit the model or its tasks."""
     model, kind, max_length = resolved.config, resolved.kind, resolved.max_length
     tasks, images = frozenset(tasks_of(config, resolved)), resolved.preprocessing
     if images is not None:
@@ -105,7 +105,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
 
 
 def required_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
-    """What rows of users' own samples must have, such as labels that models know; None for other tasks."""
+    """The fields that rows of users' own samples must have, such as labels that models know; None for other tasks."""
     settings, known = config.tasks[task], config.task(task)
     if settings.source != SAMPLES.name:
         return None
@@ -134,7 +134,7 @@ def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:
-    """Where the samples of a task come from, as the config says."""
+    """The origin of a task's samples, as the config names it."""
     shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance", "columns"}
     return Origin(task=task, seed=config.seed, **config.tasks[task].model_dump(include=shared))
 

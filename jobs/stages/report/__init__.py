@@ -91,7 +91,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
 
 
 def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
-    """What the report was made from: the config, versions, hashes of data and identities of models.
+    """The provenance of the report: the config, versions, hashes of data and identities of models.
 
     Versions are those in the manifests of relevance; if they differ, all are listed.
     """

@@ -42,7 +42,7 @@ Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sampl
 
 @dataclass
 class _Neuron:
-    """What the cells of a model say about one neuron."""
+    """The measurements of one neuron in the cells of a model."""
 
     name: str = ""
     total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))

@@ -40,7 +40,7 @@ class Reported:
         return list(control_rows(self.run))
 
     def why_lacking(self, lacking: str, keys: Sequence[str], stages: str, needs: str) -> str:
-        """Why a part of the report shows nothing, and what to do.
+        """The reason why a part of the report shows nothing, and a remedy.
 
         `lacking` is the beginning of the sentence, which says what is missing. The part needs the config's `keys` and
         the commands `stages`; `needs` is what it needs beyond these, for a config that sets the keys.

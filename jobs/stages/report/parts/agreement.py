@@ -1,4 +1,4 @@
-"""How far methods agree on the relevance of tokens in the same samples."""
+"""The agreement of methods on the relevance of tokens in the same samples."""
 
 from __future__ import annotations
 

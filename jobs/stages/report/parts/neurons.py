@@ -60,7 +60,7 @@ def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
 
 
 def crossing_part(report: Reported) -> Part:
-    """How much relevance crosses layer boundaries, for methods whose relevance sums to the explained number."""
+    """The relevance that crosses layer boundaries, for methods whose relevance sums to the explained number."""
     crossings, methods, ledger = [], report.results.methods, report.run.ledger
     for planned in report.run.plan.cells():
         cell = planned.artifact

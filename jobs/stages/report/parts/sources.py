@@ -29,7 +29,7 @@ Setting = tuple[str, str, str]  # model, task, way
 
 
 def sources_part(report: Reported) -> Part:
-    """How well each method tells the sources of answers; sets that are not complete are counted."""
+    """The scores of each method on the sources of answers; sets that are not complete are counted."""
     run, methods = report.run, report.results.methods
     nodes = list(sources.nodes(run))
     lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
