@@ -88,7 +88,7 @@ REPRESENTATION = (
         gives=("tokens", "layers"),
         explanations=NO_CHOICE,
         order=86,
-        about="the norm of the input, whatever is explained; of a layer the norm of its states",
+        about="the norm of the input, the same for every target; by layer, the norm of the layer's states",
         source="Oyama et al. 2023; NormXLogit 3",
     ),
     _of_states(
