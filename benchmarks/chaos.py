@@ -139,7 +139,7 @@ def under_chaos(bench: Bench, world: World, undisturbed: Store, storage: str, se
         **counts,
         **differences,
     )
-    told(storage, done, completed, comparison)
+    print_comparison(storage, done, completed, comparison)
     if bench.chosen.keep and world.is_local:  # the small disk disappears when this process ends
         shutil.copytree(world.root, world.folder / "root")
     if not healed:
@@ -210,7 +210,7 @@ def last_lines(world: World, count: int = 12) -> str:
     return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
 
 
-def told(storage: str, done: Counter[str], completed: int, comparison: Comparison) -> None:
+def print_comparison(storage: str, done: Counter[str], completed: int, comparison: Comparison) -> None:
     """Print the faults of a part and the result of the comparison."""
     print(f"{storage}: {done.total()} faults, {completed} runs completed under them")
     for name, times in done.most_common():

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         view = subject.open(KERNELS[0])
         lengths = lengths_that_fit(bench.title, view, asked)
         seconds, peaks = curves(bench, view, lengths)
-        told(bench, seconds, peaks)
+        note_growth(bench, seconds, peaks)
         kernels(bench, subject, view, max([lengths[0], *(n for n in lengths if n <= KERNEL_LENGTH)]))
         del view
         if subject.geometry is not None and subject.geometry.layers >= 4:
@@ -181,7 +181,7 @@ def _compare_with_full(bench: Bench, view: ModelView, batch: Batch, seconds: Cur
         print(f"{bench.title}, T={length:4}: {name} is told from a part as {ratio:.2f} of the whole", flush=True)
 
 
-def told(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, Curve]) -> None:
+def note_growth(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, Curve]) -> None:
     """Note and print the exponents with which variants grow with tokens, those of table 2, and where seconds cross."""
     forward = seconds[FORWARD]
     for name, curve in seconds.items():

@@ -27,7 +27,7 @@ _PIXELS = 640  # the height of the explorer in a notebook
 
 def answers_of(config: RunConfig, store: Store) -> Answers:
     """The answers that the report of a run shows, `ablations.shown` of each task and model, of complete artifacts."""
-    run = Run(config, make_plan(config, store, is_read=True), Ledger(store))
+    run = Run(config, make_plan(config, store, trust_known=True), Ledger(store))
     return Answers(list(answer_entries(run, configured(config))), store.root)
 
 

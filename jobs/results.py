@@ -20,7 +20,7 @@ from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.config.kept import as_known, models_kept
-from jobs.config.lacking import told
+from jobs.config.lacking import left_out_line
 from jobs.plan.models import load_tokenizer
 from jobs.products.scores import metrics_lacking
 from jobs.store import Artifact, Ledger, Store
@@ -48,7 +48,7 @@ def load(root: str) -> Run:
     """
     run = open_run(root)
     if run.lacking:
-        _log.warning("%s: %s", run.store.root, told(run.lacking))
+        _log.warning("%s: %s", run.store.root, left_out_line(run.lacking))
     return run
 
 
@@ -57,8 +57,16 @@ def open_run(root: str) -> Run:
     store = Store(str(root))
     run = Run(store, Ledger(store))
     if not any(True for _ in run.ledger.records()):
-        raise UserError(f"no run has written anything to {root}: compute one with `closelook run --root {root}`")
+        raise UserError(f"{root} holds no run: compute one with `closelook run --root {root} --config CONFIG`")
     return run
+
+
+def without_config(store: Store) -> str:
+    """The beginning of an error message about a root that keeps no configuration, with the remedy."""
+    return (
+        f"{store.root} has no config.yaml: run `closelook run --root {store.root} --config CONFIG` with the config it "
+        "was made with"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +140,7 @@ class Run:
         from jobs.tested import tested
 
         if self.config is None:
-            raise UserError(f"{self.store.root} keeps no configuration, so it is unknown what to compare: run it again")
+            raise UserError(f"{without_config(self.store)}, to compare its methods")
         return tested(self.config, self.store)
 
     def answers(self) -> Answers:
@@ -144,7 +152,7 @@ class Run:
         from jobs.answers import answers_of
 
         if self.config is None:
-            raise UserError(f"{self.store.root} keeps no configuration, so it is unknown what to show: run it again")
+            raise UserError(f"{without_config(self.store)}, to see its answers")
         return answers_of(self.config, self.store)
 
     def scores_of_samples(self, form: Form = "pandas", **picked: str) -> Any:
@@ -263,7 +271,7 @@ class Run:
         """The text of every token, a list for each row of `ids`. Raises UserError if no tokenizer can be loaded."""
         models = models_kept(self.store)
         if not models:
-            raise UserError(f"{self.store.root} keeps no configuration, and with it no tokenizer: pass tokens=False")
+            raise UserError(f"{without_config(self.store)}, or pass tokens=False")
         if model not in models:
             raise UserError(f"{self.store.root} keeps no model {model!r}{nearest(model, models)}; pass tokens=False")
         try:

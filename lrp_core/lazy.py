@@ -25,7 +25,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
     return get, names
 
 
-def named(path: str) -> Any:
+def imported_object(path: str) -> Any:
     """Import and return the object at `path`, written "module:name". Raises ImportError or AttributeError if absent."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

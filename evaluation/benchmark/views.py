@@ -3,7 +3,8 @@
 A masked model reads the text with the mask token in the slot. A causal model reads the text up to the slot, and the
 tokens that target and foil share at their beginning. The encoder of an encoder-decoder reads the text up to the slot,
 its decoder these shared tokens. Spans of characters become tokens through the tokenizer's offsets. Tokens that the
-tokenizer's template adds are *special*; the mask token is not.
+tokenizer's template adds are *special*; the mask token is not. A sample's *scope*, if it has one, are the spans of
+its text to which scores and perturbation may be limited, such as the context of a question; only there is a text cut.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def tokenise(
     predictions = manner.predict(readings, encodings)
     for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
         with rejecting(rejects, "view", sample_id=reading.row["sample_id"]):
-            views.append(manner.fitted(_Asked(reading, encoding, prediction)))
+            views.append(manner.fitted(_TokenisedReading(reading, encoding, prediction)))
     return views, rejects
 
 
@@ -124,7 +125,7 @@ class _Reading:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TokenisedReading:
     """A reading as tokens with the target and foil to predict, or the reason why there are none."""
 
     reading: _Reading
@@ -173,32 +174,32 @@ class _Manner:
         prompts = [Prompt(reading.text, reading.space) for reading in readings]
         return continuing(rows, prompts, encodings, self.tokenizer, self.words)
 
-    def ask(self, reading: _Reading) -> _Asked:
+    def tokenised(self, reading: _Reading) -> _TokenisedReading:
         """One reading as tokens, with the target and foil to predict."""
         [encoding] = self.encode([reading])
         [prediction] = self.predict([reading], [encoding])
-        return _Asked(reading, encoding, prediction)
+        return _TokenisedReading(reading, encoding, prediction)
 
-    def fitted(self, asked: _Asked) -> Row:
+    def fitted(self, tokenised: _TokenisedReading) -> Row:
         """The view row, with `truncate` cut to `max_length` tokens; `cut` is the number of tokens that were lost.
 
         Raises Malformed for a text that is too long otherwise, and as `_view` does.
         """
-        length = asked.length
+        length = tokenised.length
         if length <= self.max_length:
-            return self._view(asked)
+            return self._view(tokenised)
         if not self.truncate:
             raise Malformed("too long", f"{length} tokens, the model takes {self.max_length}")
-        cut = self._cut(asked)
+        cut = self._cut(tokenised)
         return self._view(cut) | {"cut": length - cut.length}
 
-    def _view(self, asked: _Asked) -> Row:
+    def _view(self, tokenised: _TokenisedReading) -> Row:
         """The view row. A masked model predicts at the mask, a causal one at the last token that it reads.
 
         The decoder of an encoder-decoder predicts behind its start token and the tokens that target and foil share.
         Raises Malformed if there is nothing to predict, no text to read, or no token of the evidence.
         """
-        reading, encoding, (shared, target, foil) = asked.reading, asked.encoding, asked.predicted
+        reading, encoding, (shared, target, foil) = tokenised.reading, tokenised.encoding, tokenised.predicted
         if encoding.special.all():
             raise Malformed("no text before the slot")
         evidence = encoding.covers(reading.evidence, first=self.first_piece) if reading.evidence else None
@@ -233,14 +234,14 @@ class _Manner:
             **more,
         )
 
-    def _cut(self, asked: _Asked) -> _Asked:
-        """`asked` with its scope cut to the longest window around the evidence with which the text fits.
+    def _cut(self, tokenised: _TokenisedReading) -> _TokenisedReading:
+        """`tokenised` with its scope cut to the longest window around the evidence with which the text fits.
 
         The shorter text is tokenised again, and the window cut by as many tokens as the text still has too many. Raises
         Malformed if there is no evidence, if not exactly one scope holds all of it, or if the text does not fit even
         with the evidence alone in its scope.
         """
-        reading, encoding, length = asked.reading, asked.encoding, asked.length
+        reading, encoding, length = tokenised.reading, tokenised.encoding, tokenised.length
         start, end = reading.scope[0] if reading.scope else (0, 0)
         if (
             not reading.evidence
@@ -257,7 +258,7 @@ class _Manner:
             low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
             text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
             spans = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
-            shorter = self.ask(replace(reading, text=text, evidence=spans, scope=((start, start + high - low),)))
+            shorter = self.tokenised(replace(reading, text=text, evidence=spans, scope=((start, start + high - low),)))
             excess = shorter.length - self.max_length
             if excess <= 0:
                 return shorter

@@ -27,7 +27,7 @@ class MethodRelevance:
     explained: float
     #: [T] in the order of the text's tokens. A method that gives no relevance to what a decoder has seen has fewer.
     relevance: np.ndarray
-    summed: bool  # True: the method conserves the explained number, so that a word has the sum of its tokens
+    conserves: bool  # True: the method conserves the explained number, so that a word has the sum of its tokens
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
             shared = _facts(name, text, entry, model, task)
             sums = np.add.reduceat(entry.relevance.astype(np.float64), groups.starts)
             by_word.add(
-                shared | {"summed": entry.summed},
-                {**groups.of_words, "relevance": sums if entry.summed else sums / groups.sizes},
+                shared | {"summed": entry.conserves},
+                {**groups.of_words, "relevance": sums if entry.conserves else sums / groups.sizes},
             )
             by_token.add(shared, {**groups.of_tokens, "relevance": entry.relevance})
     return Tables(by_word.table(), by_token.table())

@@ -30,7 +30,7 @@ from evaluation.report.heatmaps.overlay import css_ramp
 from evaluation.report.overview.glossary import TERMS
 from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, weak_points
 from evaluation.report.overview.omissions import left_out
-from evaluation.report.overview.standings import Beyond
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.render import NO_ROWS, comma_separated, decimals, latex, markdown, number, reason, spans
 from evaluation.report.results import Results
 from evaluation.report.table import SMALLEST_ROW, Column, Table
@@ -129,7 +129,7 @@ class Site:
     notes: Sequence[str] = field(default_factory=tuple)
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
-    beyond: Beyond = field(default_factory=Beyond)
+    other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
 
     def files(self, close_look: bool = False) -> dict[str, str | bytes]:
         """The contents of all files of the site, by path.
@@ -151,7 +151,7 @@ class Site:
             parts = [part for part in self.parts if part.page == page]
             has_references = any(part.has_references for part in parts)
             files[page] = self._page(page, leaves, parts=parts, published=has_references, **known)
-        tables = [leaderboard(self.results, self.beyond), *self.tables]
+        tables = [leaderboard(self.results, self.other_numbers), *self.tables]
         for part in self.parts:
             tables += [*part.tables, *part.details]
             for figure in part.figures:
@@ -176,11 +176,11 @@ class Site:
         """The variables of the first page's template; `wide` and `long` are the two tables of the overview."""
         results, metrics = self.results, METRICS.values()
         methods = [results.label(method) for method in results.ordered_methods()]
-        shown = boards(results, self.beyond)
+        shown = boards(results, self.other_numbers)
         words = glossary(results)
         values: dict[str, Any] = {"wide": wide, "long": long, "summary": self.summary, "notes": self.notes}
         values["boards"] = [(board, list(weak_points(results, board))) for board in shown]
-        values["left_out"] = left_out(results, self.beyond, shown)
+        values["left_out"] = left_out(results, self.other_numbers, shown)
         values |= {"glossary": words, "terms": defaultdict(str, words), "general_terms": TERMS}
         values |= {"label": results.label, "metric": METRICS[lead()]}
         values |= {"tasks": results.scored, "models": list(results.models), "methods": methods}

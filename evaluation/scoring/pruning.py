@@ -75,9 +75,9 @@ class Sweep:
             margins.append(self.margins(Batch.collate([judged], pad_id=0), token_budget))
         if not margins:
             return np.zeros((*self.points.shape, 0), bool), np.zeros(0, bool)
-        all_heads = int(self.points[0, 0])
+        unpruned = int(self.points[0, 0])  # index of the mask that leaves every head
         stacked = torch.stack(margins, 1)  # [M, N]
-        right, finite = to_host([stacked > 0, stacked[all_heads].isfinite()])
+        right, finite = to_host([stacked > 0, stacked[unpruned].isfinite()])
         return right.numpy()[self.points], finite.numpy()
 
     @torch.inference_mode()

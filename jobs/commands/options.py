@@ -89,7 +89,8 @@ class RunOptions:
         typer.Option(
             "--config",
             "-c",
-            help="A name in jobs/conf (demo, paper, attnlrp, real, smoke) or a path; else that of --root, else demo.",
+            help="A name in jobs/conf (demo, smoke, real, paper, attnlrp, normxlogit) or a path; "
+            "else that of --root, else demo.",
             show_default=False,
         ),
     ] = None
@@ -100,19 +101,22 @@ class RunOptions:
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
     ] = None
 
-    def load(self, is_made: bool | None = None, is_read: bool = False) -> tuple[RunConfig, Store]:
+    def load(self, is_made: bool | None = None, read_only: bool = False) -> tuple[RunConfig, Store]:
         """The configuration and the store of the run. Called before slow imports, so that mistakes show at once.
 
-        `is_made`: raise UserError if the root holds no run; None: if only `root` is given. `is_read`: leave out of a
+        `is_made`: raise UserError if the root holds no run; None: if only `root` is given. `read_only`: leave out of a
         kept configuration what no installed package defines, and list it in `lacking`.
         """
         from jobs.config.kept import holds_run, load
 
-        loaded, store = load(self.config, self.root, self.set or (), is_read)
+        loaded, store = load(self.config, self.root, self.set or (), read_only)
         if is_made is None:
             is_made = self.root is not None and self.config is None
         if is_made and not holds_run(store):
-            raise UserError(f"there is no run in {store.root}: check the path, or start one there with `closelook run`")
+            raise UserError(
+                f"there is no run in {store.root}: check the path, or start one there with `closelook run --root "
+                f"{store.root} --config CONFIG`"
+            )
         return loaded, store
 
 
@@ -205,6 +209,7 @@ _OPTIONS = (
     "decoder_tokenizer",
     "dtype",
     "device",
+    "normed",
 )
 
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from jobs.config.file import ConfigError, describe, parse, read
-from jobs.config.lacking import told, without_unknown
+from jobs.config.lacking import left_out_line, without_unknown
 from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
 from lrp_core.records.types import UserError
@@ -38,11 +38,11 @@ class Difference:
 
 
 def load(
-    source: str | None, root: str | None, overrides: Sequence[str], is_read: bool = False
+    source: str | None, root: str | None, overrides: Sequence[str], read_only: bool = False
 ) -> tuple[RunConfig, Store]:
     """The configuration `source` (name or path), else the one that `root` keeps, else `demo`; and its root's store.
 
-    `is_read`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
+    `read_only`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
     package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.
     """
     if source is not None or root is None:
@@ -55,7 +55,7 @@ def load(
     from jobs.store import Store
 
     store = Store(root)
-    before = as_known(store) if is_read and not overrides else kept(store, overrides)
+    before = as_known(store) if read_only and not overrides else kept(store, overrides)
     return before or RunConfig.load("demo", root, overrides), store
 
 
@@ -107,7 +107,9 @@ def as_known(store: Store) -> RunConfig | None:
         try:
             return RunConfig.model_validate(known.model_dump()).without(lacking)
         except ValidationError:
-            raise ConfigError(f"without its packages nothing in {store.root} can be read; {told(lacking)}") from None
+            raise ConfigError(
+                f"without its packages nothing in {store.root} can be read; {left_out_line(lacking)}"
+            ) from None
 
 
 def models_kept(store: Store) -> dict[str, ModelConfig]:

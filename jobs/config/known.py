@@ -18,12 +18,12 @@ from jobs.config.methods import bound, left_open
 from jobs.config.models import MethodConfig
 from jobs.config.neurons import CorpusConfig
 from jobs.config.perturb import PerturbConfig
-from jobs.config.settings import Settings
+from jobs.config.settings import FINER_KEYS, Settings
 from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
-from lrp_core.families import FAMILIES, describing
+from lrp_core.families import FAMILIES, family_of_type
 from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.records.explained import needs_foil
 from lrp_core.records.kinds import RESAMPLE
@@ -90,7 +90,7 @@ def _check_models(config: Settings, problems: _Problems) -> None:
         with problems.of(f"models.{model.name}.id"):
             family = type_in(model.id)
             if family is not None and model.family is None:
-                describing(family)  # raises UserError for a family that nothing describes
+                family_of_type(family)  # raises UnsupportedModel if no family describes it
         with problems.of(f"models.{model.name}.shape"):
             if model.shape is not None:
                 _check_known("geometry", model.shape, GEOMETRIES)
@@ -111,8 +111,8 @@ def _check_products(config: Settings, problems: _Problems) -> None:
                 raise UserError(f"it removes special tokens, which {RESAMPLE!r} never replaces: leave one of both out")
     if config.controls is not None and config.controls.explanation not in (None, *config.explanations):
         with problems.of("controls.explanation"):
-            asked = config.controls.explanation
-            raise UserError(f"the run does not compute {asked!r}: add it to `explanations`, or leave it out here")
+            explanation = config.controls.explanation
+            raise UserError(f"the run does not compute {explanation!r}: add it to `explanations`, or leave it out here")
     for task in config.labels or ():
         with problems.of(f"labels.{task}"):
             if task in config.tasks and config.task(task).output != "label":
@@ -256,7 +256,7 @@ def _check_answers(config: Settings, name: str) -> None:
     unfit = [key for key in ("truncate", "first_piece", "balance", "tokens", "explains") if getattr(settings, key)]
     if unfit:
         raise UserError(f"the task explains whole answers: leave out `{unfit[0]}`")
-    for key in ("heads", "layers", "labels", "neurons"):
+    for key in FINER_KEYS:
         if name in config.finer(key):
             raise UserError(f"the task explains whole answers, of which `{key}` keeps nothing: remove it from `{key}`")
     for key, part in config.parts():
@@ -286,12 +286,12 @@ def _check_corpus(settings: CorpusConfig) -> None:
 
 def _check_curves(config: Settings, settings: PerturbConfig) -> None:
     """Raise UserError if the run does not compute an explanation of its curves, or a task has no foils for them."""
-    asked = settings.explanations or config.explanations
-    for name in asked:
+    explanations = settings.explanations or config.explanations
+    for name in explanations:
         if name not in config.explanations:
             raise UserError(f"the run does not compute {name!r}: add it to `explanations`, or leave it out here")
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
         if config.task(task).explains_answers:
             continue  # tasks of whole answers have no curves
-        if all(map(needs_foil, asked)) and _is_without_foils(config, task):
+        if all(map(needs_foil, explanations)) and _is_without_foils(config, task):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")

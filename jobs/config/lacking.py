@@ -16,7 +16,7 @@ from lrp_core.records.types import UserError
 Part = TypeVar("Part", bound=Frozen)
 
 
-def told(lacking: Sequence[str]) -> str:
+def left_out_line(lacking: Sequence[str]) -> str:
     """A line that names the methods, tasks and families that are left out."""
     return f"left out, since no installed package defines it: {', '.join(lacking)}"
 

@@ -310,8 +310,8 @@ class Settings(Frozen):
 
     def finer(self, product: str) -> Sizes:
         """The number of samples by task (None: all) with the finer relevance `product`, one of FINER_KEYS."""
-        asked = getattr(self, product)
-        return (asked.tasks if isinstance(asked, NeuronsConfig) else asked) or {}
+        setting = getattr(self, product)
+        return (setting.tasks if isinstance(setting, NeuronsConfig) else setting) or {}
 
     def task(self, name: str) -> Task:
         """The record of one of the run's tasks, changed as its settings say. Raises UserError for an unknown source."""

@@ -48,7 +48,9 @@ def items(text: Any, messages: Any, input_ids: Any) -> tuple[list[Item], bool]:
     alternatives = {"text": text, "messages": messages, "input_ids": input_ids}
     named = [name for name, value in alternatives.items() if value is not None]
     if len(named) != 1:
-        raise UserError(f"give one of `text`, `messages` and `input_ids`, not {' and '.join(named) or 'none'}")
+        raise UserError(
+            f"give exactly one of `text`, `messages` and `input_ids`; given: {' and '.join(named) or 'none'}"
+        )
     [name] = named
     value = plain(alternatives[name])
     if is_chat(value):

@@ -90,7 +90,7 @@ class Explanation:
     def __getitem__(self, method: str) -> Tensor:
         """Relevance of every token by a method: [T], or [N, T] for N > 1 answers.
 
-        NaN marks tokens that the model had not read yet. Raises UserError for a method that was not asked for.
+        NaN marks tokens that the model had not read yet. Raises UserError for a method that is not in it.
         """
         import torch
 
@@ -106,7 +106,10 @@ class Explanation:
         """The method's Relevance, a batch of one sample, for each of `answers`. Raises UserError as `[...]` does."""
         known = self.answers[0].relevance
         if method not in known:
-            raise UserError(f"{method!r} was not asked for{nearest(method, known)}")
+            raise UserError(
+                f"this explanation has no method {method!r}{nearest(method, known)}; to get it, add it to `method` of "
+                "closelook.explain"
+            )
         return [answer.relevance[method] for answer in self.answers]
 
     def to_frame(self, by: By = "token") -> pd.DataFrame:

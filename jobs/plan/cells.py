@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product as combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,9 +36,6 @@ from lrp_core.records.capabilities import POSITIONS, Capability
 from lrp_core.records.explained import versions
 from lrp_core.records.kinds import MASK
 from lrp_core.records.types import Request, UnsupportedModel, UserError
-
-if TYPE_CHECKING:
-    pass
 
 VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
 
@@ -78,11 +75,11 @@ def _check_mask(model: ModelConfig) -> None:
         )
 
 
-def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Ledger | None = None) -> Plan:
+def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger: Ledger | None = None) -> Plan:
     """The plan of `config` over the views in `store`; `ledger` is that of the store, if it is already open.
 
-    With `is_read`, for commands that only look at a root, models are taken as the last run found them if their files
-    have not changed: no weights are hashed, and neither torch nor transformers is imported.
+    With `trust_known`, for commands that only look at a root, models are taken as the last run found them, if their
+    files have not changed: no weights are hashed, and neither torch nor transformers is imported.
 
     Raises UserError for a method or model that cannot exist, and for gold labels that a classifier does not have.
     """
@@ -93,7 +90,7 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
         try:
-            resolved, reading = _resolved(model, config.seed, Known.of(store), is_read)
+            resolved, reading = _resolved(model, config.seed, Known.of(store), trust_known)
             tokenizer = reading.key
         except ModelUnavailable as error:
             failures[model.name] = str(error)
@@ -101,6 +98,7 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
         except UnsupportedModel as error:
             if not config.lacking:
                 raise
+            # its family is in `lacking`
             lost = any(line.endswith(f" of model {model.name!r}") for line in config.lacking)
             why = " is of a family that no installed package brings" if lost else f": {error}"
             failures[model.name] = f"model {model.name}{why}"
@@ -130,12 +128,12 @@ def make_plan(config: RunConfig, store: Store, is_read: bool = False, ledger: Le
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 
-def _resolved(model: ModelConfig, seed: int, known: Known, is_read: bool) -> tuple[ResolvedModel, Reading]:
-    """The model, and the reading of its samples; with `is_read` from the cache if possible.
+def _resolved(model: ModelConfig, seed: int, known: Known, trust_known: bool) -> tuple[ResolvedModel, Reading]:
+    """The model, and the reading of its samples; with `trust_known` from the cache if possible.
 
     Raises as `resolve` and `reading_of` do.
     """
-    before = known.model(model, seed) if is_read else None
+    before = known.model(model, seed) if trust_known else None
     if before is not None:
         return before
     stamp = stamp_of(model, seed)
@@ -283,8 +281,8 @@ def requests_of(
     Where the method has none of the configured ones, its first explanation or embedding is taken. A `task` with
     explanations of its own replaces the config's.
     """
-    asked = (None if task is None else config.task(task).explained) or config.explanations
-    explanations = [e for e in info.explanations if e in asked] or info.explanations[:1]
+    preferred = (None if task is None else config.task(task).explained) or config.explanations
+    explanations = [e for e in info.explanations if e in preferred] or info.explanations[:1]
     known = info.embeddings_of(capabilities)
     embeddings = [e for e in known if e in config.embeddings] or known[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))

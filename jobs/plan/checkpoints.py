@@ -79,7 +79,10 @@ def fetch_weights(location: str, revision: str | None) -> None:
 
 
 def fetch(location: str, name: str, revision: str | None = None) -> str | None:
-    """The path of a file of the hub in its cache; None if the hub does not have the file, or offline, the cache."""
+    """The path of a hub file in the local cache. Returns None if the hub (offline: the cache) does not have the file.
+
+    Raises the hub's error if it is transient, so that the caller can retry.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -179,9 +182,9 @@ def _near_id(location: str) -> str:
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `word`: the nearest of `known`; empty if none is near."""
+    """The end of a message about an unknown `word`: the nearest of `known`; empty if none is near, or `word` is one."""
     close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close and close[0] != word else ""
 
 
 def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
@@ -249,7 +252,10 @@ def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig
     elif isinstance(config.image_size, int):
         settings = {"size": {"height": config.image_size, "width": config.image_size}}
     else:
-        raise UserError(f"model {model.name}: a random model needs square images, with one `image_size`")
+        raise UserError(
+            f"model {model.name}: random weights are supported for square images only: give its geometry one number "
+            "as `image_size`"
+        )
     try:
         return Preprocessing.of(settings, config.to_dict())
     except UserError as error:

@@ -26,9 +26,9 @@ def forwards(
     total = 0.0
     for methods in _by_pass(records(config, names, length, chosen or {})):
         requests = [(method, request) for method in methods for request in requests_of(config, method, task=task)]
-        asked = {(method.rules, request.explanation) for method, request in requests}
-        numbers = len({explanation for _, explanation in asked})
-        total += methods[0].cost(length, numbers) + sum(rules is not None for rules, _ in asked)
+        backward_passes = {(method.rules, request.explanation) for method, request in requests}
+        numbers = len({explanation for _, explanation in backward_passes})
+        total += methods[0].cost(length, numbers) + sum(rules is not None for rules, _ in backward_passes)
     return total
 
 

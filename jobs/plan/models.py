@@ -36,7 +36,7 @@ from jobs.plan.checkpoints import (
 from jobs.plan.heads import head_of
 from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending
-from lrp_core.families import Family, family_of, introduce
+from lrp_core.families import Family, family_of, register_model_classes
 from lrp_core.records.kinds import BLACK
 from lrp_core.records.types import UserError, nearest
 
@@ -256,7 +256,7 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
     """
     from transformers import AutoTokenizer
 
-    introduce()
+    register_model_classes()
     geometry = geometry_of(model.id)  # a bare vocabulary file does not name its tokenizer
     known = {} if geometry is None else {"config": geometry.config()}
     failures = []

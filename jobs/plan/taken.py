@@ -56,8 +56,8 @@ def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
     `taken` has the tasks that each model takes, by the model's name.
     """
     for name in config.tasks:
-        asked = [model.name for model in config.models if name in config.tasks_for(model)]
-        if asked and not any(name in taken[model] for model in asked):
+        with_task = [model.name for model in config.models if name in config.tasks_for(model)]
+        if with_task and not any(name in taken[model] for model in with_task):
             task = config.task(name)
             asks = _prediction(task.output, task.image)
             raise UserError(f"task {name} asks for {asks}, which no model of the run predicts: add one that does")

@@ -26,9 +26,8 @@ NO_FOIL = "no_foil"  # the sample has no foil, which a contrastive explanation n
 NO_RELEVANCE = "no_relevance"  # the method gave no relevance for the sample
 NO_ABLATIONS = "no_ablations"  # the ablations of the sample, of which its sources are computed, were rejected
 NOTHING_TO_FLIP = "nothing_to_flip"  # no token of the sample may be removed
-UNASKED = frozenset(
-    {NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN}
-)  # reasons that lie in the data: these rejects are no failures
+#: Reasons that lie in the data: rejects with them are no failures.
+REASONS_IN_DATA = frozenset({NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -64,10 +63,10 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
     the same units.
     """
     numbers = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
-    asked = hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest(), token_budget, shard_rows
-    if asked not in inputs.cuts:
-        inputs.cuts[asked] = _cut_units(inputs, numbers, token_budget, shard_rows)
-    return inputs.cuts[asked]
+    settings_key = hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest(), token_budget, shard_rows
+    if settings_key not in inputs.cuts:
+        inputs.cuts[settings_key] = _cut_units(inputs, numbers, token_budget, shard_rows)
+    return inputs.cuts[settings_key]
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

@@ -86,8 +86,8 @@ class Explainer:
         batch without foils. Raises whatever the model raises on bad input or if memory runs out.
         """
         rows = with_predictions(self.view, rows)
-        asked = list(map(with_span, rows))
-        batch = Batch.collate(asked, pad_id=self.view.pad_id)  # on the CPU, so that checks need not wait for a GPU
+        with_spans = list(map(with_span, rows))
+        batch = Batch.collate(with_spans, pad_id=self.view.pad_id)  # on the CPU, so that checks need not wait for a GPU
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
@@ -134,17 +134,17 @@ class Explainer:
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
         """The relevance for each of the `requests`, whose methods share forward passes."""
-        asked = {request: self.methods[request.method].bound(request) for request in requests}
+        bound = {request: self.methods[request.method].bound(request) for request in requests}
         available = {name for request in requests for name in self.methods[request.method].given}
         kept = KEPT.get(self.product)
         finer_names = () if kept is None else (kept.name, *kept.beside)
         capabilities = self.view.family.capabilities
         finer = {name: True for name in finer_names if name in available and set(FINER[name].needs) <= capabilities}
-        distinct = list(dict.fromkeys(asked.values()))
+        distinct = list(dict.fromkeys(bound.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # as many tokens as the batch
         with staying():
             results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
-        return {request: results[base] for request, base in asked.items()}
+        return {request: results[base] for request, base in bound.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
         """Yield (a method, the requests) for each group of requests whose methods share forward passes."""

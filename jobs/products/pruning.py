@@ -250,9 +250,9 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     together: dict[tuple[int, ...], list[Row]] = {}  # rows by the indices of the orders that evaluate them
     for row in rows:
         half = half_of(first.clusters.get(row["sample_id"], row["sample_id"]), seed)
-        asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
-        together.setdefault(asked, []).append(row)
-    swept = [_swept(opened, first, orders, asked, orders_asked) for asked, orders_asked in together.items()]
+        evaluating = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
+        together.setdefault(evaluating, []).append(row)
+    swept = [_swept(opened, first, orders, evaluating, sharing) for evaluating, sharing in together.items()]
     samples: list[str] = []
     splits = 0
     for hits in swept:
@@ -271,9 +271,9 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _swept(
-    opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], asked: Sequence[int], rows: Sequence[Row]
+    opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], evaluating: Sequence[int], rows: Sequence[Row]
 ) -> Hits:
-    """The hits of `rows` under the orders with the indices `asked`; False under all other orders.
+    """The hits of `rows` under the orders with the indices `evaluating`; False under all other orders.
 
     Samples whose logits are not finite are left out.
     """
@@ -282,14 +282,14 @@ def _swept(
 
     removed, splits = removed_at_points(len(orders[0].heads), node.step), 0
     right, finite = np.zeros((0, len(removed), len(rows)), bool), np.ones(len(rows), bool)
-    if asked:
-        sweep = Sweep(opened.view, [orders[at] for at in asked], node.step)
+    if evaluating:
+        sweep = Sweep(opened.view, [orders[at] for at in evaluating], node.step)
         (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
     names = tuple(row["sample_id"] for row, is_finite in zip(rows, finite, strict=True) if is_finite)
     every = np.zeros((len(orders), len(removed), len(names)), bool)
-    every[list(asked)] = right[:, :, finite]
+    every[list(evaluating)] = right[:, :, finite]
     evaluated = np.zeros((len(orders), len(names)), bool)
-    evaluated[list(asked)] = True
+    evaluated[list(evaluating)] = True
     return Hits(names, every, evaluated, removed, splits)
 
 

@@ -19,7 +19,7 @@ from jobs.plan.units import NO_FOIL
 from jobs.products.explaining import ExplainedBatch
 from jobs.products.record import Reject
 from lrp_core import POOLINGS, Relevance, Request
-from lrp_core.lazy import named
+from lrp_core.lazy import imported_object
 from lrp_core.neurons.logit_lens import top_neurons
 from lrp_core.rules.boundaries import REASONS
 
@@ -29,11 +29,11 @@ def cell_table(
 ) -> tuple[pa.Table, list[Reject]]:
     """The table of one cell, and its rejects: samples without anything to explain or with numbers that are not finite.
 
-    A table has the schema of `product` in precision `dtype`, a row for each sample and request (of layers and heads,
-    for each layer or pooling, too).
+    A table has the schema of `product` in precision `dtype`, and a row for each sample and request. In tables of layers
+    and heads, a sample and request have several rows: one for each layer or pooling.
     """
     schema = schema_of(product, dtype)
-    columns = named(KEPT[product].columns) if product in KEPT else relevance_columns
+    columns = imported_object(KEPT[product].columns) if product in KEPT else relevance_columns
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:

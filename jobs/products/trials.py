@@ -223,7 +223,7 @@ def _entries(run: Run, node: Node) -> dict[str, Any]:
     return {"variants": [[node.request.explanation, node.request.embedding]]}
 
 
-def told(choice: Choice, record: Mapping[str, Any]) -> str:
+def chosen_line(choice: Choice, record: Mapping[str, Any]) -> str:
     """The chosen options in words, with the number of trials and the area of the chosen one."""
     best = record["trials"][record["chosen"]]
     on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from evaluation.schema import REJECT
 from jobs.plan.node import Node, Part, Run
-from jobs.plan.units import FEW, UNASKED
+from jobs.plan.units import FEW, REASONS_IN_DATA
 from jobs.products.record import Product
 from jobs.runner.task import Account
 from jobs.store import Ledger, Store, Written
@@ -45,8 +45,8 @@ class Rejects:
 
     @property
     def failed(self) -> int:
-        """The number of samples that failed. Rejects whose reason lies in the data (UNASKED) do not count."""
-        return self.counts.total() - sum(self.counts[reason] for reason in UNASKED)
+        """The number of samples that failed. Rejects whose reason lies in the data (REASONS_IN_DATA) do not count."""
+        return self.counts.total() - sum(self.counts[reason] for reason in REASONS_IN_DATA)
 
 
 def close(
@@ -140,7 +140,7 @@ def _accounts(accounts: Mapping[str, Account]) -> tuple[int | None, Rejects]:
     for path, account in accounts.items():
         computed = None if account.explained is None or computed is None else computed + account.explained
         rejects |= {reject["sample_id"]: reject for reject in account.rejects}
-        if any(reject["reason"] not in UNASKED for reject in account.rejects):
+        if any(reject["reason"] not in REASONS_IN_DATA for reject in account.rejects):
             failed.append(path.rpartition("/")[2])
     counts = Counter(reject["reason"] for reject in rejects.values())
     last_first = reversed(rejects.values())

@@ -212,7 +212,7 @@ class _Batches:
 def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) -> tuple[list[Any], Outcome]:
     """The values of `compute` on `rows`, in batches if need be, and the outcome. For computations without a worker."""
     part = Part(Node(artifact=Artifact("alone")), "")
-    alone = Product(
+    product = Product(
         name="alone",
         title="",
         stage="",
@@ -220,7 +220,7 @@ def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) 
         expected=of_no_task,
         compute=lambda opened, parts, rows: {part: compute(rows)},
     )
-    outcome = compute_parts(alone, Opened(), [part], rows)[part]
+    outcome = compute_parts(product, Opened(), [part], rows)[part]
     if isinstance(outcome, NodeFailed):
         raise outcome
     return outcome.of(part), outcome
@@ -231,7 +231,7 @@ def describe(error: BaseException) -> str:
     return without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
-def named(samples: Sequence[str]) -> str:
+def first_and_others(samples: Sequence[str]) -> str:
     """Samples in words: the id of the first, and how many others."""
     return f"sample {samples[0]}" + (f" and {len(samples) - 1} others" if len(samples) > 1 else "")
 
@@ -250,7 +250,7 @@ def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
 
 def _of_samples(rows: Sequence[Row]) -> str:
     """The samples of these rows in parentheses, for the end of a message."""
-    return f" ({named([row['sample_id'] for row in rows])})"
+    return f" ({first_and_others([row['sample_id'] for row in rows])})"
 
 
 def _halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:

@@ -22,7 +22,7 @@ from jobs.cluster.reports import left_out, reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.node import Part
-from jobs.plan.units import FEW, UNASKED
+from jobs.plan.units import FEW, REASONS_IN_DATA
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
 from jobs.products.table import PRODUCTS
 from jobs.runner.returned import Unfit, checked, explained_by_none
@@ -190,12 +190,14 @@ class Worker:
         samples: Sequence[str],
         forgotten: Sequence[Reject],
     ) -> tuple[Account, int] | str:
-        """Write the shard of one part, with its rejects. Returns its account, and how often its computation was split.
+        """Write the shard of one part, with its rejects. Returns its account, and the number of splits.
 
-        Returns the reason instead if there is no shard: the results do not fit the schema, or every row failed. Up to
-        FEW rows may all fail: they are rejects in a shard without rows.
+        Splits are the times a batch was cut because memory ran out. `forgotten` are rejects for samples that
+        `closelook forget` removed. Returns the reason as text if no shard is written: combining raised an error, the
+        results do not fit the schema, or all rows failed and they are more than FEW. Up to FEW are rejects in a shard
+        without rows.
         """
-        from jobs.runner.rows import describe, named
+        from jobs.runner.rows import describe, first_and_others
 
         assert product.schema is not None
         schema = product.schema(part.node.artifact.dtype)
@@ -207,9 +209,9 @@ class Worker:
         except Exception as error:
             return describe(error)
         rejects = list({reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects, *forgotten)}.values())
-        failures = [reject for reject in rejects if reject.reason not in UNASKED]
+        failures = [reject for reject in rejects if reject.reason not in REASONS_IN_DATA]
         if len(failures) == len(samples) > FEW:
-            names = named([failure.sample_id for failure in failures])
+            names = first_and_others([failure.sample_id for failure in failures])
             return f"every row of a unit failed, {names}: {_reasons(failures)}"
         path, *others = part.paths
         origin = replace(part.origin, batches_by_row=outcome.batches_by_row)

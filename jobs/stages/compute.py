@@ -203,7 +203,7 @@ def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -
     for node in todo:
         record = run.ledger.record(node.artifact)
         if isinstance(node, Choice) and record is not None and "chosen" in record:
-            yield f"{node}: {trials.told(node, record)}"
+            yield f"{node}: {trials.chosen_line(node, record)}"
     for node in planned:
         if isinstance(node, contexts.ContextsNode):
             yield from contexts.lines(run.ledger, node)

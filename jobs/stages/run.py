@@ -15,7 +15,7 @@ from jobs.stages.compute import ORDER, compute
 from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store
 from jobs.store.lock import is_asked
-from lrp_core.lazy import named
+from lrp_core.lazy import imported_object
 
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
@@ -23,7 +23,7 @@ def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     if stage in ORDER:
         return partial(compute, stage=stage)
     make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
-    return named(make)
+    return imported_object(make)
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:
@@ -54,5 +54,5 @@ def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list
         lacking = [node.artifact for node in nodes if node.state(run.ledger) != "done"]
         if lacking:
             counted = f"{len(lacking)} of {len(nodes)} {product.title} are not complete"
-            lines.append(f"{counted}, among them {lacking[0]}: run `closelook run` again")
+            lines.append(f"{counted}, among them {lacking[0]}: run `closelook run --root {store.root}` again")
     return lines

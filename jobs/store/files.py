@@ -43,7 +43,7 @@ class StoreError(UserError):
 
 
 class Damaged(StoreError):
-    """A file under the root is not as it was written; the next `closelook run` makes it again."""
+    """A file under the root is not as it was written; the next `closelook run` computes it again."""
 
     exit_code = 1
 
@@ -101,6 +101,11 @@ class Files:
             yield
         finally:
             self.check = _nothing
+
+    @property
+    def remedy(self) -> str:
+        """The end of an error message about a lost or damaged file: the command that computes it again."""
+        return f"`closelook run --root {self.root}` computes it again"
 
     def url(self, path: str = "") -> str:
         """The full path or URL of `path`, for messages."""

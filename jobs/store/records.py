@@ -48,7 +48,7 @@ class Records:
         """For each manifest that cannot be read, by path, one line with the reason and the remedy. Parses all."""
         for name in self._listed():
             self.named(name)
-        advice = "its artifact counts as missing: `closelook run` makes it again, `closelook gc` removes the file"
+        advice = f"its artifact counts as missing: {self.store.remedy}, `closelook gc` removes the file"
         return {
             manifest(name): f"{self.store.url(manifest(name))} cannot be read ({why}): {advice}"
             for name, why in sorted(self._unreadable.items())

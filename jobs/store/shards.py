@@ -222,7 +222,7 @@ class Store(Files):
         except NOT_PARQUET as error:
             reason = one_line(error)
             damage.note(self, path, f"cannot be read, {reason}")
-            raise Damaged(f"{self.url(path)} cannot be read, {reason}: `closelook run` makes it again") from error
+            raise Damaged(f"{self.url(path)} cannot be read, {reason}: {self.remedy}") from error
 
     @spending(READ)
     def read_committed(self, path: str, schema: pa.Schema) -> Shard | None:
@@ -249,7 +249,7 @@ class Store(Files):
             whole = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
         except NOT_PARQUET as error:
             why = one_line(error)
-            raise StoreError(f"{self.url(path)} cannot be read ({why}): `closelook run` makes it again") from None
+            raise StoreError(f"{self.url(path)} cannot be read ({why}): {self.remedy}") from None
         table, rejects = _without_footer(whole)
         return table, rejects, _origin_in(whole.schema.metadata, table.num_rows)
 

@@ -139,7 +139,7 @@ class States(Records):
             return None
         path, fault = next(iter(damage.items()))
         others = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-        return f"{artifact}: {self.store.url(path)} {fault}{others}: `closelook run` makes it again"
+        return f"{artifact}: {self.store.url(path)} {fault}{others}: {self.store.remedy}"
 
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.

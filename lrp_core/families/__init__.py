@@ -76,7 +76,7 @@ _OTHER_HEADS = tuple(
 _WITH_LABELS = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 
 
-def describing(model_type: str) -> Family:
+def family_of_type(model_type: str) -> Family:
     """The family of models of this type. Raises UnsupportedModel, listing the supported types, if there is none."""
     if model_type not in FAMILIES:
         way_out = ""
@@ -86,7 +86,7 @@ def describing(model_type: str) -> Family:
     return FAMILIES[model_type]
 
 
-def introduce() -> None:
+def register_model_classes() -> None:
     """Import the modules that register classes of models with transformers; to be called before it opens a model.
 
     Raises UserError, naming the package, for a module that cannot be imported.
@@ -117,7 +117,7 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
         raise UserError(
             f"unknown family {name!r}: give {GENERIC!r}, or leave family out for the one of the model's type"
         )
-    family = describing(config.model_type)
+    family = family_of_type(config.model_type)
     chosen = (variant.family for variant in family.variants if getattr(config, variant.field) == variant.value)
     family = next(chosen, family)
     for named in (config.architectures or ()) if architecture is None else (architecture,):

@@ -105,10 +105,11 @@ def answers_without(
     instead: int | None = None,
     token_budget: int = TOKEN_BUDGET,
 ) -> AnswerNumbers:
-    """Logits and log-odds of the tokens `answer` after the `prompt` [P] without the tokens `gone` [M, P], M times.
+    """Logits and log-odds of the tokens `answer` after the `prompt` [P], for each of M ablations of it.
 
-    `way` is any of WAYS but `remove`; `instead` is the mask token for `mask`. Raises UserError for `remove` and for a
-    way that the model does not support, and UnusableRows for a row that is too long.
+    `gone` [M, P] (bool) marks the prompt tokens to ablate; each of its M rows is one ablation. `way` is any of WAYS but
+    `remove`; `instead` is the mask token for `mask`. Raises UserError for `remove` and for a way that the model does
+    not support, and UnusableRows for a row that is too long.
     """
     check_ways(view, (way,), instead)
     if way == REMOVE:
@@ -240,7 +241,11 @@ def _keeps_everything(view: ModelView) -> bool:
 def _cached(
     view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """The result of `_plain` for sorted prompts; tokens that several prompts begin with are read only once."""
+    """Yields what `_plain` yields, for sorted prompts.
+
+    A key-value cache computes a prefix that several prompts share only once: `shared` tokens per batch, of which
+    `known` are cached from the batch before.
+    """
     kept = Kept()
     for reading in readings(prompts, len(answer), token_budget, view.device.type):
         some, shared = prompts[reading.start : reading.end], reading.shared
@@ -253,8 +258,8 @@ def _cached(
         hidden = read_on(view, batch, shared, cache)
         kept = Kept.of_last_row(cache)
         assert batch.span_positions is not None
-        behind = replace(batch, span_positions=batch.span_positions - shared).to(view.device)
-        yield _numbers(view, hidden, behind)
+        after_prefix = replace(batch, span_positions=batch.span_positions - shared).to(view.device)
+        yield _numbers(view, hidden, after_prefix)
 
 
 def _plain_row(ids: Sequence[int]) -> dict[str, Any]:

@@ -72,9 +72,9 @@ def randomised(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, Model
 
 
 def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> Iterator[tuple[str, ModelView]]:
-    """Yield (depth, view) from the deepest on, each time restoring that depth's weights, `kept` by id, afterwards."""
+    """Yield (depth, view), deepest first. After each view, that depth's weights are restored from `kept` (by id)."""
     for depth in reversed(depths):
-        yield depth.name, replace(view)
+        yield depth.name, replace(view)  # a new view: its cached properties may depend on weights
         for _, weight in depth.weights:
             with torch.no_grad():
                 weight.copy_(kept[id(weight)])

@@ -73,7 +73,7 @@ def _each(view: ModelView, seed: int, kept: dict[int, Tensor]) -> Iterator[tuple
         with torch.no_grad():
             for block in chosen:
                 rewrite(block, generator)
-        yield name, replace(view)
+        yield name, replace(view)  # a new view: its cached properties may depend on weights
         put_back(tensors_of(view.model), kept)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.lazy import named
+from lrp_core.lazy import imported_object
 from lrp_core.records.capabilities import POSITIONS, Capability
 from lrp_core.records.explained import LINEAR, whichever
 from lrp_core.records.finer import FINER
@@ -37,8 +37,8 @@ class Method:
     """A method, callable as `method(view, batch)`; `configured` binds options, optionally under another name.
 
     `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. Its
-    keyword arguments are every option, the kinds of FINER that are asked for (such as `heads=True`), and those SETTINGS
-    that it has parameters for. Its requests come from `bound`.
+    keyword arguments are every option but `per_request` ones, which each request holds, the kinds of FINER that are
+    asked for (such as `heads=True`), and those SETTINGS that it has parameters for. Its requests come from `bound`.
 
     >>> method = Method("nearest", version=1, label="Nearest", explain="my_package.nearest:explain", conserves=False)
     >>> method.configured("nearest_again").name
@@ -95,7 +95,10 @@ class Method:
                 object.__setattr__(self, name, self.name)
         for option in self.options:
             if option.name in _RESERVED:
-                raise UserError(f"method {self.name}: no option may be named {option.name!r}")
+                raise UserError(
+                    f"method {self.name}: the option name {option.name!r} is reserved (as are all of "
+                    f"{', '.join(_RESERVED)}): choose another"
+                )
         defaults = {option.name: option.default for option in self.options}
         object.__setattr__(self, "values", self._checked({**defaults, **self.values}))
 
@@ -307,7 +310,7 @@ class Method:
         if not isinstance(function, str):
             return function
         try:
-            return named(function)
+            return imported_object(function)
         except (ImportError, AttributeError, ValueError) as error:
             raise UserError(f"method {self.name}: cannot import its function {function!r} ({error})") from error
 

@@ -74,10 +74,10 @@ def best_contexts(
             best = heapq.nlargest(count + SPARE, [*best, *look([part])])
             part = []
     finalists = heapq.nlargest(count + SPARE, [*best, *(look([part]) if part else ())])
-    alone = sorted(look([[(context.number, context.ids)] for context in finalists]), reverse=True)
-    run_of = runs(np.array([[context.value for context in alone]]))[0]
-    order = sorted(range(len(alone)), key=lambda index: (run_of[index], alone[index].number))
-    return [alone[index] for index in order[:count]]
+    recomputed = sorted(look([[(context.number, context.ids)] for context in finalists]), reverse=True)
+    run_of = runs(np.array([[context.value for context in recomputed]]))[0]
+    order = sorted(range(len(recomputed)), key=lambda index: (run_of[index], recomputed[index].number))
+    return [recomputed[index] for index in order[:count]]
 
 
 @torch.inference_mode()
@@ -117,28 +117,28 @@ def explain_context(view: ModelView, context: Context, layer: int, neuron: int, 
 
 
 def explain_contexts(
-    view: ModelView, asked: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
+    view: ModelView, examples: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
 ) -> list[list[float]]:
     """Relevance of tokens for neurons' activations, given as (context, layer, neuron): a list for each.
 
     It takes one forward and one backward pass. Raises UnsupportedMethod for a method that is no gradient method, and
     UserError as `check_neuron`.
     """
-    for _, layer, neuron in asked:
+    for _, layer, neuron in examples:
         check_neuron(view, layer, neuron)
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
-    reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
+    reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in examples]).to(view.device)
     inputs: Inputs = {}
     with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
-        for layer in {layer for _, layer, _ in asked}:
+        for layer in {layer for _, layer, _ in examples}:
             undo.enter_context(at_neurons(view.blocks[layer], partial(_note_input, inputs=inputs, layer=layer)))
         with rules_on(view, (reading.composite,)):
             view.hidden(batch, token)
             explained = []
-            for row, (one, layer, neuron) in enumerate(asked):
+            for row, (one, layer, neuron) in enumerate(examples):
                 part = view.blocks[layer].part_of(neuron)
                 x, passing = inputs[layer, part]
                 share = share_above(part, view.family, reading.composite.bilinear)
@@ -147,7 +147,7 @@ def explain_contexts(
                 explained.append(activation.to(view.device) * share)
             (gradient,) = torch.autograd.grad(torch.stack(explained).sum(), token)  # rows are independent
     relevance = attribution(gradient, full, batch.attention_mask, reading.measure).cpu()
-    return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
+    return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, examples, strict=True)]
 
 
 def _note_input(

@@ -89,7 +89,7 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
     vectors = view.blocks[layer].neuron_vectors(neurons, written=True)  # [N, D]
     if normed:
         if view.final_norm is None:
-            raise UserError(f"{view.family.title} have no final norm whose weight could be folded in: leave out normed")
+            raise UserError(f"{view.family.title} have no final norm, which `normed` applies: leave out `normed`")
         vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
     vocabulary = _vocabulary(view, unembedding=True)
     writings: list[Writing] = []

@@ -120,8 +120,10 @@ def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = No
     labelled = described.with_labels
     shape = None if labelled is None else _shapes(folder).get(f"{labelled.unembedding}.weight")
     if labelled is None or shape is None:
-        head = "a classifier's head" if labelled is None else f"{labelled.unembedding}.weight"
-        raise UserError(f"the adapter {folder} is of a classifier without {head}: give it with a base that has one")
+        reason = "closelook knows no classifier of this base's family: use a base that is a classifier"
+        if labelled is not None:
+            reason = f"its file has no {labelled.unembedding}.weight: use a base that has this head"
+        raise UserError(f"the adapter {folder} is for a classifier, but {reason}")
     config.architectures = [getattr(modeling_auto, labelled.kind.classes)[labelled.name]]
     config.num_labels = shape[0]
     return config

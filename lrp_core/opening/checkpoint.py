@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.families import describing, introduce
+from lrp_core.families import family_of_type, register_model_classes
 from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def read_config(
 
     from lrp_core.opening.quantised import check_config
 
-    introduce()
+    register_model_classes()
     source = {"revision": revision, "local_files_only": local_files_only}
     if Path(name).is_dir():
         described = config_in(Path(name))
@@ -42,7 +42,7 @@ def read_config(
     if "model_type" not in described:
         raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
     if family is None:
-        describing(described["model_type"])
+        family_of_type(described["model_type"])  # raises UnsupportedModel if no family describes it
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)
     except (StrictDataclassError, TypeError) as error:  # fields of another type, or too few

@@ -120,7 +120,10 @@ def _tokenizer(name: str, revision: str | None) -> Any:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{name} has no tokenizer that can be read ({reason}): save one beside the model") from error
+        raise UserError(
+            f"the tokenizer of {name} cannot be read ({reason}): check the connection to the hub or, for a folder, "
+            "save the tokenizer into it with `save_pretrained`"
+        ) from error
 
 
 @torch.inference_mode(False)

@@ -177,7 +177,7 @@ class BlockView(AttentionView):
     def value_weights(self) -> tuple[Tensor, Tensor | None]:
         """The value projection: weight [G, K, D] and bias [G, K] (or None)."""
         weight, bias = self._projection(self.value)  # [out, D]
-        rows, shape = self._rows(2), (self.n_kv_heads, self.head_dim)
+        rows, shape = self._outputs_of(2), (self.n_kv_heads, self.head_dim)
         return weight[rows].unflatten(0, shape), None if bias is None else bias[rows].unflatten(0, shape)
 
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
@@ -224,14 +224,17 @@ class BlockView(AttentionView):
         """
         by_group = self.n_kv_heads, -1
         outputs: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
-        outputs.setdefault(self.query, {})["queries"] = self._rows(0), (self.n_heads, self.head_dim)
-        outputs.setdefault(self.key, {})["keys"] = self._rows(1), by_group
-        outputs.setdefault(self.value, {})["values"] = self._rows(2), by_group
+        outputs.setdefault(self.query, {})["queries"] = self._outputs_of(0), (self.n_heads, self.head_dim)
+        outputs.setdefault(self.key, {})["keys"] = self._outputs_of(1), by_group
+        outputs.setdefault(self.value, {})["values"] = self._outputs_of(2), by_group
         outputs[self.output] = {"outputs": (slice(None), (-1,))}
         return outputs
 
-    def _rows(self, part: int) -> Tensor | slice:
-        """The columns of a projection's output that are queries (`part` 0), keys (1) or values (2), head by head."""
+    def _outputs_of(self, part: int) -> Tensor | slice:
+        """The output features of a projection that are queries (`part` 0), keys (1) or values (2), head by head.
+
+        They are the rows of its weight [out, in].
+        """
         if self.family.qkv == "joined":
             sizes = (self.n_heads * self.head_dim, *[self.n_kv_heads * self.head_dim] * 2)
             return slice(sum(sizes[:part]), sum(sizes[: part + 1]))

@@ -95,7 +95,8 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
     The function is called as `function(kernel, module, query, key, value, mask, **options)`. `stock` is the
     implementation whose kernel it gets (default: the model's). Modules read the implementation from copies of their
     configs, since other models may share the originals. Raises UserError for an implementation that is not supported.
-    Nothing happens for a family without the capability ATTENTION.
+    Nothing happens for a family without the capability ATTENTION. An empty `around` changes no attention: a method then
+    runs the same kernels, after the same check, as methods that change it.
     """
     if ATTENTION not in view.family.capabilities:
         yield

@@ -34,13 +34,13 @@ def with_predictions(view: ModelView, rows: Sequence[Row]) -> list[Row]:
     regressor's rows get target 0. Rows with nearly equal logits run alone, so that rounding, which depends on the
     batch, does not decide between them. Raises whatever the model raises.
     """
-    asked = [at for at, row in enumerate(rows) if row["target_id"] is None]
+    undecided = [at for at, row in enumerate(rows) if row["target_id"] is None]
     completed = list(rows)
     if view.predicts_score:
-        for at in asked:
+        for at in undecided:
             completed[at] = {**rows[at], "target_id": 0}
         return completed
-    for at, decision in zip(asked, decisions(view, [rows[at] for at in asked], tokens=1), strict=True):
+    for at, decision in zip(undecided, decisions(view, [rows[at] for at in undecided], tokens=1), strict=True):
         completed[at] = decided(view, rows[at], decision)
     return completed
 
@@ -66,8 +66,8 @@ def decisions(view: ModelView, rows: Sequence[Row], tokens: int = 2) -> list[Dec
     known: dict[int, Decision] = {}
     if len(rows) > 1 and view.dtype in (torch.float32, torch.float64) and view.family.experts is None:
         known = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
-    alone = [[at] for at in range(len(rows)) if at not in known]
-    known |= {at: decision for at, decision, _ in _of_parts(view, rows, alone, best)}
+    singles = [[at] for at in range(len(rows)) if at not in known]
+    known |= {at: decision for at, decision, _ in _of_parts(view, rows, singles, best)}
     return [known[at] for at in range(len(rows))]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.lazy import named
+from lrp_core.lazy import imported_object
 from lrp_core.records.capabilities import ATTENTION, NEURONS, ONE_STACK, STATES, Capability
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Finer:
         """The `Reader` that computes it in a backward pass. Raises KeyError if there is none."""
         if self.reader is None:
             raise KeyError(f"no gradient gives {self.title}")
-        return named(self.reader)
+        return imported_object(self.reader)
 
 
 _RECORDS = (

@@ -231,8 +231,8 @@ class Batch:
             of_row = name in ("position", "target_ids", "foil_ids", "span_positions", "span_ids", "span_weights")
             if not of_row and any((part != value[:texts]).any() for part in value.split(texts)):
                 raise UserError(
-                    f"with texts={texts} each row must have the tokens of the row {texts} before it: put rows with "
-                    "other tokens into another batch"
+                    f"with texts={texts}, row i + {texts} must hold the same text as row i (equal tokens, mask and "
+                    "images): put other texts into another batch"
                 )
         return self.rows(0, texts)
 

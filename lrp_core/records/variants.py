@@ -35,13 +35,13 @@ def unpadded(batch: Batch, i: int) -> Batch:
     The batch is on the CPU: on a GPU, indexing by a mask would wait for the device.
     """
     sample = batch.rows(i, i + 1)
-    mask = read = batch.attention_mask[i].bool()
+    kept = attended = batch.attention_mask[i].bool()
     if sample.decoder_input_ids is not None and sample.decoder_attention_mask is not None:
-        read = sample.decoder_attention_mask[0].bool()
-        prefix = sample.decoder_input_ids[:, read]
+        attended = sample.decoder_attention_mask[0].bool()  # readout positions belong to the decoder if there is one
+        prefix = sample.decoder_input_ids[:, attended]
         sample = replace(sample, decoder_input_ids=prefix, decoder_attention_mask=torch.ones_like(prefix))
-    before = read.cumsum(0) - read.long()  # [T] new positions; the mask may hide tokens inside the sample, too
-    return sample.over_tokens(lambda of_tokens: of_tokens[:, mask], lambda positions: before[positions])
+    before = attended.cumsum(0) - attended.long()  # [T] new positions; the mask may hide tokens inside the sample, too
+    return sample.over_tokens(lambda of_tokens: of_tokens[:, kept], lambda positions: before[positions])
 
 
 def pieces(variants: range, tokens: int, token_budget: int) -> Iterator[range]:

@@ -57,8 +57,9 @@ def rules_on(
                 undo.enter_context(module.register_forward_hook(hook))
         for block in view.blocks:
             if block.experts is not None:
-                below = partial(_shared_in, switch=switch)
-                undo.enter_context(block.experts.all.register_forward_pre_hook(below))
+                # experts are gated MLPs: scale the gradient at their input
+                scale_input = partial(_shared_in, switch=switch)
+                undo.enter_context(block.experts.all.register_forward_pre_hook(scale_input))
         for reader in readers:  # after the rules, so that their hooks see outputs to which rules were applied
             undo.enter_context(reader.tapping(switch))
         ruled = any(composite.softmax.backward is not None for composite in composites)

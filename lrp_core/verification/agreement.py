@@ -68,7 +68,7 @@ def check_padded(trial: Trial) -> Finding:
         return Finding.without(PADDED, "pictures have no padding")
     gaps, cases = [], []
     left = trial.batch(trial.rows, "left")
-    for name, method in trial.told("methods, padded and alone"):
+    for name, method in trial.with_progress("methods, padded and alone"):
         padded_left = trial.explained(method, left)
         for at, row in enumerate(trial.rows):
             results, batch = trial.of_row(name, at), trial.batch([row])
@@ -118,7 +118,7 @@ def check_order(trial: Trial) -> Finding:
     row, hooks = trial.rows[0], _hooked(other)
     before = stock_logits(other, row)
     gaps: list[Gap] = []
-    for name, method in trial.told("methods, in the other order", backwards=True):
+    for name, method in trial.with_progress("methods, in the other order", backwards=True):
         again = trial.explained(method, batch, other)
         for at in range(len(trial.rows)):
             gap = trial.of_row(name, at).gap(name, real_tokens(again, batch, at))
@@ -143,7 +143,7 @@ def _hooked(view: ModelView) -> list[str]:
 def _culprit(trial: Trial, method: Method) -> str:
     """Words for a failure: the method after which `method` gives other relevance than on a fresh model."""
     expected = trial.explained(method, trial.together, trial.fresh()).tokens
-    for name, before in trial.told("methods, before the one that differs"):
+    for name, before in trial.with_progress("methods, before the one that differs"):
         view = trial.fresh()
         trial.explained(before, trial.together, view)
         if not torch.equal(trial.explained(method, trial.together, view).tokens, expected):

@@ -36,8 +36,8 @@ def composites_to_check() -> dict[str, Composite]:
     for composite in (LRP, ATTNLRP):
         for slot, title in _SLOTS.items():
             rule = getattr(composite, slot)
-            alone: dict[str, Any] = {slot: rule}
-            checked[f"{title}: {rule.name}"] = Composite(f"{title} alone, {rule.name}", **alone)
+            slots: dict[str, Any] = {slot: rule}
+            checked[f"{title}: {rule.name}"] = Composite(f"{title} alone, {rule.name}", **slots)
     for composite in (LRP, ATTNLRP):
         checked[f"all rules of {composite.name}"] = composite
     return checked

@@ -66,7 +66,7 @@ def _costs(trial: Trial) -> Iterator[tuple[str, Cost]]:
     """Yield (method, its cost on the longest sample)."""
     longest = max(trial.rows, key=lambda row: len(row["input_ids"]))
     batch = trial.batch([longest])
-    for name, method in trial.told("methods, measured"):
+    for name, method in trial.with_progress("methods, measured"):
         begun = perf_counter()
         with peak_memory(trial.view.device) as peak:
             trial.explained(method, batch)

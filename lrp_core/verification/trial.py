@@ -48,7 +48,7 @@ class Trial:
     @cached_property
     def results(self) -> dict[str, Rounded]:
         """Relevance of the batch of all samples by each method, in the order of the methods."""
-        methods = self.told("methods, with and without rounding")
+        methods = self.with_progress("methods, with and without rounding")
         return {name: self.rounded(partial(self.explained, method, self.together)) for name, method in methods}
 
     def of_row(self, name: str, row: int) -> Rounded:
@@ -59,7 +59,7 @@ class Trial:
         """The result of `compute`, and its results with perturbed linear layers."""
         return Rounded.of(self.view, compute, self.unit)
 
-    def told(self, unit: str, backwards: bool = False) -> Iterator[tuple[str, Method]]:
+    def with_progress(self, unit: str, backwards: bool = False) -> Iterator[tuple[str, Method]]:
         """Yield (name, method) in order, or `backwards`, and report progress under the title `unit`."""
         methods = list(self.methods.items())
         for done, item in enumerate(methods[::-1] if backwards else methods):

@@ -82,7 +82,7 @@ def test_they_share_one_forward_of_one_row(view):
 
 def test_rows_of_several_texts_and_methods_that_read_each_alone_are_refused(view):
     given = list(rows(view, True))
-    with pytest.raises(UserError, match="each row must have the tokens of the row 1 before it"):
+    with pytest.raises(UserError, match=r"with texts=1, row i \+ 1 must hold the same text as row i \(equal tokens"):
         attribute(
             "lrp",
             view,

@@ -28,7 +28,10 @@ def check(model_id: str) -> None:
             f"`hf download {model_id}`, give a local directory, or set `coref: null` to use the parse alone"
         ) from error
     if "coref_head" not in config.to_dict():
-        raise UserError(f"{model_id} is not a fastcoref model: its config has no coref_head")
+        raise UserError(
+            f"{model_id} is not a fastcoref model, since its config has no coref_head: give the id or folder of one, "
+            "or set `coref: null` to use the parse alone"
+        )
 
 
 class Coreference:

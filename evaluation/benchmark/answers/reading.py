@@ -26,7 +26,7 @@ AT_ONCE = 256  # rows that are encoded together
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Entry:
     """A generic row with its prompt as text for the tokenizer, its units, and the sentences of its answer."""
 
     row: Row
@@ -42,33 +42,33 @@ def read_answers(
     writer: PreTrainedTokenizerBase,
     kind: Kind,
     max_length: int,
-    units: UnitKind | None,
+    unit_kind: UnitKind | None,
     rejects: list[Row],
 ) -> list[Row]:
-    """View rows of generic rows whose target is an answer; rows that cannot become a view are appended to `rejects`.
+    """Turn generic rows, whose target is an answer, into view rows; rows that cannot become one go to `rejects`.
 
-    `tokenizer` splits prompts, and answers too but for encoder-decoders, where `writer` does. Raises UserError if
+    `tokenizer` splits prompts and answers; for encoder-decoders `writer` splits the answers. Raises UserError if
     sentences are needed and spaCy is not installed.
     """
-    asked: list[_Asked] = []
+    entries: list[_Entry] = []
     for row in rows:
         with rejecting(rejects, "view", sample_id=row["sample_id"]):
-            asked.append(_asked(row, tokenizer, units))
+            entries.append(_entry_of(row, tokenizer, unit_kind))
     views = []
-    for start in range(0, len(asked), AT_ONCE):
-        some = asked[start : start + AT_ONCE]
-        texts = [prompt.written for prompt in some]
+    for start in range(0, len(entries), AT_ONCE):
+        some = entries[start : start + AT_ONCE]
+        texts = [entry.written for entry in some]
         contexts = encoded(texts, tokenizer, open_ended=not kind.decoder)
-        joined = [replace(prompt.written, text=prompt.written.text + prompt.row["target"]) for prompt in some]
+        joined = [replace(entry.written, text=entry.written.text + entry.row["target"]) for entry in some]
         joint = [None] * len(some) if kind.decoder else encoded(joined, tokenizer, open_ended=True)
-        for prompt, context, both in zip(some, contexts, joint, strict=True):
-            with rejecting(rejects, "view", sample_id=prompt.row["sample_id"]):
-                answer = _of_decoder(prompt, writer) if both is None else _behind(prompt, context, both, tokenizer)
-                views.append(_view(prompt, context, answer, kind, max_length))
+        for entry, context, both in zip(some, contexts, joint, strict=True):
+            with rejecting(rejects, "view", sample_id=entry.row["sample_id"]):
+                answer = _of_decoder(entry, writer) if both is None else _behind(entry, context, both, tokenizer)
+                views.append(_view(entry, context, answer, kind, max_length))
     return views
 
 
-def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) -> _Asked:
+def _entry_of(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) -> _Entry:
     """`row` with its prompt as the model reads it, its units of this `kind`, and the sentences of its answer.
 
     Raises Malformed for a row that is no prompt with an answer at its end, and for units that do not fit the prompt.
@@ -86,7 +86,7 @@ def _asked(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | None) 
     answer = row["target"]
     parts = meta.get("answer_parts")
     parts = sentences_in(answer) if parts is None else checked(parts, answer, least=1)
-    return _Asked(row, prompt, written(prompt, tokenizer), units, parts)
+    return _Entry(row, prompt, written(prompt, tokenizer), units, parts)
 
 
 @dataclass(frozen=True)
@@ -97,35 +97,35 @@ class _Answer:
     offsets: np.ndarray
 
 
-def _behind(asked: _Asked, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
+def _behind(entry: _Entry, context: Encoding, joint: Encoding, tokenizer: PreTrainedTokenizerBase) -> _Answer:
     """The tokens of an answer that follows its prompt.
 
     `context` are the tokens of the prompt, `joint` those of prompt and answer together. If `joint` does not begin with
     `context`, since a token would span both, the answer is tokenised alone. Raises Malformed if the tokens do not
     decode to the answer.
     """
-    target, read = asked.row["target"], len(context)
+    target, read = entry.row["target"], len(context)
     if joint.ids[:read] == context.ids:
-        answer = _Answer(joint.ids[read:], joint.offsets[read:] - len(asked.written.text))
+        answer = _Answer(joint.ids[read:], joint.offsets[read:] - len(entry.written.text))
     else:
-        [alone] = encode(tokenizer, [target], template=False)
-        answer = _Answer(alone.ids, alone.offsets)
+        [by_itself] = encode(tokenizer, [target], template=False)
+        answer = _Answer(by_itself.ids, by_itself.offsets)
     before = _decoded(tokenizer, context.ids)
     if _decoded(tokenizer, context.ids + answer.ids) != before + target:
         raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
     return answer
 
 
-def _of_decoder(asked: _Asked, writer: PreTrainedTokenizerBase) -> _Answer:
+def _of_decoder(entry: _Entry, writer: PreTrainedTokenizerBase) -> _Answer:
     """The tokens of an answer that a decoder writes: without white space around it, and not joined to the prompt.
 
     Raises Malformed if they do not decode to the answer.
     """
-    target: str = asked.row["target"]
-    [alone] = encode(writer, [target.strip()], template=False)
-    if _decoded(writer, alone.ids).strip() != target.strip():
+    target: str = entry.row["target"]
+    [by_itself] = encode(writer, [target.strip()], template=False)
+    if _decoded(writer, by_itself.ids).strip() != target.strip():
         raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
-    return _Answer(alone.ids, alone.offsets + len(target) - len(target.lstrip()))
+    return _Answer(by_itself.ids, by_itself.offsets + len(target) - len(target.lstrip()))
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
@@ -135,7 +135,7 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return text
 
 
-def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_length: int) -> Row:
+def _view(entry: _Entry, context: Encoding, answer: _Answer, kind: Kind, max_length: int) -> Row:
     """The view row. Raises Malformed."""
     answer_so_far = answer.ids[:-1]
     length = max(len(context), len(answer.ids)) if kind.decoder else len(context) + len(answer_so_far)
@@ -145,15 +145,15 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
         raise Malformed("the answer has no token")
     if length > max_length:
         raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-    row, units, prompt = asked.row, asked.units, asked.prompt
-    numbers = _unit_of_tokens(asked, context)
+    row, units, prompt = entry.row, entry.units, entry.prompt
+    numbers = _unit_of_tokens(entry, context)
     behind = [] if kind.decoder else answer_so_far
     evidence = marked = None
     if row["evidence"]:
         marked = [_shares(unit, row["evidence"]) for unit in units]
         if not any(marked):
             raise Malformed("the evidence is in no unit")
-        covered = context.covers(map(asked.written.shifted, row["evidence"]))
+        covered = context.covers(map(entry.written.shifted, row["evidence"]))
         evidence = [*covered.tolist(), *[False] * len(behind)]
     ids = context.ids + behind
     position = len(ids) - 1
@@ -161,7 +161,7 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     if kind.decoder:
         position = len(answer_so_far)
         more["decoder_input_ids"] = answer_so_far
-    answer_spans, answer_parts = _sentences(asked, answer)
+    answer_spans, answer_parts = _sentences(entry, answer)
     return view_row(
         row,
         ids,
@@ -182,28 +182,28 @@ def _view(asked: _Asked, context: Encoding, answer: _Answer, kind: Kind, max_len
     )
 
 
-def _unit_of_tokens(asked: _Asked, context: Encoding) -> list[int]:
+def _unit_of_tokens(entry: _Entry, context: Encoding) -> list[int]:
     """The number of each token's unit, NO_UNIT outside of units.
 
     Raises Malformed if units cover the whole prompt, and for a unit without a token.
     """
-    shifted = [asked.written.shifted(unit) for unit in asked.units]
-    numbers: list[int] = units_of_tokens(context.offsets, context.special, asked.written.text, shifted).tolist()
+    shifted = [entry.written.shifted(unit) for unit in entry.units]
+    numbers: list[int] = units_of_tokens(context.offsets, context.special, entry.written.text, shifted).tolist()
     if NO_UNIT not in numbers:
         raise Malformed("the units cover the whole prompt", "leave the question out of them: it is never removed")
     lacking = sorted(set(range(len(shifted))) - set(numbers))
     if lacking:
-        start, end = asked.units[lacking[0]]
-        raise Malformed("a unit has no token of its own", repr(asked.prompt.text[start:end])[:80])
+        start, end = entry.units[lacking[0]]
+        raise Malformed("a unit has no token of its own", repr(entry.prompt.text[start:end])[:80])
     return numbers
 
 
-def _sentences(asked: _Asked, answer: _Answer) -> tuple[list[list[int]], list[int]]:
+def _sentences(entry: _Entry, answer: _Answer) -> tuple[list[list[int]], list[int]]:
     """(spans of the answer's sentences that have a token of their own, the number of each token's sentence)."""
-    parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), asked.row["target"], asked.parts)
+    parts = units_of_tokens(answer.offsets, np.zeros(len(answer.ids), bool), entry.row["target"], entry.parts)
     spoken, parts = np.unique(parts, return_inverse=True)
     shift = int(spoken[0] == NO_UNIT)
-    return [list(asked.parts[part]) for part in spoken[shift:]], (parts - shift).tolist()
+    return [list(entry.parts[part]) for part in spoken[shift:]], (parts - shift).tolist()
 
 
 def _shares(unit: Span, spans: Sequence[Sequence[int]]) -> bool:

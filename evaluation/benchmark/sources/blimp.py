@@ -32,7 +32,7 @@ PARADIGMS = {
 
 
 class SentencePair(NamedTuple):
-    """Two sentences that differ in one word: the text before it, the two words, and the text behind."""
+    """The text before, the two words, and the text after the only word in which two sentences differ."""
 
     before: str
     good: str
@@ -41,7 +41,10 @@ class SentencePair(NamedTuple):
 
 
 def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
-    """The words in which the two sentences differ. Raises Malformed unless they differ in exactly one."""
+    """The text before, the two words, and the text after the only word in which the sentences differ.
+
+    Raises Malformed unless they differ in exactly one word.
+    """
     good, bad = good_sentence.split(" "), bad_sentence.split(" ")
     differ = [i for i, (left, right) in enumerate(zip(good, bad, strict=False)) if left != right]
     if len(good) != len(bad) or len(differ) != 1:

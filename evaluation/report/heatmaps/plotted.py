@@ -107,7 +107,7 @@ class _Strip(NamedTuple):
 
 
 def _rows(entries: Sequence[Entry], title: str) -> Plot:
-    """The figure with a strip for each line of `entries`; several entries have their targets as headings."""
+    """The figure with a strip for each row (method) of each entry; of several, each has its target as a heading."""
     across, strips = int((_WIDTH - _LABEL) / _LETTER), []
     for entry in entries:
         if len(entries) > 1:

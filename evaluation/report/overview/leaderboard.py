@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from evaluation.report.overview.conclusion import conclusion
-from evaluation.report.overview.standings import DELTA, Beyond, Board, Seconds, Standing, Verdicts, first_group
+from evaluation.report.overview.standings import DELTA, Board, OtherNumbers, Seconds, Standing, Verdicts, first_group
 from evaluation.report.results import CellKey, Methods, Results
 from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
 from evaluation.scoring.faithfulness.scores import MEASURES
@@ -21,7 +21,7 @@ FAITHFUL = (
 )
 
 
-def boards(results: Results, beyond: Beyond) -> list[Board]:
+def boards(results: Results, other_numbers: OtherNumbers) -> list[Board]:
     """A board for each model and task whose methods were compared, in the order of tasks and models."""
     all_boards = []
     for task in results.scored:
@@ -29,13 +29,13 @@ def boards(results: Results, beyond: Beyond) -> list[Board]:
             dtypes = results.dtypes.get((model, task))
             compared = results.comparisons.get((model, task, dtypes[0])) if dtypes else None
             if compared is not None and lead() in compared.metrics:
-                all_boards.append(_board(results, compared, beyond, model, task))
+                all_boards.append(_board(results, compared, other_numbers, model, task))
     return all_boards
 
 
-def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, task: str) -> Board:
+def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, model: str, task: str) -> Board:
     """The board of a model and task, from the comparison of its methods."""
-    faithful = beyond.faithfulness.get((model, task))
+    faithful = other_numbers.faithfulness.get((model, task))
     unbeaten = () if faithful is None else faithful.groups(DELTA)[0]
     standings = []
     for rank, group in enumerate(compared.groups(lead(), METRICS[lead()].higher_is_better), start=1):
@@ -47,9 +47,9 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
                 evidence=_cell(compared, method, lead()),
                 faithfulness=_cell(faithful, method, DELTA),
                 is_unbeaten=method in unbeaten,
-                seconds=beyond.seconds.get(cell),
-                failed=beyond.verdicts.get(cell),
-                fails_on=_failed_on(beyond.verdicts, method),
+                seconds=other_numbers.seconds.get(cell),
+                failed=other_numbers.verdicts.get(cell),
+                fails_on=_failed_on(other_numbers.verdicts, method),
             )
             standings.append(standing)
     is_chance = results.baseline in [standing.method for standing in first_group(standings)]
@@ -81,13 +81,13 @@ def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
     return Cell(float(compared.mean[at]), DONE, compared.n, low, high)
 
 
-def leaderboard(results: Results, beyond: Beyond) -> Table:
+def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
     scores = (Column("", metric.label, unit=f" {metric.unit}"), Column("", measure.label, digits=2))
     columns = (Column("", "group", digits=0), *scores, Column("", "ms a sample", significant=3), Column("", "fails"))
     frame = []
-    for board in boards(results, beyond):
+    for board in boards(results, other_numbers):
         for standing in board.standings:
             labels = (board.model, results.label(standing.method))
             milliseconds = None if standing.seconds is None else 1000 * standing.seconds
@@ -150,9 +150,9 @@ def glossary(results: Results) -> list[tuple[str, str]]:
 
 
 def weak_points(results: Results, board: Board) -> Iterator[str]:
-    """The sentences of records on methods that are not shown to be above chance for a known reason.
+    """Yield a sentence for each method that is not significantly above chance here and whose record says why.
 
-    Such a method does no better than chance on some models by its definition, which its record explains.
+    Such a method does no better than chance on some models by its definition.
     """
     base = results.baseline
     compared = results.comparisons.get((board.model, board.task, results.dtypes[board.model, board.task][0]))

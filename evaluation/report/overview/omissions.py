@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from evaluation.report.overview.standings import DELTA, Beyond, Board
+from evaluation.report.overview.standings import DELTA, Board, OtherNumbers
 from evaluation.report.results import CellKey, Results
 from evaluation.report.table import DONE, UNDEFINED
 from evaluation.scoring.faithfulness.scores import MEASURES
@@ -18,8 +18,11 @@ _NOT_ASKED = "not in this run's config for"
 _ONLY = "this run's config has it only for"
 
 
-def left_out(results: Results, beyond: Beyond, shown: Sequence[Board]) -> list[tuple[str, str]]:
-    """(subject, where and why it is left out) for tasks, methods, numbers and samples that `shown` boards lack."""
+def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Board]) -> list[tuple[str, str]]:
+    """(subject, where and why it is left out) for tasks, methods, numbers and samples that `shown` boards lack.
+
+    `other_numbers` has what the first screen shows besides scores against evidence.
+    """
     names = {(board.model, board.task): f"{board.model} · {board.task}" for board in shown}
     lines = []
     without = [task for task in results.tasks if task not in {board.task for board in shown}]
@@ -31,7 +34,7 @@ def left_out(results: Results, beyond: Beyond, shown: Sequence[Board]) -> list[t
         if reasons:
             absent = "; ".join(f"{reason} {', '.join(boards)}" for reason, boards in reasons.items())
             lines.append((results.label(method), absent))
-    delta, controls = set(beyond.faithfulness), {cell[:2] for cell in beyond.verdicts}
+    delta, controls = set(other_numbers.faithfulness), {cell[:2] for cell in other_numbers.verdicts}
     for title, key, measured in ((MEASURES[DELTA].label, "perturb", delta), ("Controls", "controls", controls)):
         coverage = _coverage(names, measured)
         if coverage:

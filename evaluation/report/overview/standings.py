@@ -92,8 +92,8 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Beyond:
-    """The numbers of the first screen besides scores against evidence."""
+class OtherNumbers:
+    """The numbers of the first screen besides scores against evidence: faithfulness, seconds and verdicts."""
 
     #: By (model, task): comparisons of ΔA, of relevance that explains the same number as the shown scores.
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from evaluation.scoring.statistics import stars
 from jobs.commands.comparison.changes import Change, changes, keys_of
 from jobs.commands.terminal import say, say_table, write_file
 from jobs.config.kept import differences
-from jobs.config.lacking import told
+from jobs.config.lacking import left_out_line
 from jobs.results import Run, open_run
 from lrp_core.records.types import UserError, nearest
 
@@ -34,8 +34,8 @@ def show(first_root: str, second_root: str, metric: str | None, to: Path | None,
     first, second = open_run(first_root), open_run(second_root)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
         raise UserError(f"{first_root} and {second_root} are the same run: give the roots of two runs")
-    facts = [f"{run.store.root}: {told(run.lacking)}" for run in (first, second) if run.lacking]
-    facts += [*_settings(first, second), *_alone(first, second), *_alone(second, first)]
+    facts = [f"{run.store.root}: {left_out_line(run.lacking)}" for run in (first, second) if run.lacking]
+    facts += [*_settings(first, second), *_only_in(first, second), *_only_in(second, first)]
     for line in facts:
         say(line)
     changed = changes(first, second, metric)
@@ -63,12 +63,12 @@ def _plain(run: Run) -> dict[str, Any]:
     return {} if run.config is None else run.config.model_dump(mode="json", exclude={"root", "name"})
 
 
-def _alone(run: Run, other: Run) -> Iterator[str]:
+def _only_in(run: Run, other: Run) -> Iterator[str]:
     """Lines about the cells that `run` holds and `other` does not."""
-    alone = sorted(keys_of(run).keys() - keys_of(other).keys())
-    if alone:
-        yield f"only in {run.store.root}: {len(alone)} cells"
-        yield from (f"  {' · '.join(cell)}" for cell in alone)
+    cells = sorted(keys_of(run).keys() - keys_of(other).keys())
+    if cells:
+        yield f"only in {run.store.root}: {len(cells)} cells"
+        yield from (f"  {' · '.join(cell)}" for cell in cells)
 
 
 def _seconds(run: Run) -> float:

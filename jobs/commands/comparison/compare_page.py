@@ -19,7 +19,7 @@ from jobs.commands.comparison.changes import Change
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Plan
-from jobs.results import Run
+from jobs.results import Run, without_config
 from jobs.stages.report import notes, provenance
 from jobs.stages.report.results import default_samples, results_of
 from jobs.stages.report.samples import choose, explorer
@@ -58,7 +58,7 @@ class _Side:
     def config(self) -> RunConfig:
         """The configuration that the root keeps. Raises UserError if it keeps none."""
         if self.run.config is None:
-            raise UserError(f"{self.name} keeps no configuration: run it again to compare its samples")
+            raise UserError(f"{without_config(self.run.store)}, or leave out --html")
         return self.run.config
 
     @cached_property

@@ -283,7 +283,7 @@ def _relevance_in_turn(
     causal model reads alike; the relevance is then cut to the length of each row.
     """
     shared = [method for method in methods if method.shares_forwards and len(rows) > 1]
-    alone = [method for method in methods if method not in shared]
+    unshared = [method for method in methods if method not in shared]
     for start in range(0, len(rows), _AT_ONCE):
         some = rows[start : start + _AT_ONCE]
         longest = {name: max((row.get(name) for row in some), key=lambda ids: len(ids or ())) for name in _GROWING}
@@ -293,9 +293,9 @@ def _relevance_in_turn(
             together = relevance_of_rows(opened, shared, whole, explanation, texts=1, **finer)
         for number, row in enumerate(some):
             relevance = of_row(together, number, row)
-            if alone:
+            if unshared:
                 with part_of_work(start + number, len(rows)):
-                    relevance |= relevance_of_rows(opened, alone, [row], explanation, **finer)
+                    relevance |= relevance_of_rows(opened, unshared, [row], explanation, **finer)
             yield {method.name: relevance[method.name] for method in methods}
 
 

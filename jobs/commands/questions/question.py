@@ -148,7 +148,8 @@ class Question:
         if not self.as_it_is:
             return prompt
         # A chat or token ids are read unchanged. The target of a chat gets no space; that of token ids gets one unless
-        # their text ends in white space, which `Prompt.of` would have cut.
+        # their text ends in white space: `Prompt.of` would move a final space to the target, and gives none after other
+        # white space.
         ends_in_space = prompt.text != self.before
         gets_space = self.ids is not None and not ends_in_space
         return Prompt(self.before, prompt.space if gets_space else "")
@@ -173,19 +174,23 @@ def text_read(question: Question, opened: Opened) -> str:
 
 
 def space_note(question: Question, opened: Opened) -> str:
-    """A note that begins with a comma, about whether the explained target includes the space before it; or ""."""
+    """A note about the space before the explained target, beginning with a comma; "" if there is nothing to say.
+
+    For a masked model it tells that a space was added before the target, for others that the target token begins with
+    the space before it.
+    """
     kind, before = opened.resolved.kind, question.before
     if kind.labels or question.has_answer:
         return ""
     prompt, note = question.prompt(opened), ""
-    moved = prompt.text != before  # the last space of the text went to the target
+    target_took_space = prompt.text != before  # the last space of the text belongs to the target
     if kind.slot:
-        return ", with a space before it" if prompt.space and not moved else ""
+        return ", with a space before it" if prompt.space and not target_took_space else ""
     if kind.decoder:  # the target follows what the decoder has written, not the text
-        note = ", the text without its last space" if moved else ""
+        note = ", the text without its last space" if target_took_space else ""
         prompt = question.answer_so_far(opened)
-        moved = prompt.text != (question.prefix or "")
-    if moved or (prompt.space and isinstance(question.target, str)):
+        target_took_space = prompt.text != (question.prefix or "")
+    if target_took_space or (prompt.space and isinstance(question.target, str)):
         return f", with the space before it{note}"
     return note
 

@@ -45,7 +45,7 @@ def read(question: Question, opened: Opened) -> Row:
     if kind.images:
         return _picture(question, resolved)
     if kind.labels:
-        return _whole(question, opened)
+        return _for_labels(question, opened)
     _check_words(question, resolved)
     if question.is_sample:
         return _fitted(_with_word(question, opened), question, opened)
@@ -185,8 +185,8 @@ def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
     """The tokens of `text` when it follows a prompt that is read unchanged (a chat or token ids)."""
     prompt, tokenizer = question.prompt(opened), opened.tokenizer
     before, behind = _encoded(question, opened).ids, text if text[:1].isspace() else prompt.space + text
-    joint, alone = encode(tokenizer, [prompt.text + behind, behind], template=False)
-    return joint.ids[len(before) :] if joint.ids[: len(before)] == before else alone.ids
+    joint, by_itself = encode(tokenizer, [prompt.text + behind, behind], template=False)
+    return joint.ids[len(before) :] if joint.ids[: len(before)] == before else by_itself.ids
 
 
 def _written(question: Question, opened: Opened) -> list[int]:
@@ -209,8 +209,8 @@ def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
     if isinstance(answer, str) and opened.resolved.kind.decoder:
         so_far, written = question.answer_so_far(opened), row["decoder_input_ids"]
         behind = answer if answer[:1].isspace() else so_far.space + answer
-        joint, alone = encode(writer, [so_far.text + behind, behind], template=False)
-        ids = joint.ids[len(written) :] if joint.ids[: len(written)] == written else alone.ids
+        joint, by_itself = encode(writer, [so_far.text + behind, behind], template=False)
+        ids = joint.ids[len(written) :] if joint.ids[: len(written)] == written else by_itself.ids
     elif isinstance(answer, str):
         ids = _behind(question, answer, opened)
     else:
@@ -258,7 +258,7 @@ def tokens_of(question: Question, opened: Opened) -> list[int]:
         raise _unexplained(error) from None
 
 
-def _whole(question: Question, opened: Opened) -> Row:
+def _for_labels(question: Question, opened: Opened) -> Row:
     """The row of a text or pair for a classifier or regressor. Raises UserError for questions that do not fit it."""
     resolved, model = opened.resolved, opened.resolved.config.id
     if question.target is not None or question.several:

@@ -148,7 +148,10 @@ def show_neurons(
 ) -> None:
     """Print the `top` neurons by relevance under the method, and the prediction before and after `steering`.
 
-    If `generate` is above 1, so many tokens are also generated greedily, with and without the change. Raises UserError
+    If `generate` is above 1, so many tokens are also generated greedily, with and without the change. `absolute` ranks
+    neurons by magnitude; `normed` multiplies their output vectors by the final norm's weight before the logit lens.
+
+    Raises UserError
     for neurons that the model does not have, for words that are not one token, and for changes that make logits
     infinite, or states so large that norms overflow.
     """

@@ -120,7 +120,8 @@ class _Texts:
         models = models_kept(run.store)
         if place.model not in models:
             raise UserError(
-                f"{run.store.root} keeps no configuration of {place.model}, and with it no tokenizer: run it again"
+                f"config.yaml of {run.store.root} lacks {place.model}, so its tokenizer is unknown: run `closelook run "
+                f"--root {run.store.root} --config CONFIG` with a config that has it"
             )
         config, seed = models[place.model], run.config.seed if run.config is not None else 0
         known = Known.of(run.store).model(config, seed)
@@ -231,5 +232,5 @@ def _relevance_of(method: str, row: Mapping[str, Any]) -> MethodRelevance:
     """The relevance in a row of schema RELEVANCE, tokens of the decoder appended."""
     parts = [row["relevance"], row["decoder_relevance"]]
     relevance = np.concatenate([part for part in parts if part is not None])
-    summed = row["residual"] is not None
-    return MethodRelevance(method, row["explanation"], row["embedding"], row["explained"], relevance, summed)
+    conserves = row["residual"] is not None
+    return MethodRelevance(method, row["explanation"], row["embedding"], row["explained"], relevance, conserves)

@@ -48,20 +48,20 @@ class _Held:
     is_mean: bool = False  # it has rows that belong to no single sample, such as means
 
 
-def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
-    """Forget the samples whose `sample_id`, or whose id in the user's own file, is in `asked`. Prints what changes.
+def forget(config: RunConfig, store: Store, chosen: Sequence[str]) -> None:
+    """Forget the samples whose `sample_id`, or whose id in the user's own file, is in `chosen`. Prints what changes.
 
     Raises UserError, before anything is changed, if the root holds none of these samples.
     """
     with run_lock(store):
         ledger = Ledger(store)
         known, ids = Forgotten.of(store), _ids(ledger)
-        names = _names(ids, asked)
+        names = _names(ids, chosen)
         forgotten = known.with_samples(names, ids, (config.seed, (config.select or SelectConfig()).draw))
         every = list(_held(ledger, forgotten))
         held = [holder for holder in every if holder.paths]
-        if not held and any(known.placeholder(name) is None for name in asked):
-            raise UserError(f"{store.root} holds no sample {' or '.join(asked)}: give a `sample_id`, or your own id")
+        if not held and any(known.placeholder(name) is None for name in chosen):
+            raise UserError(f"{store.root} holds no sample {' or '.join(chosen)}: give a `sample_id`, or your own id")
         _with_digests(ledger, forgotten, held).save(store)
         rename_samples(store, {name: forgotten.name(name) for name in names})
         removed = _removed(every, held)
@@ -77,7 +77,7 @@ def forget(config: RunConfig, store: Store, asked: Sequence[str]) -> None:
     for holder in kept:
         say(f"removed from {holder.artifact}")
     for holder in removed:
-        say(f"{holder.artifact} was computed from it and others: `closelook run` computes it again")
+        say(f"{holder.artifact} was computed from it and others: {store.remedy}")
     say(f"{len(kept)} artifacts of {store.root} were rewritten, {len(removed)} and the report were removed")
 
 
@@ -93,10 +93,10 @@ def _ids(ledger: Ledger) -> dict[str, set[str]]:
     return ids
 
 
-def _names(ids: Mapping[str, set[str]], asked: Sequence[str]) -> list[str]:
-    """The ids in `asked`, and the `sample_id` of every sample to which the user's own file gives one of them as id."""
-    named = (sample for sample, of_users in ids.items() if of_users.intersection(asked))
-    return list(dict.fromkeys((*asked, *named)))
+def _names(ids: Mapping[str, set[str]], chosen: Sequence[str]) -> list[str]:
+    """The ids in `chosen`, and the `sample_id` of every sample to which the user's own file gives one of them as id."""
+    named = (sample for sample, of_users in ids.items() if of_users.intersection(chosen))
+    return list(dict.fromkeys((*chosen, *named)))
 
 
 def _with_digests(ledger: Ledger, forgotten: Forgotten, held: Sequence[_Held]) -> Forgotten:

@@ -15,6 +15,7 @@ from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.kept import differences, refuse_another
 from jobs.config.methods import configured
+from jobs.config.settings import FINER_KEYS
 from jobs.plan.cells import make_plan
 from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import FINER, RELEVANCE
@@ -30,7 +31,7 @@ from jobs.store.records import artifact_in, key_in, manifest
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
 MOST_DIFFERENCES = 4  # differing settings that a reason lists
 #: Settings of the run, and of a model, that change the numbers of cells.
-_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", "heads", "layers", "labels", "neurons")
+_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", *FINER_KEYS)
 _OF_A_MODEL = ("id", "revision", "tokenizer", "attn")
 
 
@@ -55,7 +56,7 @@ def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) 
             say(f"{group.why}: {len(group.files)} files", "bold")
             for path in group.files:
                 say(f"  {path}")
-            if not (dry_run or stale_too or group.leftover):
+            if not (stale_too or group.leftover):
                 kept += len(group.files)
                 continue
             removed += len(group.files)

@@ -23,7 +23,7 @@ END = "end"  # stage of the last summary, which lists what is not complete after
 def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> None:
     """Run the stages under the root's lock and print a summary of each. Raises typer.Exit(1) if one is not complete."""
     reads = stages == ("report",)
-    loaded, store = options.load(is_made=reads, is_read=reads)
+    loaded, store = options.load(is_made=reads, read_only=reads)
     complete, computed = True, 0
     for summary in summaries(loaded, store, stages, wait_s, say):
         if summary.stage != END:
@@ -50,7 +50,7 @@ def summaries(
     """
     from jobs.cluster.pools import check_address
     from jobs.config.kept import keeping
-    from jobs.config.lacking import told
+    from jobs.config.lacking import left_out_line
     from jobs.plan.cells import validate
     from jobs.stages.record import StageSummary
     from jobs.stages.run import not_complete, run
@@ -59,7 +59,7 @@ def summaries(
     from jobs.store.lock import is_asked, run_lock
 
     if loaded.lacking:
-        tell(told(loaded.lacking))
+        tell(left_out_line(loaded.lacking))
     else:
         validate(loaded)
     check_address(loaded)

@@ -21,7 +21,7 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
     """
     answers = answers_of(config, store)
     if not answers.entries:
-        raise UserError(f"{store.root} holds no sources of answers: set `ablations`, and run `closelook run`")
+        raise UserError(f"{store.root} holds no sources of answers: set `ablations` in the config and run it again")
     if to is not None:
         write_file(to, json.dumps(answers.entries, ensure_ascii=False, indent=1) + "\n")
         return

@@ -10,7 +10,7 @@ from jobs.commands.roots.plan import by_reason
 from jobs.commands.roots.plan_costs import defined
 from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
-from jobs.config.lacking import told
+from jobs.config.lacking import left_out_line
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.choices import undecided
 from jobs.plan.node import Choice, Plan, Run, state_of
@@ -53,7 +53,7 @@ def status(config: RunConfig, store: Store) -> bool:
     """Print the states of all artifacts of the run, and remarks. Returns True if everything is complete."""
     ledger = Ledger(store)
     with ledger.listed_ahead():
-        plan = make_plan(config, store, is_read=True, ledger=ledger)
+        plan = make_plan(config, store, trust_known=True, ledger=ledger)
         artifacts = wanted_of(config, plan, ledger)
     cells, totals = [], dict[str, Counter[str]]()
     rows = collect(config, plan, ledger, artifacts)
@@ -138,7 +138,7 @@ def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
 def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:
     """Lines about what the run lacks or leaves out, and about artifacts that wait, are damaged, unverified or stale."""
     if lacking := [*config.lacking, *metrics_lacking(ledger)]:
-        yield told(lacking)
+        yield left_out_line(lacking)
     yield from (f"left out: {line}" for line in config.left_out)
     for model, task in plan.unprepared:
         yield f"{model}: {task} is not prepared; run `closelook prepare`"

@@ -123,7 +123,7 @@ def _relevance_of(method: Method, answer: Answer) -> MethodRelevance:
     parts = [part[0].double().numpy() for part in (relevance.tokens, relevance.decoder_tokens) if part is not None]
     explanation = answer.question.explanation or method.usual_explanation(answer.row["foil_id"] is not None)
     embedding = method.embeddings_of(answer.opened.view.family.capabilities)[0]
-    summed = relevance.residual is not None
+    conserves = relevance.residual is not None
     return MethodRelevance(
-        method.name, explanation, embedding, float(relevance.explained[0]), np.concatenate(parts), summed
+        method.name, explanation, embedding, float(relevance.explained[0]), np.concatenate(parts), conserves
     )

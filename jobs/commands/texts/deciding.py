@@ -54,8 +54,8 @@ def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
         importances.add(case)
     pairs = sorted(disagreements(every), key=lambda pair: (pair.correlation, pair.id))
     shown = pairs[:PAIRS]
-    asked = [_key_of_case(case) for case in every if case.name.id in set(cases)]
-    sheets = _files([*asked, *map(_key_of_pair, shown)])
+    chosen = [_key_of_case(case) for case in every if case.name.id in set(cases)]
+    sheets = _files([*chosen, *map(_key_of_pair, shown)])
     provenance = Provenance(file.stem, "", versions())
     (to / "cases").mkdir(parents=True, exist_ok=True)
     pa.csv.write_csv(importances.table(), to / "importance.csv")
@@ -65,7 +65,7 @@ def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
             (to / sheets[key]).write_text(sheet(case, provenance), encoding="utf-8")
     linked = [(pair, sheets[_key_of_pair(pair)]) for pair in shown]
     (to / "index.html").write_text(overview(every, importances, linked, provenance), encoding="utf-8")
-    for key in dict.fromkeys(asked):
+    for key in dict.fromkeys(chosen):
         say(f"case {key.id} of {key.model}: {to / sheets[key]}")
     say(f"{len(every):,} cases: open {to / 'index.html'}")
 

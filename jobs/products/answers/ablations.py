@@ -96,12 +96,13 @@ def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
 
 
 def sizes_of(config: RunConfig, model: ModelPlan) -> Sizes:
-    """The numbers of masks for each sample. Sets for Shapley values are drawn only if a method needs them."""
+    """The number of masks to draw for each sample: to fit, to judge, and for Shapley values.
+
+    The last is 0 unless a method of sources is seeded: that is Kernel SHAP.
+    """
     settings = config.ablations
     assert settings is not None
-    wants_sets = any(
-        method.explanations for method in of_units(config, model.resolved.config).values() if method.seeded
-    )
+    wants_sets = any(method.seeded for method in of_units(config, model.resolved.config).values())
     return Sizes(settings.fit, settings.judge, settings.shapley if wants_sets else 0)
 
 

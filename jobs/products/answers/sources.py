@@ -105,8 +105,8 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
     settings, records = config.ablations, configured(config)
     if settings is None or not ablations.expected(config, model, task, methods):
         return {}
-    asked = [name for name in methods if settings.takes(method=name)]
-    able = [name for name in asked if explains(config, records[name], task) or "units" in records[name].given]
+    taken = [name for name in methods if settings.takes(method=name)]
+    able = [name for name in taken if explains(config, records[name], task) or "units" in records[name].given]
     return {model.dtypes_for(task)[0]: len(able)}
 
 
@@ -185,12 +185,12 @@ def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -
 
     Explanations alone tell requests apart, since all requests of a node have the same embedding.
     """
-    asked = {(request.explanation, request.embedding) for request in node.requests}
+    requested = {(request.explanation, request.embedding) for request in node.requests}
     maps: Maps = {}
     for path in part.inputs[0]:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), _RELEVANCE_COLUMNS)
         for row in table.filter(pc.is_in(table["sample_id"], pa.array(names))).to_pylist():
-            if (row["explanation"], row["embedding"]) in asked:
+            if (row["explanation"], row["embedding"]) in requested:
                 by_explanation = maps.setdefault(row["sample_id"], {})
                 by_explanation[row["explanation"]] = np.array(row["relevance"], float)
     return maps

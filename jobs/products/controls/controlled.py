@@ -264,7 +264,7 @@ def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
     """Yield batches, first of rows with a foil, then of those without, whose padded size stays within the budget."""
     for with_foil in (True, False):
         batch: list[Row] = []
-        for row in sorted((row for row in rows if (row["foil_id"] is not None) == with_foil), key=_by_length):
+        for row in sorted((row for row in rows if (row["foil_id"] is not None) == with_foil), key=_longest_first):
             longest = len(batch[0]["input_ids"]) if batch else 0
             if batch and longest * (len(batch) + 1) > token_budget:
                 yield batch
@@ -274,6 +274,6 @@ def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
             yield batch
 
 
-def _by_length(row: Row) -> tuple[int, str]:
+def _longest_first(row: Row) -> tuple[int, str]:
     """A sort key: the longest rows first, then by sample id."""
     return -len(row["input_ids"]), row["sample_id"]

@@ -149,7 +149,7 @@ def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
 class Ties:
     """Contexts whose ranks rounding may have decided, with the neurons whose activations decide them."""
 
-    asked: Sequence[tuple[int, int, int]]  # layer, neuron, context
+    entries: Sequence[tuple[int, int, int]]  # layer, neuron, context
     ids: Mapping[int, Sequence[int]]  # the tokens of each context
 
 
@@ -157,11 +157,11 @@ def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
     """The near ties among the merged parts, with the tokens of their contexts."""
     merged, _ = _merged(run.ledger, node, units)
     near = merged.near_ties(node.top)
-    asked = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
+    entries = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
     texts = _texts(run.ledger, node, units, near["context"].to_numpy())
-    named = {context for *_, context in asked}
+    named = {context for *_, context in entries}
     ids = zip(texts["key"].to_pylist(), texts["input_ids"].to_pylist(), strict=True)
-    return Ties(asked, {context: tokens for context, tokens in ids if context in named})
+    return Ties(entries, {context: tokens for context, tokens in ids if context in named})
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
@@ -197,7 +197,7 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
 
     # Neurons by context and layer.
     by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for layer, neuron, context in ties.asked:
+    for layer, neuron, context in ties.entries:
         by_context[context][layer].append(neuron)
     template, rows = template_of(opened.tokenizer), list[Row]()
     for context, by_layer in by_context.items():
@@ -237,8 +237,9 @@ def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
 
     store, artifact, units = run.store, node.artifact, corpus.survey.units
     merged, facts = _merged(run.ledger, node, units)
-    decided = store.read(node.ties_path, CONTEXTS_TIES) if store.exists(node.ties_path) else CONTEXTS_TIES.empty_table()
-    merged.decide(node.top, decided)
+    is_recomputed = store.exists(node.ties_path)
+    recomputed = store.read(node.ties_path, CONTEXTS_TIES) if is_recomputed else CONTEXTS_TIES.empty_table()
+    merged.settle_near_ties(node.top, recomputed)
     layers = sorted(set(merged.layer.tolist()))
     files: dict[str, Written] = {}
     for group in _groups(merged, layers):

@@ -161,8 +161,8 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """The inputs of a part: paths of the relevance that ranks neurons, and of the means to which they are set."""
+class InputPaths:
+    """Paths of the inputs of a part: the relevance that ranks neurons, and the means to which they are set."""
 
     relevance: tuple[str, ...] | None  # None: the worker makes the ranking
     means: tuple[str, ...]  # of a layer each, the lowest first; empty: neurons are set to zero
@@ -175,20 +175,20 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     inputs = first.plan.inputs[first.artifact.task]
     rows = subset(config, first.plan, inputs.task)
     budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
-    ranked = {node: _ranked(run.ledger, node) for node in nodes if isinstance(node, KnockoutNode)}
+    paths = {node: _input_paths(run.ledger, node) for node in nodes if isinstance(node, KnockoutNode)}
     for cut in cut_by_tokens(inputs, rows, inputs.lengths * (1 + len(first.counts)), UNIT_TOKENS):
-        parts = tuple(Part(node, cut.name, shards) for node, shards in ranked.items())
+        parts = tuple(Part(node, cut.name, of_node) for node, of_node in paths.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
 
 
-def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
+def _input_paths(ledger: Ledger, node: KnockoutNode) -> InputPaths:
     """The paths of the relevance and of the means that a node reads."""
     relevance = None if node.neurons is None else tuple(ledger.files(node.neurons))
     means: tuple[str, ...] = ()
     if node.means is not None:
         shards = (ledger.record(node.means) or {})["shards"]
-        means = tuple(f"{node.means.folders[1]}/{shard}" for shard in shards)
-    return Ranked(relevance, means)
+        means = tuple(f"{node.means.folders[1]}/{shard}" for shard in shards)  # folder 1 of CONTEXTS: activations
+    return InputPaths(relevance, means)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:

@@ -61,17 +61,19 @@ class Merged:
         rows, _ = tied.nonzero()
         return pa.table({"layer": self.layer[rows], "neuron": self.neuron[rows], "context": self.context[tied]})
 
-    def decide(self, top: int, alone: pa.Table) -> None:
-        """Keep the first `top` contexts, ranked by the activations in `alone` (schema CONTEXTS_TIES) where it has them.
+    def settle_near_ties(self, top: int, recomputed: pa.Table) -> None:
+        """Keep the first `top` contexts.
 
-        Activations that still differ by rounding only, as of two contexts that begin alike, rank by the order of the
-        corpus: processors round differently, even for a context alone.
+        `recomputed` (schema CONTEXTS_TIES) has the activations of near ties, each from a forward pass over that context
+        alone; they replace the batched ones. Activations that still differ by rounding only, as of two contexts that
+        begin alike, rank by the order of the corpus: processors round differently, even for a context alone.
         """
-        layer, neuron, context = (alone[name].to_numpy() for name in ("layer", "neuron", "context"))
+        layer, neuron, context = (recomputed[name].to_numpy() for name in ("layer", "neuron", "context"))
         rows = np.searchsorted(_numbers(self.layer, self.neuron), _numbers(layer, neuron))
         entry, at = (self.context[rows] == context[:, None]).nonzero()  # a part computed again may keep other contexts
-        self.activation[rows[entry], at] = alone["activation"].to_numpy()[entry]
-        self.position[rows[entry], at] = alone["position"].to_numpy()[entry]
+        self.activation[rows[entry], at] = recomputed["activation"].to_numpy()[entry]
+        self.position[rows[entry], at] = recomputed["position"].to_numpy()[entry]
+        # sort again by the new activations
         self._keep(self.activation.shape[1], self.activation, self.context, self.position)
         order = np.lexsort((self.context, runs(self.activation)), axis=1)[:, :top]
         self._take(order, self.activation, self.context, self.position)

@@ -142,8 +142,8 @@ def origin_of(config: RunConfig, task: str) -> Origin:
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
     """The survey of a source: that in the manifest if the source's files have not changed, else a new one."""
     generated = isinstance(SOURCES[origin.source], Generated)
-    asked = (origin, listed(required))
-    if record is not None and (Origin(**record["configured"]), record.get("wanted")) == asked and not generated:
+    configured = (origin, listed(required))
+    if record is not None and (Origin(**record["configured"]), record.get("wanted")) == configured and not generated:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or reading.pinned(origin) == known.origin:
             return known

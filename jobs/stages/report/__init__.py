@@ -17,7 +17,7 @@ from evaluation.report.table import DONE, Table
 from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
 from jobs.config import RunConfig
-from jobs.config.lacking import told
+from jobs.config.lacking import left_out_line
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import DEMO_MODELS
@@ -59,7 +59,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(config, plan, store)
     absent = [*config.lacking, *metrics_lacking(ledger)]
-    lacking = [f"{told(absent)}."] if absent else []
+    lacking = [f"{left_out_line(absent)}."] if absent else []
     samples = Explorer.of(explorer(config, plan, store, results))
     run = Run(config, plan, ledger)
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
@@ -74,7 +74,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
         summary=_summary(config, plan, results),
         notes=(*lacking, *notes(plan, ledger, results)),
-        beyond=reported.beyond,
+        other_numbers=reported.other_numbers,
     )
     files = {f"{artifact.folder}/{name}": content for name, content in site.files(config.report.close_look).items()}
     written = {}
@@ -83,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in files:
             store.delete(old)
-    groups = [[board.model, board.task, board.groups] for board in boards(results, reported.beyond)]
+    groups = [[board.model, board.task, board.groups] for board in boards(results, reported.other_numbers)]
     pages = [path.removeprefix(f"{artifact.folder}/") for path in files]
     record = {"version": VERSION, "groups": groups, "shards": pages}
     ledger.commit(artifact, record, config=config.model_dump(mode="json"), files=written)

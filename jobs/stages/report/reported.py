@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from evaluation.report.overview.leaderboard import method_seconds
-from evaluation.report.overview.standings import Beyond
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import Results
 from evaluation.report.sections.controls import verdicts
 from evaluation.report.sections.faithfulness import CurveSet
@@ -52,7 +52,7 @@ class Reported:
         return f"{lacking}, though {are_set}: run {stages}. It needs {needs}."
 
     @property
-    def beyond(self) -> Beyond:
+    def other_numbers(self) -> OtherNumbers:
         """Faithfulness, seconds and controls of methods, for the first screen.
 
         Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
@@ -68,7 +68,7 @@ class Reported:
             explained = CONTRAST if model_task in contrastive else TARGET_LOGIT
             if drawn.areas.comparison is not None and drawn.score == explained:
                 faithfulness.setdefault(model_task, drawn.areas.comparison)
-        return Beyond(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
+        return OtherNumbers(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:

@@ -49,5 +49,5 @@ def test_a_missing_model_is_one_line_that_says_how_to_get_it():
 
 def test_another_kind_of_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
-    with pytest.raises(UserError, match="no coref_head"):
+    with pytest.raises(UserError, match="no coref_head: give the id or folder of one, or set `coref: null`"):
         coref.check(str(tmp_path))

@@ -25,8 +25,8 @@ PAIR = ExplainedText(
     against=None,
     probability=0.75,
     by_method=[
-        MethodRelevance("sums", "target", "full", 5.0, np.arange(12.0), summed=True),
-        MethodRelevance("means", "none", "none", 5.0, np.arange(10.0), summed=False),
+        MethodRelevance("sums", "target", "full", 5.0, np.arange(12.0), conserves=True),
+        MethodRelevance("means", "none", "none", 5.0, np.arange(10.0), conserves=False),
     ],
 )
 WORDS_OF_PAIR = [  # side, at, start, end, word, special, tokens, the sum and the mean of 0, 1, 2, ... over its tokens

@@ -3,7 +3,7 @@
 import pytest
 
 from evaluation.report.overview.leaderboard import boards, leaderboard
-from evaluation.report.overview.standings import Beyond
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.sections.controls import controls_figure, controls_table, summary, verdicts
 from evaluation.scoring.controls import ARCHITECTURE, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
 from jobs.methods import METHODS
@@ -64,9 +64,9 @@ def test_a_control_that_misses_what_is_planted_is_broken(rows, said):
 
 
 def test_the_first_screen_names_a_failed_control_beside_the_method():
-    beyond = Beyond(verdicts=verdicts(ROWS))
-    [board] = boards(some_results(), beyond)
+    other_numbers = OtherNumbers(verdicts=verdicts(ROWS))
+    [board] = boards(some_results(), other_numbers)
     assert {one.method: one.failed for one in board.standings if one.failed} == {"attnlrp": "randomisation"}
     assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
-    rows = leaderboard(some_results(), beyond).rows
+    rows = leaderboard(some_results(), other_numbers).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

@@ -9,7 +9,7 @@ import pytest
 from evaluation.report.overview.glossary import TERMS
 from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, method_seconds, weak_points
 from evaluation.report.overview.omissions import left_out
-from evaluation.report.overview.standings import Beyond
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey, Results, Score, Variant
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import compare
@@ -41,7 +41,7 @@ def some_results(shares=(0.95, 0.95, 0.5, 0.1), names=NAMES):
 
 
 def test_methods_stand_in_groups_by_model_and_task():
-    [board] = boards(some_results(), Beyond())
+    [board] = boards(some_results(), OtherNumbers())
     assert (board.model, board.task) == ("gpt2", "sva")
     groups = {one.method: one.group for one in board.standings}
     assert groups == {"lrp": 1, "attnlrp": 1, "gradient_x_input": 2, "random": 3}
@@ -49,7 +49,7 @@ def test_methods_stand_in_groups_by_model_and_task():
 
 
 def test_a_group_of_several_is_no_winner():
-    [board] = boards(some_results(), Beyond())
+    [board] = boards(some_results(), OtherNumbers())
     said = board.conclusion
     assert said.startswith(
         "No test tells these 2 apart by how often they find the evidence; Gradient×Input and random relevance found it "
@@ -62,48 +62,48 @@ def test_a_group_of_several_is_no_winner():
 def test_a_winner_is_named_with_its_interval_and_faithfulness():
     results = some_results((0.95, 0.5, 0.5, 0.1))
     faithful = {("gpt2", "sva"): compared((0.9, 0.3, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(results, Beyond(faithful))
+    [board] = boards(results, OtherNumbers(faithful))
     assert board.conclusion.startswith(
         "LRP finds the evidence more often than AttnLRP, Gradient×Input and random relevance (PG "
     )
     assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
     faithful = {("gpt2", "sva"): compared((0.1, 0.9, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(results, Beyond(faithful))
+    [board] = boards(results, OtherNumbers(faithful))
     assert "First choice: LRP, though other methods are more faithful (ΔA)." in board.conclusion
 
 
 def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results(), Beyond(seconds=seconds))
+    [board] = boards(some_results(), OtherNumbers(seconds=seconds))
     assert "First choice: AttnLRP (100 ms a sample): it is the fastest of them." in board.conclusion
     both = {("gpt2", "sva"): compared((0.9, 0.9, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(some_results(), Beyond(both, seconds))
+    [board] = boards(some_results(), OtherNumbers(both, seconds))
     faithful = "no method is shown to be more faithful (ΔA)."
     fastest = "First choice: AttnLRP (100 ms a sample): it is the fastest of them"
     assert f"{fastest}, and {faithful}" in board.conclusion
     some = {("gpt2", "sva"): compared((0.9, 0.2, 0.1), "delta_area", 1.0, ("lrp", "gradient_x_input", "random"))}
-    [board] = boards(some_results(), Beyond(some, seconds))
+    [board] = boards(some_results(), OtherNumbers(some, seconds))
     measured = "faithfulness is measured for LRP only"
     assert f"{measured}, and {faithful} The fastest is AttnLRP (100 ms)." in board.conclusion
 
 
 def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
-    [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), Beyond())
+    [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), OtherNumbers())
     assert board.conclusion.startswith("No method is shown to find the evidence more often than another.")
     assert board.used == []
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), Beyond(seconds=seconds))
+    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), OtherNumbers(seconds=seconds))
     assert board.conclusion.startswith("LRP, AttnLRP: not shown to find the evidence more often than random relevance")
     assert "First choice" not in board.conclusion
 
 
 def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
     results = some_results((0.95, 0.95, 0.1, 0.1))
-    [board] = boards(results, Beyond())
+    [board] = boards(results, OtherNumbers())
     [line] = weak_points(results, board)
     assert line == f"Gradient×Input: {METHODS['gradient_x_input'].weak}"
     above = some_results()
-    assert list(weak_points(above, boards(above, Beyond())[0])) == []
+    assert list(weak_points(above, boards(above, OtherNumbers())[0])) == []
 
 
 def test_differences_that_other_seeds_do_not_show_are_named():
@@ -114,38 +114,38 @@ def test_differences_that_other_seeds_do_not_show_are_named():
         dtypes={(model, "sva"): ("float32",) for model in shares},
         comparisons={(model, "sva", "float32"): compared(own, lead(), names=names) for model, own in shares.items()},
     )
-    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), Beyond())
+    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), OtherNumbers())
     assert board.conclusion.endswith(
         " Of the 3 differences that tests find among LRP, AttnLRP, Random, all are found again in a model trained from "
         "another seed."
     )
-    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1", "seed2")}), Beyond())
+    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1", "seed2")}), OtherNumbers())
     assert board.conclusion.endswith(
         "2 are found again in each of 2 models trained from other seeds; not found again in all: LRP above AttnLRP."
     )
-    [board] = boards(replace(results, models=("gpt2",)), Beyond())
+    [board] = boards(replace(results, models=("gpt2",)), OtherNumbers())
     assert "seed" not in board.conclusion
 
 
 def test_of_a_group_the_only_one_that_no_method_beats_in_faithfulness_is_named():
     faithful = {("gpt2", "sva"): compared((0.9, 0.1, 0.1, 0.1), "delta_area", 1.0)}
-    [board] = boards(some_results(), Beyond(faithful))
+    [board] = boards(some_results(), OtherNumbers(faithful))
     assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
 
 
 def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_elsewhere():
     verdicts = {("gpt2", "sva", "lrp"): "", ("llama", "sva", "attnlrp"): "randomisation"}
-    [board] = boards(some_results(), Beyond(verdicts=verdicts))
+    [board] = boards(some_results(), OtherNumbers(verdicts=verdicts))
     assert board.controls == "passed"
     assert [standing.method for standing in board.used] == ["lrp"]
     assert board.conclusion.startswith("No test tells LRP and AttnLRP apart by ")
     assert "AttnLRP is not to be used: it fails a control on llama · sva." in board.conclusion
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results(), Beyond(seconds=seconds, verdicts=verdicts))
+    [board] = boards(some_results(), OtherNumbers(seconds=seconds, verdicts=verdicts))
     assert "First choice: LRP (200 ms a sample)." in board.conclusion, "what fails a control is not preferred"
-    [some] = boards(some_results(), Beyond(verdicts={("gpt2", "sva", "lrp"): ""}))
+    [some] = boards(some_results(), OtherNumbers(verdicts={("gpt2", "sva", "lrp"): ""}))
     assert some.controls == "1 passed, 1 untried"
-    [untried] = boards(some_results(), Beyond())
+    [untried] = boards(some_results(), OtherNumbers())
     assert untried.controls == "–"
 
 
@@ -157,7 +157,7 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
         scores={(CellKey("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
         undefined=frozenset({("gpt2", "alti")}),
     )
-    told = dict(left_out(results, Beyond(), boards(results, Beyond())))
+    told = dict(left_out(results, OtherNumbers(), boards(results, OtherNumbers())))
     assert told["Task next_word"].startswith("no evidence is marked in their samples")
     assert told["ALTI"] == "not defined for gpt2"
     assert told["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
@@ -168,13 +168,13 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
 
 
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
-    table = leaderboard(some_results(), Beyond(seconds={("gpt2", "sva", "lrp"): 0.002}))
+    table = leaderboard(some_results(), OtherNumbers(seconds={("gpt2", "sva", "lrp"): 0.002}))
     rows = {row.labels: row.cells for row in table.rows}
     assert set(rows) == {("gpt2", label) for label in ("LRP", "AttnLRP", "Gradient×Input", "Random")}
     group, evidence, delta, cost, _ = rows["gpt2", "LRP"]
     assert (group.value, cost.value, delta.value) == (1, 2.0, None)
     assert evidence.n == N
-    assert leaderboard(replace(some_results(), comparisons={}), Beyond()).rows == ()
+    assert leaderboard(replace(some_results(), comparisons={}), OtherNumbers()).rows == ()
 
 
 def test_seconds_of_a_method_are_its_pass_and_its_own_backward():

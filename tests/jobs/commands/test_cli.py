@@ -127,6 +127,12 @@ def test_what_is_not_prepared_counts_as_missing(closelook, tmp_path):
     assert not (tmp_path / "root").exists()
 
 
+def test_help_names_every_config_that_comes_with_closelook(closelook):
+    code, out, _ = closelook("run", "--help")
+    names = {path.stem for path in (REPOSITORY / "jobs" / "conf").glob("*.yaml")}
+    assert (code, {name for name in names if name not in out}) == (0, set())
+
+
 def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_file):
     path, config, store = config_file
     for planned in make_plan(config, store).cells():
@@ -139,8 +145,10 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     _, out, _ = closelook("status", *reseeded)
     assert "1 stale records, which `closelook gc --yes` removes" in out
     _, out, _ = closelook("gc", "--dry-run", *reseeded)
-    assert "2 files would be removed" in out
+    assert "0 files would be removed" in out
+    assert "2 files are not needed by config small" in out
     assert "cells of another run: " in out
+    assert "2 files would be removed" in closelook("gc", "--dry-run", "--yes", *reseeded)[1]
     assert set(store.files("", "", recursive=True)) == files
     _, out, _ = closelook("gc", *reseeded)
     assert "0 files removed" in out
@@ -197,6 +205,12 @@ def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
             1,
             "model bert-base-uncaseed: there is no directory bert-base-uncaseed, the hub does not answer, and it is "
             "not in the local cache (did you mean 'google-bert/bert-base-uncased'?): give a folder",
+        ),
+        (
+            "openai-community/gpt2",
+            1,
+            "model gpt2: there is no directory openai-community/gpt2, the hub does not answer, and it is not in the "
+            "local cache: give a folder",
         ),
         ("gpt2 ", 2, "model gpt2: 'gpt2 ' is neither a directory nor a model on the hub: check its name"),
     ],

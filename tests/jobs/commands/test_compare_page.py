@@ -103,7 +103,8 @@ def test_a_run_that_keeps_no_configuration_has_no_samples_to_show(page, closeloo
     code, _, err = closelook("compare", "one", "other", "--html", "none.html")
     kept.write_text(text)
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "other keeps no configuration" in err
+    assert "other has no config.yaml: run `closelook run --root " in err
+    assert err.endswith("other --config CONFIG` with the config it was made with, or leave out --html\n")
 
 
 @pytest.mark.browser

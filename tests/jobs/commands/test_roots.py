@@ -26,7 +26,8 @@ def test_a_root_that_holds_no_run_is_one_line_for_commands_that_read(closelook, 
         (root / "notes.txt").write_text("not a run")
     code, out, err = closelook(*arguments, "--root", str(root))
     assert (code, out) == (2, "")
-    assert err == f"error: there is no run in {root}: check the path, or start one there with `closelook run`\n"
+    command = f"`closelook run --root {root} --config CONFIG`"
+    assert err == f"error: there is no run in {root}: check the path, or start one there with {command}\n"
     assert [path.name for path in tmp_path.rglob("*")] == (["typo", "notes.txt"] if exists else [])
 
 
@@ -38,7 +39,7 @@ def test_compare_of_a_root_that_is_not_there_is_one_line(closelook, model, tmp_p
     roots[typo] = str(tmp_path / "typo")
     code, out, err = closelook("compare", *roots)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert f"no run has written anything to {tmp_path / 'typo'}" in err
+    assert f"{tmp_path / 'typo'} holds no run: compute one with" in err
     assert not (tmp_path / "typo").exists()
 
 

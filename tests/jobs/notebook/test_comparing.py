@@ -102,7 +102,7 @@ def test_scores_of_a_root_without_a_configuration_have_no_intervals(tmp_path):
     store.delete("config.yaml")
     scores = closelook.load(str(tmp_path / "run")).scores()
     assert scores["low"].isna().all()
-    with pytest.raises(closelook.UserError, match="keeps no configuration, so it is unknown what to compare"):
+    with pytest.raises(closelook.UserError, match=r"has no config.yaml: run .* made with, to compare its methods"):
         closelook.load(str(tmp_path / "run")).differences()
 
 

@@ -55,9 +55,9 @@ def enter_views(store):
     Ledger(store).commit(views, record, config={})
 
 
-def keys(config, store, is_read):
+def keys(config, store, trust_known):
     """The keys of all that the run wants, by product and place."""
-    plan = make_plan(config, store, is_read=is_read)
+    plan = make_plan(config, store, trust_known=trust_known)
     wanted = nodes(Run(config, plan, Ledger(store)))
     return {(product.name, str(node.artifact)): node.artifact.key for product, node in wanted}
 
@@ -75,7 +75,7 @@ def test_keys_are_those_that_a_run_has(done):
     config, _ = done
     store = Store(config.root)
     assert store.exists(FILE)
-    assert keys(config, store, is_read=True) == keys(config, Store(config.root), is_read=False)
+    assert keys(config, store, trust_known=True) == keys(config, Store(config.root), trust_known=False)
 
 
 def test_a_look_reads_no_samples_and_imports_no_torch(done, tmp_path, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_look_reads_no_samples_and_imports_no_torch(done, tmp_path, monkeypatc
     out = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True).stdout
     assert json.loads(out.splitlines()[-1]) == []
     monkeypatch.setattr(Store, "read_shard", None)
-    assert keys(config, Store(config.root), is_read=True)
+    assert keys(config, Store(config.root), trust_known=True)
 
 
 @pytest.mark.parametrize("change", ["weights", "settings", "seed", "code"])
@@ -108,10 +108,10 @@ def test_what_decides_a_model_makes_facts_void_where_it_changes(change, done, mo
 
 def test_weights_that_change_change_what_a_look_says(done):
     config, folder = done
-    before = keys(config, Store(config.root), is_read=True)
+    before = keys(config, Store(config.root), trust_known=True)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"layer_norm_epsilon": 1e-4}))
-    after = keys(config, Store(config.root), is_read=True)
+    after = keys(config, Store(config.root), trust_known=True)
     assert before.keys() == after.keys()
     changed = {name for name, _ in before if before[name, _] != after[name, _]}
     assert changed == {"relevance", "heads", "scores", "curves"}
@@ -150,4 +150,4 @@ def test_views_that_are_entered_anew_have_no_facts_yet(done):
 def test_a_file_of_facts_that_says_nothing_is_no_error(content, done):
     config, _ = done
     (Path(config.root) / FILE).write_bytes(content)
-    assert keys(config, Store(config.root), is_read=True) == keys(config, Store(config.root), is_read=False)
+    assert keys(config, Store(config.root), trust_known=True) == keys(config, Store(config.root), trust_known=False)

@@ -11,10 +11,11 @@ import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 from pydantic import ValidationError
+from transformers import ViTConfig
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.geometries import GEOMETRIES
-from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of
+from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.products.explaining import Explainer
 from jobs.runner.task import WorkerOptions
@@ -210,6 +211,11 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
         resolve(plain.model_copy(update={"adapter": "some/adapter"}))
     with pytest.raises(ValidationError, match="an adapter needs trained weights, all in memory"):
         ModelConfig(name="m", id="random/gpt2", adapter="a/b")
+
+
+def test_random_models_of_images_that_are_not_square_are_refused():
+    with pytest.raises(UserError, match="model m: random weights are supported for square images only: give its geom"):
+        preprocessing_of(ModelConfig(name="m", id="random/vit"), "random/vit", ViTConfig(image_size=[8, 16]))
 
 
 @pytest.mark.parametrize(("name", "most"), [("bert-base", 512), ("roberta-base", 512), ("gpt2", 1024)])

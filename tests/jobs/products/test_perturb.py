@@ -320,11 +320,11 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     assert evaluate(config, store).complete
     assert report(config, store).complete
     page = store.read_bytes("report/faithfulness.html").decode()
-    assert "3 sets of curves are not drawn: run <code>closelook perturb</code>" in page
+    assert "3 sets of curves are not computed: run <code>closelook perturb</code>" in page
     assert perturb(config, store).complete
     assert report(config, store).computed == 1, "new curves make a new report"
     page = store.read_bytes("report/faithfulness.html").decode()
-    assert "No curves are drawn" not in page
+    assert "No curves are computed" not in page
     assert "not drawn" not in page
     assert "gpt2, zeroed" in page
     assert "gpt2, deleted" in page

@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.benchmark.samples import sample
 from evaluation.report.overview.leaderboard import boards
-from evaluation.report.overview.standings import Beyond
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.schema import GENERIC
 from evaluation.scoring.intervals import mean_intervals
 from jobs.plan.cells import make_plan
@@ -66,6 +66,6 @@ def test_intervals_are_those_of_clusters_and_few_clusters_have_none(run):
     _, few_results, few, drawn = run(4)
     assert np.isnan(few.low).all()
     assert (few.p == 1).all()
-    [board] = boards(few_results, Beyond())
+    [board] = boards(few_results, OtherNumbers())
     assert re.fullmatch(r"No difference is tested: \d+ samples in 4 clusters are too few\.", board.conclusion)
     assert np.isnan(drawn.areas.summaries[delta].low)

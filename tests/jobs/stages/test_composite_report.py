@@ -81,7 +81,9 @@ def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, m
     store = prepared(config, rows_of(2))
     plan = make_plan(config, store)
     results = results_of(config, plan, store)
+    reported = Reported(Run(config, plan, Ledger(store)), results)
     for part in (composites_part, extremes_part):
-        empty = part(Reported(Run(config, plan, Ledger(store)), results))
+        empty = part(reported)
         assert not empty.figures
         assert not empty.tables
+    assert "add `lrp_identity_softmax` or `lrp_distributed_bias` to `methods`" in extremes_part(reported).how

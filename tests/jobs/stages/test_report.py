@@ -175,7 +175,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     store.write_shard(path, pa.Table.from_pylist([timing], RUNTIME), RUNTIME)
     report.write_report(QUICK, plan, store)
     assert "Not run." not in text(store, "curves.html")
-    assert "1 of 2 sets of curves are not drawn" in text(store, "curves.html")
+    assert "1 of 2 sets of curves are missing" in text(store, "curves.html")
     assert "| gpt2 | AttnLRP | 85.0 [80.5, 89.5] | – |" in text(store, "tables/pruning_area.md")
     assert "| gpt2 | Random | missing | missing |" in text(store, "tables/pruning_area.md")
     assert "| gpt2 | float32 | gradients | cpu | ≤ 16 | – | – | – | 50.0 |" in text(store, "tables/runtime.md")

@@ -178,7 +178,7 @@ def test_tables_of_a_run_are_refused_where_a_shard_is_gone(root):
 
     lost = root.files("relevance/*/*/*/method=random")[0]
     delete(lost)
-    with pytest.raises(ValueError, match=re.escape(f"{lost} is gone: `closelook run` makes it again")):
+    with pytest.raises(ValueError, match=re.escape(f"{lost} is gone: `closelook run --root {root.folder}` computes")):
         load(str(root.folder)).relevance("arrow", tokens=False)
 
 

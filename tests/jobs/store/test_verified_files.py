@@ -118,7 +118,7 @@ def test_whoever_reads_a_flipped_page_is_told_and_leaves_a_note(root):
     lost = root.files(RANDOM)[0]
     flip(lost)
     assert root.command("status")[0] == 0, "its size is what it was"
-    with pytest.raises(StoreError, match=re.escape(str(lost)) + r" cannot be read, .*`closelook run` makes it again"):
+    with pytest.raises(StoreError, match=re.escape(str(lost)) + r" cannot be read, .* --root .* computes it again"):
         front.load(str(root.folder)).relevance("arrow", tokens=False)
     code, said = root.command("status")
     assert code == 1

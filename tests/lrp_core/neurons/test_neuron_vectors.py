@@ -64,7 +64,7 @@ def test_what_a_neuron_writes_does_not_depend_on_which_others_are_asked():
 
 def test_the_final_norm_is_folded_in_where_there_is_one(view):
     if view.final_norm is None:
-        with pytest.raises(UserError, match="no final norm"):
+        with pytest.raises(UserError, match="no final norm, which `normed` applies: leave out `normed`"):
             writing(view, 0, 0, 1, normed=True)
         return
     weight = view.final_norm.module.weight

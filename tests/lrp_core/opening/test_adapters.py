@@ -212,5 +212,15 @@ def test_an_adapter_of_a_classifier_without_its_head_is_refused(tmp_path):
     view = tiny_model("llama", dtype="float32")
     view.model.save_pretrained(tmp_path / "base")
     adapted(tmp_path / "adapter", view, task_type="SEQ_CLS", modules_to_save=None)
-    told = "is of a classifier without score.weight: give it with a base that has one"
+    told = "is for a classifier, but its file has no score.weight: use a base that has this head"
+    assert told in refusal(tmp_path / "base", tmp_path / "adapter")
+
+
+def test_an_adapter_of_a_classifier_is_refused_where_its_base_has_no_classifiers(tmp_path):
+    view = tiny_model("t5", dtype="float32")
+    view.model.save_pretrained(tmp_path / "base")
+    adapted(tmp_path / "adapter", view, target_modules=["q", "v"])
+    settings = tmp_path / "adapter" / "adapter_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"task_type": "SEQ_CLS"}))
+    told = "closelook knows no classifier of this base's family: use a base that is a classifier"
     assert told in refusal(tmp_path / "base", tmp_path / "adapter")

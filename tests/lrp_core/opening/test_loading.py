@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 from lrp_core import UnsupportedModel, UserError, load_model, random_model
 from lrp_core.families import FAMILIES
+from lrp_core.opening.loading import _tokenizer
 from tests.tiny import FEWER, MORE, TINY, tiny_config
 
 EVERY = sorted(TINY | MORE | FEWER)
@@ -193,6 +194,11 @@ def test_a_broken_config_is_one_line_that_says_what_to_do(config, tmp_path):
     saved(tmp_path, "gpt2")
     (tmp_path / "config.json").write_text(config)
     assert re.search(BROKEN[config], refusal(tmp_path))
+
+
+def test_a_tokenizer_that_is_not_reached_is_not_said_to_be_missing():
+    with pytest.raises(UserError, match=r"tokenizer of nobody/nothing cannot be read \(.*\): check the connection to"):
+        _tokenizer("nobody/nothing", None)
 
 
 @pytest.mark.parametrize("kept_bytes", [1000, -8])

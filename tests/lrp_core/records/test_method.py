@@ -10,7 +10,7 @@ import torch
 
 from jobs.methods import METHODS
 from lrp_core import Batch, Method, Option, Relevance, Request, UnsupportedMethod, UserError
-from lrp_core.lazy import named
+from lrp_core.lazy import imported_object
 from lrp_core.records.capabilities import POST_NORM
 from lrp_core.records.finer import FINER
 from tests.tiny import ragged_rows, tiny_model
@@ -71,7 +71,7 @@ def test_choices_are_named():
 
 
 def test_an_option_may_not_take_the_name_of_a_setting():
-    with pytest.raises(UserError, match="no option may be named 'seed'"):
+    with pytest.raises(UserError, match=r"the option name 'seed' is reserved .*: choose another"):
         Method("bad", 1, "Bad", scaled, options=(Option("seed", 0, ""),))
 
 
@@ -163,7 +163,7 @@ def test_the_function_of_ablations_takes_the_options_of_its_record():
     assert {"contextcite", "leave_one_out"} <= {method.name for method in made}
     for method in made:
         options = {option.name: option.default for option in method.options if not option.per_request}
-        signature(named(method.from_ablations)).bind(None, **options)
+        signature(imported_object(method.from_ablations)).bind(None, **options)
 
 
 @pytest.mark.parametrize(

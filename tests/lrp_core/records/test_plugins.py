@@ -154,11 +154,11 @@ def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
 def test_classes_that_cannot_be_imported_are_one_line_with_the_package(monkeypatch):
     table = Registry("family", *families.FAMILIES.values())
     monkeypatch.setattr(families, "FAMILIES", table)
-    families.introduce()
+    families.register_model_classes()
     table.register(replace(families.FAMILIES["gpt2"], name="gpt2-renamed", classes="plug_no_such"), by="plug-a")
     message = (
         "^plug-a brings the classes of gpt2-renamed models in plug_no_such, which cannot be imported .*: repair or "
     )
     with pytest.raises(UserError, match=message) as error:
-        families.introduce()
+        families.register_model_classes()
     assert "\n" not in str(error.value)

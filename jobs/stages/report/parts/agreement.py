@@ -52,8 +52,8 @@ def _of_the_same(ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Varian
     """(relevance [T] by method and sample id, ids of the first SAMPLES samples that all methods have)."""
     tables = {}
     for method, (cell, variant) in of_methods.items():
-        asked = (pc.field("explanation") == variant.explanation) & (pc.field("embedding") == variant.embedding)
-        tables[method] = ledger.read(cell, RELEVANCE, _COLUMNS).filter(asked)
+        is_variant = (pc.field("explanation") == variant.explanation) & (pc.field("embedding") == variant.embedding)
+        tables[method] = ledger.read(cell, RELEVANCE, _COLUMNS).filter(is_variant)
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables.values()))
     samples = sorted(common)[:SAMPLES]
     chosen = pc.field("sample_id").isin(samples)

@@ -24,11 +24,14 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
 
 def faithfulness_part(report: Reported) -> Part:
-    """The planned curves; sets that are not complete are counted and marked missing."""
+    """Builds the report's section on deletion and insertion curves.
+
+    Methods whose curves are not computed are counted in its note and marked as missing.
+    """
     results = report.results
-    shown = [drawn for drawn in report.drawn if drawn.areas.variants or drawn.lacking]
+    shown = [curve_set for curve_set in report.drawn if curve_set.areas.variants or curve_set.lacking]
     lacking = {(curve_set.model, curve_set.task, method) for curve_set in shown for method in curve_set.lacking}
-    note = f"{len(lacking)} sets of curves are not drawn: run `closelook perturb`." if lacking else ""
+    note = f"{len(lacking)} sets of curves are not computed: run `closelook perturb`." if lacking else ""
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
     made += [choices_table(chosen, results)] if chosen else []
@@ -36,9 +39,10 @@ def faithfulness_part(report: Reported) -> Part:
     made += [ways] if ways.rows else []
     figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     needs = (
-        "words or images, or `measures: [areas]`: labels and scores of texts have shares of tokens taken away, below"
+        "words or images. For labels and scores of texts it needs `measures: [areas]`; by default only the shares "
+        "below are measured"
     )
-    how = report.why_lacking("No curves are drawn", ["perturb"], "`closelook perturb`", needs)
+    how = report.why_lacking("No curves are computed", ["perturb"], "`closelook perturb`", needs)
     return Part("Faithfulness", how, figures, made, note, page=PAGE, details=pairs)
 
 

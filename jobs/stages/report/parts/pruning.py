@@ -30,6 +30,6 @@ def pruning_part(report: Reported) -> Part:
     drawing = (config.report.resamples, config.seed)
     tables = [areas_table(areas_of(rows), results, lacking, *drawing)] if drawn else []
     needs = "relevance of attention heads"
-    how = report.why_lacking("No curves are drawn", ["prune", "heads"], "`closelook prune`", needs)
-    note = f"{len(lacking)} of {len(planned)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
+    how = report.why_lacking("No curves are computed", ["prune", "heads"], "`closelook prune`", needs)
+    note = f"{len(lacking)} of {len(planned)} sets of curves are missing: run `closelook prune`." if lacking else ""
     return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
