@@ -8,7 +8,6 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +24,7 @@ from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
 from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.records.variants import unpadded
 from lrp_core.rules.activation import activation
 from lrp_core.views.view import ModelView
@@ -38,7 +37,7 @@ _TINY = 1e-12  # keeps the shares of a bias finite if all its inner products are
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     score: str,
     byte_budget: int | None = None,

@@ -17,7 +17,7 @@ from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
 from alti.records import METHODS
 from lrp_core.device.memory import is_out_of_memory
 from lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
-from lrp_core.records.types import Batch, Relevance, Request, Results, UnsupportedMethod
+from lrp_core.records.types import Batch, Relevance, Requests, Results, UnsupportedMethod
 from lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class AltiRelevance(Relevance):
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     heads: bool = False,
     layers: bool = False,
@@ -58,7 +58,7 @@ def explain_many(
 def globenc(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     normalise: bool = True,
     layers: bool = False,
@@ -73,7 +73,7 @@ def globenc(
 def _explain(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     maps: Maps,
     byte_budget: int | None,
     *,

@@ -7,7 +7,7 @@ to the keys and values that the unsuppressed run left for the tokens before. Sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from lrp_core.device.transfer import to_device
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
-from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.types import Batch, Requests, Results
 from lrp_core.records.variants import TOKEN_BUDGET, rows_of
 from lrp_core.views.view import ModelView
 
@@ -109,7 +109,7 @@ def _least(scores: Tensor, mask: Tensor | None) -> Tensor:
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     suppression: float,
     as_printed: bool,

@@ -17,7 +17,7 @@ from lrp_core.methods.rollout import CrossRollout, discard, of_itself, visible
 from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Relevance, Request, Results
+from lrp_core.records.types import Batch, Relevance, Requests, Results
 from lrp_core.views.encoder_decoder import EncoderDecoderView
 from lrp_core.views.view import ModelView
 
@@ -25,7 +25,7 @@ Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T,
 
 
 def grad_attention_rollout(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float, itself: str
+    view: ModelView, batch: Batch, requests: Requests, *, discard_threshold: float, lowest: float, itself: str
 ) -> Results:
     """The readout position's row of the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
 
@@ -67,7 +67,7 @@ def _step(weights: Tensor, gradient: Tensor, shown: Tensor, threshold: float, lo
     return step
 
 
-def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
+def gradcam(view: ModelView, batch: Batch, requests: Requests) -> Results:
     """The readout position's row of (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
     The mean of a head's gradient dA is over its whole map, in causal models up to the readout position. For images it
@@ -98,7 +98,7 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Resul
 def _explain(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     layers: Sequence[int],
     begin: Callable[[], None],
     read: Reader,
@@ -136,7 +136,7 @@ def _explain(
 
 
 def _over_both(
-    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float, itself: str
+    view: EncoderDecoderView, batch: Batch, requests: Requests, threshold: float, lowest: float, itself: str
 ) -> Results:
     """`grad_attention_rollout` for an encoder-decoder. All maps are kept, since they are multiplied from the bottom."""
     maps: dict[int, Tensor] = {}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from lrp_core.device.precision import wide
 from lrp_core.readers.attention import weights_read
 from lrp_core.records.explained import without_sum
-from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.types import Batch, Requests, Results
 from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
-def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
+def explain_many(view: ModelView, batch: Batch, requests: Requests) -> Results:
     """Attention from the readout position to each token, the mean over layers and heads; the same for all requests.
 
     For a span it is the weighted mean over its positions. In an encoder-decoder, encoder tokens have the mean of

@@ -12,7 +12,7 @@ larger than their sum: rounded to bfloat16 at every step they would be up to 15 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
 from typing import Any
@@ -27,7 +27,7 @@ from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
 from lrp_core.readers.attention import Kernel, around_attention
 from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Relevance, Request
+from lrp_core.records.types import Batch, Relevance, Request, Requests
 from lrp_core.rules.activation import soft_cap
 from lrp_core.rules.heads import HeadRelevance
 from lrp_core.rules.normalization import inverse_rms
@@ -49,7 +49,7 @@ from lrp_core.views.view import ModelView
 
 
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, epsilon: float = EPSILON
+    view: ModelView, batch: Batch, requests: Requests, *, heads: bool = False, epsilon: float = EPSILON
 ) -> dict[Request, Relevance]:
     """Explicit AttnLRP: a forward pass, and a propagation for each explanation; `epsilon` stabilises every denominator.
 

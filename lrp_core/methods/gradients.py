@@ -16,7 +16,7 @@ from lrp_core.methods import METHODS
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
 from lrp_core.records.finer import FINER
-from lrp_core.records.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod
+from lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
 from lrp_core.rules import Composite, changed
 from lrp_core.rules.composite import EPSILON, composite_of
 from lrp_core.rules.reading import Measure, Reader
@@ -111,7 +111,7 @@ for _method in METHODS.values():
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     checkpoint: bool = False,
     clock: StageClock | None = None,

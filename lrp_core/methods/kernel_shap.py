@@ -21,7 +21,7 @@ from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.ablated import Ablated, UnitRelevance
 from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Relevance, Request, Results, UserError
+from lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
 from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.views.view import ModelView
 
@@ -32,7 +32,7 @@ _DRAWS = 4  # draws for each pair that is run, since short texts have few pairs 
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     samples: int,
     units: bool = False,

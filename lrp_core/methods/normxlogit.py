@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from lrp_core.device.precision import unrounded
 from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
 from lrp_core.readers.attention import around_attention
 from lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
-from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.views.view import ModelView
 from lrp_core.views.words import token_of
 
@@ -28,7 +28,7 @@ _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False, texts: int | None = None
+    view: ModelView, batch: Batch, requests: Requests, *, layers: bool = False, texts: int | None = None
 ) -> Results:
     """Apply the model's head to the last state of every token and take the explained number there; one forward in all.
 

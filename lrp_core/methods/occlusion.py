@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -13,14 +11,14 @@ from lrp_core.readers.attention import around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.explained import explanations_of, relevance_of
 from lrp_core.records.kinds import DELETE, MASK
-from lrp_core.records.types import Batch, Relevance, Request, Results, UserError
+from lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
 from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, how: str, token_budget: int = TOKEN_BUDGET
+    view: ModelView, batch: Batch, requests: Requests, *, how: str, token_budget: int = TOKEN_BUDGET
 ) -> Results:
     """Relevance of a token is the explained number minus its value without the token.
 

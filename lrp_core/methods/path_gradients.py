@@ -22,7 +22,7 @@ from lrp_core.readers.attention import around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.capabilities import UNCENTRED
 from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Request, Results, UserError
+from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.records.variants import TOKEN_BUDGET, pieces, tiled
 from lrp_core.views.images import over_patches
 from lrp_core.views.view import ModelView
@@ -31,7 +31,7 @@ from lrp_core.views.view import ModelView
 def integrated_gradients(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     steps: int,
     rule: str,
@@ -73,7 +73,7 @@ def integrated_gradients(
 def smoothgrad(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     samples: int,
     sigma: float,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -12,14 +11,12 @@ from torch import Tensor
 from lrp_core.device.transfer import to_device
 from lrp_core.readers.attention import around_attention
 from lrp_core.records.explained import without_sum
-from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.types import Batch, Requests, Results
 from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
-def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0, layers: bool = False
-) -> Results:
+def explain_many(view: ModelView, batch: Batch, requests: Requests, *, seed: int = 0, layers: bool = False) -> Results:
     """Relevance drawn uniformly from [-1, 1), the same for all requests.
 
     Draws depend on `seed` and the sample's tokens, not on batching and padding. With `layers` each layer has further

@@ -17,7 +17,17 @@ from lrp_core.records.capabilities import POSITIONS, Capability
 from lrp_core.records.explained import LINEAR, whichever
 from lrp_core.records.finer import FINER
 from lrp_core.records.option import Option
-from lrp_core.records.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod, UserError, nearest
+from lrp_core.records.types import (
+    FULL,
+    Batch,
+    Relevance,
+    Request,
+    Requests,
+    Results,
+    UnsupportedMethod,
+    UserError,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from lrp_core.families import Family
@@ -138,7 +148,7 @@ class Method:
         usual = whichever(has_foil).name
         return usual if usual in self.explanations else self.explanations[0]
 
-    def compute(self, view: ModelView, batch: Batch, requests: Sequence[Request], **settings: Any) -> Results:
+    def compute(self, view: ModelView, batch: Batch, requests: Requests, **settings: Any) -> Results:
         """Compute `requests` in one pass of this method's function, with its option values; see :class:`Method`.
 
         `requests` are those of this method and of others of the same :attr:`group`. `settings` are kinds of FINER
@@ -169,7 +179,7 @@ class Method:
         if not self.seeded:
             known.pop("seed", None)  # the cell key lacks it, so numbers must not depend on it
 
-        def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> Results:
+        def explain(batch: Batch, requests: Requests, **more: Any) -> Results:
             return guarded(self.function, view, batch, requests, **self._of_pass, **known | more)
 
         if batch.span_ids is not None and self.spans == "summed":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -11,14 +9,14 @@ from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
 from lrp_core.readers.attention import weights_read
 from lrp_core.records.explained import without_sum
-from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.types import Batch, Requests, Results
 from lrp_core.views.encoder_decoder import EncoderDecoderView
 from lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float = 1.0, lowest: float = 0.0
+    view: ModelView, batch: Batch, requests: Requests, *, discard_threshold: float = 1.0, lowest: float = 0.0
 ) -> Results:
     """Attention rollout: the readout position's row of the product of all layers' attention maps.
 

@@ -15,7 +15,7 @@ from lrp_core.device.transfer import to_device, to_host
 from lrp_core.parts.block import BlockView
 from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
 from lrp_core.records.explained import relevance_of, whichever
-from lrp_core.records.types import Batch, Request, Results
+from lrp_core.records.types import Batch, Requests, Results
 from lrp_core.records.variants import TOKEN_BUDGET, unpadded
 from lrp_core.views.view import ModelView
 
@@ -24,7 +24,7 @@ from lrp_core.views.view import ModelView
 def explain_many(
     view: ModelView,
     batch: Batch,
-    requests: Sequence[Request],
+    requests: Requests,
     *,
     layers: bool = False,
     token_budget: int = TOKEN_BUDGET,

@@ -439,4 +439,5 @@ class Request:
         return dict(self.options).get(name, default)
 
 
+Requests = Sequence[Request]  # the explanations that a method's function is asked for
 Results = dict[Request, Relevance]  # the result of a method's function

@@ -6,7 +6,7 @@ one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from threading import Lock, RLock
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lrp_core.device.transfer import to_host
 from lrp_core.families.generic import GenericFamily
 from lrp_core.records.explained import EXPLAINED
-from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows, UserError, rows_named
+from lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows, UserError, rows_named
 from lrp_core.views.view import ModelView
 
 #: How far two forward passes may differ in the logit of one prediction, relative to the logit (at least 1), by dtype:
@@ -32,7 +32,7 @@ _making_lock = Lock()
 
 
 def guarded(
-    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], **options: Any
+    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Requests, **options: Any
 ) -> Results:
     """Call `explain(view, batch, requests, **options)` under :func:`undisturbed`, and check what goes in and comes out.
 

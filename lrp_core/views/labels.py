@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows, UserError
+from lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows, UserError
 
 if TYPE_CHECKING:
     from lrp_core.views.view import ModelView
@@ -15,7 +15,7 @@ AT_ONCE = 8  # labels that share a forward pass, at most: each needs memory for 
 
 
 def explained_by_label(
-    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], *, shared: bool
+    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Requests, *, shared: bool
 ) -> Results:
     """The results of `requests`, each explaining its `label` in place of the targets and foils of `batch`.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from lrp_core.records.types import Batch, Relevance, Request, Results, UnusableRows
+from lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows
 from lrp_core.records.variants import tiled
 
 AT_ONCE = 64  # tokens of a span that are computed at once, at most
@@ -16,7 +16,7 @@ AT_ONCE = 64  # tokens of a span that are computed at once, at most
 _LINEAR = ("tokens", "decoder_tokens", "layers", "explained", "logit_target", "baseline")
 
 
-def summed(explain: Callable[..., Results], batch: Batch, requests: Sequence[Request], *, shared: bool) -> Results:
+def summed(explain: Callable[..., Results], batch: Batch, requests: Requests, *, shared: bool) -> Results:
     """The relevance for the spans of a batch: the sum over a span's tokens of weight times relevance for the token.
 
     `explain(batch, requests, texts=)` is the pass of a method, for one token of each row. With `shared` it takes
