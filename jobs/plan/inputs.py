@@ -172,14 +172,10 @@ class Inputs:
         """The number of tokens of every sample [N]."""
         return self.table["length"].combine_chunks().to_numpy()
 
-    @cached_property
-    def ids(self) -> pa.Array:
-        """The ids of the samples [N], in a single chunk.
-
-        In an array of several chunks, every look-up would copy them all.
-        """
-        chunks = self.table["sample_id"].cast(pa.large_string()).chunks
-        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
+    def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
+        """The ids of the samples `rows`, in this order."""
+        names: list[str] = gather(self.table.select(["sample_id"]), np.asarray(rows, np.int64))["sample_id"].to_pylist()
+        return names
 
     @cached_property
     def folder(self) -> str:
@@ -224,7 +220,7 @@ class Inputs:
         if among is not None:
             return self._draw(size, seed, among) if size is not None and size < len(among) else among
         if size is None or size >= self.rows:
-            return np.arange(self.rows)
+            return np.arange(self.rows, dtype=np.int32)
         drawn: dict[str, list[int]] = self.fact("drawn", dict)
         name = f"{size}:{seed}"
         if name not in drawn and size > MOST_KEPT:
@@ -240,11 +236,11 @@ class Inputs:
             return self.forgotten.draw(seed, sample)
 
         pieces = (indices[start : start + _HASHED_ROWS] for start in range(0, len(indices), _HASHED_ROWS))
-        beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids.take(piece).to_pylist())
+        beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids(piece))
         keys = np.fromiter(map(int.from_bytes, beginnings), np.uint64, len(indices))
         among = indices[keys <= np.partition(keys, size)[size]]  # a few more than `size`, since 8 bytes may tie
-        drawn = sorted(among.tolist(), key=lambda row: hashed(self.ids[row].as_py()))
-        return np.sort(np.array(drawn[:size], np.int64))
+        drawn = sorted(zip(map(hashed, self.ids(among)), among.tolist(), strict=True))
+        return np.sort(np.array([row for _, row in drawn[:size]], np.int64))
 
     def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
         """The bigrams of all texts, from which tokens are drawn, but never the special tokens `kept_ids`."""

@@ -145,6 +145,11 @@ class Plan:
     undefined: tuple[tuple[str, str], ...] = ()
     unprepared: tuple[tuple[str, str], ...] = ()  # (model, task) without tokenised views
 
+    @cached_property
+    def by_name(self) -> dict[str, ModelPlan]:
+        """The plans of models by the models' names."""
+        return {model.name: model for model in self.models}
+
     def cells(self) -> Iterator[Cell]:
         for model in self.models:
             yield from model.cells
@@ -159,8 +164,8 @@ class Plan:
 
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
         """The tasks of the run that a model takes; of a model out of reach now, those that the config gives it."""
-        tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
-        return config.tasks_for(model) if tasks is None else tasks
+        planned = self.by_name.get(model.name)
+        return config.tasks_for(model) if planned is None else planned.tasks
 
 
 @dataclass(frozen=True)

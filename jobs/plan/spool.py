@@ -109,7 +109,8 @@ def spooled(
             for name, columns in hashed.items():
                 digests[name].add(part.select(columns))
             writer.write_table(part)
-            part, second = second, next(parts, None)
+            part = second  # frees the part that was written before the next is read
+            second = next(parts, None)
     table = pa.ipc.open_file(pa.memory_map(file.path)).read_all()
     file.belongs_to(table)
     pa.default_memory_pool().release_unused()

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from evaluation.benchmark.forgotten import FORGOTTEN
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part
+from jobs.plan.spool import gather
 
 FORWARD_FACTOR = 8  # a forward pass without gradients takes this many times the tokens of one with gradients
 FEW = 3  # so few rows may all fail without the unit or node counting as failed
@@ -56,29 +57,29 @@ class Unit:
         return tuple(Part(node, self.name) for node in nodes) if self.parts is None else self.parts
 
 
-def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
+def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first.
 
     The padded size of a batch stays within `token_budget`. The result is kept in `inputs`, since many models ask for
     the same units.
     """
-    numbers = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
-    settings_key = hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest(), token_budget, shard_rows
+    ascending = np.sort(np.asarray(rows, np.int32))
+    settings_key = hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows
     if settings_key not in inputs.cuts:
-        inputs.cuts[settings_key] = _cut_units(inputs, numbers, token_budget, shard_rows)
+        inputs.cuts[settings_key] = _cut_units(inputs, ascending, token_budget, shard_rows)
     return inputs.cuts[settings_key]
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
-    """Cut `rows`, indices of `inputs`, into batches within `token_budget`, and the batches into units.
+    """Cut `rows`, ascending indices of `inputs`, into batches within `token_budget`, and the batches into units.
 
     Samples with a foil come before those without, longer before shorter, then by id. A unit has more than `shard_rows`
     samples only if a single batch has. `cut_units` keeps the result.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
-    takes_all = np.array_equal(rows, np.arange(len(inputs.ids)))
-    ids = inputs.ids if takes_all else inputs.ids.take(rows)  # avoids a copy of millions of ids
-    keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids}
+    ids = inputs.table.select(["sample_id"])
+    ids = ids if len(rows) == inputs.rows else gather(ids, rows)  # avoids a copy of millions of ids
+    keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids["sample_id"]}
     sorted_by = [(name, "ascending") for name in keys]
     order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
     units: list[Unit] = []
@@ -98,10 +99,11 @@ def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_
 
     `tokens` [N] is the cost of each sample of `inputs`.
     """
-    ids = inputs.ids.to_pylist()
+    numbers = list(rows)
+    ids = dict(zip(numbers, inputs.ids(numbers), strict=True))
     units: list[Unit] = []
     pending: list[int] = []
-    for row in sorted(rows, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
+    for row in sorted(numbers, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
         if pending and tokens[pending].sum() + tokens[row] > unit_tokens:
             units.append(_unit(len(units), [np.array(pending)], inputs, tokens))
             pending = []
@@ -135,6 +137,6 @@ def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.nda
     rows = np.concatenate(batches).astype(np.int32)
     starts = np.cumsum([0, *map(len, batches[:-1])])
     cuts = tuple(int(start) for start in starts)
-    content = "\n".join([*inputs.ids.take(rows).to_pylist(), repr(cuts)])
+    content = "\n".join([*inputs.ids(rows), repr(cuts)])
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     return Unit(f"{index:05d}-{digest}", rows=rows, cuts=cuts, tokens=int(lengths[rows].sum()))

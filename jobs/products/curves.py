@@ -167,7 +167,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
     variants = sum(len(node.requests) for node in nodes if isinstance(node, CurvesNode))
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
-        names = inputs.ids.take(cut.rows).to_pylist()
+        names = inputs.ids(np.asarray(cut.rows))
         parts = tuple(Part(node, cut.name, shards_of(names, by_sample)) for node, by_sample in shards.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
 

@@ -136,7 +136,7 @@ def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
     if not known:
         return {}
     drawn = inputs.subset((run.config.heads or {}).get(task), run.config.seed)
-    names = inputs.ids.take(pa.array(drawn)).to_pylist()
+    names = inputs.ids(drawn)
     return {name: known[name] for name in names if name in known}
 
 

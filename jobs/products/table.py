@@ -70,18 +70,15 @@ def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact,
 
     Such a manifest stands at the place of the artifact with another key: inputs, settings or versions have changed.
     """
-    outdated, places, names = list[tuple[Artifact, str]](), dict[Artifact, Artifact](), set[str]()
-    for artifact in artifacts:
-        if artifact.replaces:
-            record = ledger.latest(artifact)
-            if record is not None and key_in(record) != artifact.key:
-                outdated.append((artifact, artifact.name))
-        else:
-            places[artifact.place] = artifact
-        names.add(artifact.name)
-    for name, record in ledger.records():
-        entered = None if name in names else artifact_in(record)
-        planned = None if entered is None else places.get(entered.place)
-        if planned is not None:
-            outdated.append((planned, name))
+    outdated, named = list[tuple[Artifact, str]](), {artifact.name: artifact for artifact in artifacts}
+    for name, artifact in named.items():
+        record = ledger.latest(artifact) if artifact.replaces else None
+        if record is not None and key_in(record) != artifact.key:
+            outdated.append((artifact, name))
+    unplanned = [(name, artifact_in(record)) for name, record in ledger.records() if name not in named]
+    if unplanned:
+        places = {artifact.place: artifact for artifact in named.values() if not artifact.replaces}
+        for name, entered in unplanned:
+            if entered is not None and entered.place in places:
+                outdated.append((places[entered.place], name))
     return outdated

@@ -67,10 +67,11 @@ class Records:
 
     def records(self, product: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, manifest) of every readable manifest, or of those of one product, sorted by name."""
-        names = {*self._listed(), *self._records}
+        listed = self._listed()
+        names = sorted([*listed, *(self._records.keys() - listed.keys())])  # fast, since `listed` is nearly sorted
         if product:
-            names = {name for name in names if name.partition(".")[0] == product}
-        for name in sorted(names):
+            names = [name for name in names if name.partition(".")[0] == product]
+        for name in names:
             record = self.named(name)
             if record is not None:
                 yield name, record

@@ -115,13 +115,12 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
     They belong to artifacts of other keys, to artifacts made of outdated ones, or to other cuts into units.
     """
     every = {item.artifact: (product, item) for product, item in nodes(Run(config, plan, ledger))}
-    models = {model.name: model for model in plan.models}
     reasons: dict[tuple[Artifact, str], str] = {}  # by planned artifact and the shortened key that replaced files have
     for artifact, name in stale(ledger, every):
         record, (product, _) = ledger.named(name) or {}, every[artifact]
         why = product.outdated
         if product in (RELEVANCE, *FINER.values()):
-            why = _difference(config, ledger, record, models[artifact.model], artifact)
+            why = _difference(config, ledger, record, plan.by_name[artifact.model], artifact)
         reasons[artifact, short(key_in(record))] = why
         for path in (*ledger.belongings(artifact, record), manifest(name)):
             yield why, path

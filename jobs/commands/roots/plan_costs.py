@@ -66,9 +66,8 @@ class Basis:
 
     def subjects(self) -> Iterator[Subject]:
         """Every task of every model, in the order of the config."""
-        planned = {model.name: model for model in self.plan.models}
         for model in self.config.models:
-            model_plan = planned.get(model.name)
+            model_plan = self.plan.by_name.get(model.name)
             methods = defined(self.config, model, model_plan)
             for task in self.plan.tasks_of(self.config, model):
                 yield Subject(self, model, model_plan, task, methods)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import gc
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jobs.commands.roots.plan import by_reason
@@ -49,6 +51,19 @@ class Wanted:
         return state_of(ledger, self.artifact, self.made_of)
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause Python's garbage collector, which would look at millions of records again and again and free nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_uncollected()
 def status(config: RunConfig, store: Store) -> bool:
     """Print the states of all artifacts of the run, and remarks. Returns True if everything is complete."""
     ledger = Ledger(store)
@@ -91,13 +106,15 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
 
     `artifacts` None: all that the run wants. A rejected sample counts once, even if several methods reject it.
     """
-    rows: Rows = {}
-    planned = {model.name: model for model in plan.models}
+    rows: Rows = defaultdict(Counts)
     for model in config.models:
-        names = defined(config, model, planned.get(model.name))
-        for task in plan.tasks_of(config, model):
-            if model.name not in plan.failures and (model.name, task) not in plan.unprepared:
-                continue  # its artifacts have keys and are counted below
+        without_keys = [
+            task
+            for task in plan.tasks_of(config, model)
+            if model.name in plan.failures or (model.name, task) in plan.unprepared
+        ]
+        names = defined(config, model, plan.by_name.get(model.name)) if without_keys else []
+        for task in without_keys:
             for product in PRODUCTS.values():
                 for dtype, count in product.expected(config, model, task, names).items():
                     if count:
@@ -105,11 +122,11 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
     for choice in plan.undecided:
         group = (choice.artifact.model, choice.artifact.task, choice.artifact.dtype)
         for name, count in _waiting(config, choice):
-            rows.setdefault((*group, name), Counts()).states["missing"] += count
+            rows[(*group, name)].states["missing"] += count
     empty = without_samples(plan, ledger)
     for item in wanted_of(config, plan, ledger) if artifacts is None else artifacts:
         artifact = item.artifact
-        row = rows.setdefault((artifact.model, artifact.task, artifact.dtype, item.product), Counts())
+        row = rows[artifact.model, artifact.task, artifact.dtype, item.product]
         row.states[item.state(ledger)] += 1
         row.samples = item.samples
         if rejects := (ledger.record(artifact) or {}).get("rejects"):

@@ -90,7 +90,7 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
         chosen=chosen,
         pool=settings.pool,
         seed=run.config.seed,
-        shown=frozenset(inputs.ids.take(pa.array(shown)).to_pylist()),
+        shown=frozenset(inputs.ids(shown)),
     )
 
 
@@ -119,7 +119,7 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     by_way = {way: _by_sample(run.ledger, made) for way, made in of_ways.items()}
     by_node = {node: _relevance_by_sample(run.ledger, node) for node in nodes}
     for unit in ablations.units(run, ablated):
-        names = inputs.ids.take(pa.array(unit.rows)).to_pylist()
+        names = inputs.ids(np.asarray(unit.rows))
         shards = {way: shards_of(names, by_sample) for way, by_sample in by_way.items()}
         parts = tuple(Part(node, unit.name, (shards_of(names, known), shards)) for node, known in by_node.items())
         yield Unit(unit.name, parts, unit.rows, tokens=unit.tokens, token_budget=unit.token_budget)

@@ -103,8 +103,8 @@ def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
     for model in plan.models:
         for choice in model.choices:
             if choice.chosen is not None:
-                ids = model.inputs[choice.artifact.task].ids.take(pa.array(choice.rows))
-                yield cell_key_of(choice.artifact), frozenset(ids.to_pylist())
+                ids = model.inputs[choice.artifact.task].ids(choice.rows)
+                yield cell_key_of(choice.artifact), frozenset(ids)
 
 
 def _scores_but_for_tuning(

@@ -123,7 +123,7 @@ def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tm
     drawn = {model.name: model for model in make_plan(other, Store(other.root)).models}
     for model in make_plan(config, Store(config.root)).models:
         [choice] = model.choices
-        asked = {model.inputs[choice.artifact.task].ids[at].as_py() for at in choice.rows.tolist()}
+        asked = set(model.inputs[choice.artifact.task].ids(choice.rows))
         assert len(asked) == 2
         means = []
         for cell in curve_nodes(other, other.perturb, drawn[model.name]):
