@@ -36,7 +36,7 @@ class Served:
     _counts: Any
 
     def reset(self) -> None:
-        self._counts[:] = [0, 0, 0, 0]
+        self._counts[:] = [0, 0, 0]
 
     @property
     def requests(self) -> int:
@@ -52,16 +52,12 @@ class Served:
         """The bytes of contents that were sent."""
         return self._counts[2]
 
-    @property
-    def bytes_listed(self) -> int:
-        return self._counts[3]
-
 
 @contextmanager
 def listed_store(objects: Objects) -> Iterator[Served]:
     """Starts the server in another process. Inside the `with`, its address and credentials are in the environment."""
     forked = multiprocessing.get_context("fork")  # the objects are not copied
-    counts, port = forked.Array("q", 4), forked.Value("i", 0)
+    counts, port = forked.Array("q", 3), forked.Value("i", 0)
     ready = forked.Event()
     process = forked.Process(target=_serve, args=(objects, counts, port, ready), daemon=True)
     process.start()
@@ -78,7 +74,7 @@ def listed_store(objects: Objects) -> Iterator[Served]:
 def _serve(objects: Objects, counts: Any, port: Any, ready: Any) -> None:
     """Answers requests for the objects on a free port, which it writes to `port`; then it sets `ready`.
 
-    `counts` are requests, listings, bytes of contents and bytes of listings. Runs until its process is ended.
+    `counts` are requests, listings and bytes of contents. Runs until its process is ended.
     """
     keys = sorted(objects)
     entries = [_entry(key, _size(objects[key])) for key in keys]
@@ -103,7 +99,6 @@ def _serve(objects: Objects, counts: Any, port: Any, ready: Any) -> None:
             if "list-type" in asked:
                 body = _page(keys, entries, asked).encode()
                 counts[1] += 1
-                counts[3] += len(body)
                 return self._send(200, body, {"Content-Type": "application/xml"})
             content = objects.get(key)
             if content is None:

@@ -34,6 +34,7 @@ _LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, s
 
 BySample = dict[str, np.ndarray]  # numbers by sample id, such as relevance [T]
 Maps = dict[str, BySample]  # relevance [T] by method and sample
+Rejects = Mapping[str, Mapping[str, Reject]]  # by method and sample
 Subset = Callable[["RunConfig", Inputs], np.ndarray]  # chooses samples: indices into the views
 
 
@@ -252,12 +253,18 @@ def unexplained(rows: Sequence[Row], maps: BySample, request: Request) -> dict[s
     return rejects
 
 
-def in_order(node: Cell, schema: pa.Schema, entries: Sequence[Row], within: str, rejects: Mapping[str, Reject]) -> Made:
-    """The shard of one method: `entries` with the columns of its variant, by sample id, then by the column `within`."""
-    request = node.requests[0]
-    variant = {"explanation": request.explanation, "embedding": request.embedding}
-    rows = sorted((variant | dict(entry) for entry in entries), key=lambda row: (row["sample_id"], row[within]))
-    return Made(pa.Table.from_pylist(rows, schema=schema), tuple(rejects.values()))
+def in_order(
+    nodes: Sequence[Cell], schema: pa.Schema, entries: Mapping[str, Sequence[Row]], within: str, rejects: Rejects
+) -> dict[str, Made]:
+    """The shards by method: `entries` with the columns of the variant, by sample id, then by the column `within`."""
+    shards = {}
+    for node in nodes:
+        name, request = node.artifact.method, node.requests[0]
+        variant = {"explanation": request.explanation, "embedding": request.embedding}
+        rows = [variant | dict(entry) for entry in entries[name]]
+        rows.sort(key=lambda row: (row["sample_id"], row[within]))
+        shards[name] = Made(pa.Table.from_pylist(rows, schema=schema), tuple(rejects[name].values()))
+    return shards
 
 
 def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:

@@ -73,10 +73,7 @@ class _Randomising:
             for name, method_entries in entries.items():
                 second = other[name] if depth["last"] else None
                 method_entries += _entries(depth, explained[name], maps[name], second)
-        return {
-            (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "step", rejects[name])
-            for node in self.nodes
-        }
+        return in_order(self.nodes, SCHEMA, entries, "step", rejects)
 
     def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Maps]]:
         """Yield (columns of the depth, relevance of all methods) for each depth that is measured.

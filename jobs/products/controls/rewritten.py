@@ -61,10 +61,7 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
                 for sample, map_ in kept.items():
                     change = _change(map_, maps[name][sample])
                     of_method.append({"sample_id": sample, "rewriting": rewriting, "change": change, **moved[sample]})
-    return {
-        (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "rewriting", rejects[name])
-        for node in nodes
-    }
+    return in_order(nodes, SCHEMA, entries, "rewriting", rejects)
 
 
 def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> BySample:
