@@ -49,7 +49,7 @@ def faithfulness():
     tables += [agreement_table(held)]
     figures = evidence_figure(held, results)
     yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
-    yield Part(title, "", figures, tables, note="1 set of curves is not drawn: run `closelook perturb`.")
+    yield Part(title, "", figures, tables, note="1 set of curves is not computed: run `closelook perturb`.")
 
 
 def knocked_out():

@@ -198,8 +198,6 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"batch": 0}, "at least 1, not 0"),
         ({"method": []}, "`method` names no method"),
         ({"text": 3}, "`text` must be a string, or a list of these, not 3"),
-        ({"text": None}, "give exactly one of `text`, `messages` and `input_ids`; given: none"),
-        ({"input_ids": [1]}, "give exactly one of `text`, `messages` and `input_ids`; given: text and input_ids"),
         ({"text": [3]}, "a text must be a string, not 3"),
         ({"target": 1.5}, "`target` must be a word or a token id, not 1.5"),
         ({"generate": "2"}, "at least 1, not '2'"),

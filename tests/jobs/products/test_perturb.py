@@ -325,7 +325,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     assert report(config, store).computed == 1, "new curves make a new report"
     page = store.read_bytes("report/faithfulness.html").decode()
     assert "No curves are computed" not in page
-    assert "not drawn" not in page
+    assert "are not computed" not in page
     assert "gpt2, zeroed" in page
     assert "gpt2, deleted" in page
     text = store.read_bytes("report/tables/faithfulness.csv").decode()
