@@ -5,7 +5,8 @@ left out. Models have random weights, the same in all processes, and the shapes 
 two labels. Texts are explained by a method that both packages have (gradient x input; with lxt AttnLRP), and relevance
 must be equal. Packages take turns. closelook chooses its own batches, and of the other packages the best of a few
 batch sizes counts. Each process has one thread, and its processor seconds are counted, because other programs on the
-machine hardly change them.
+machine hardly change them. A bare forward and backward of the model over the tokens of these texts, in the batches that
+closelook chooses, shows the time that a gradient method takes at least.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import itertools
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ import torch
 from safetensors.torch import save_file
 
 import closelook
+from benchmarks.parts.context_variants import bare
 from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.peers.peer import Interpreter, described
 from benchmarks.parts.samples import drawn, geometry_of
 from evaluation.benchmark.demo import model_dir
 from jobs.bench.record import summary
+from jobs.commands.questions.many import batch_size
 from jobs.geometries import Geometry
 from jobs.methods import METHODS
 from lrp_core import Batch, ModelView
@@ -40,6 +44,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
 }  # geometries, with the labels of a classifier
 BATCHES = (1, 8, 32)  # of other packages
 TARGET = 1.5  # texts a second over those of the other package at its best batch size
+BESIDE_BARE = 1.1  # target: closelook's processor seconds over those of a bare forward and backward
 _OURS = "closelook"
 COMPARED = 20  # texts whose relevance is compared
 
@@ -88,16 +93,31 @@ class Subject:
         assert not explained.errors
         return seconds
 
+    def bare_seconds(self) -> float:
+        """Processor seconds of a forward and backward without rules over all texts, in the batches of closelook."""
+        rows = sorted(self._rows(len(self.texts)), key=lambda row: -len(row["input_ids"]))
+        taken = 0.0
+        while rows:
+            size = batch_size([len(row["input_ids"]) for row in rows])
+            batch = Batch.collate(rows[:size], pad_id=0)
+            start = time.process_time()
+            bare(self.view, batch)
+            taken += time.process_time() - start
+            rows = rows[size:]
+        return taken
+
     def relevance(self, method: str, count: int) -> list[torch.Tensor]:
         """The relevance [T] of the token embeddings of the first `count` texts, each explained alone."""
-        relevance = []
+        batches = [Batch.collate([row], pad_id=0) for row in self._rows(count)]
+        explain = partial(METHODS[method], self.view, explanation="target", embedding="partial")
+        return [explain(batch).tokens[0] for batch in batches]
+
+    def _rows(self, count: int) -> Iterator[dict[str, Any]]:
+        """The first `count` texts as rows of a batch, with the target's id or the label's number."""
         for text, target in zip(self.texts[:count], self.targets, strict=False):
             ids = self.tokenizer(text)["input_ids"]
             position = 0 if self.view.kind.labels else len(ids) - 1
-            row = {"input_ids": ids, "position": position, "target_id": target, "foil_id": None}
-            batch = Batch.collate([row], pad_id=0)
-            relevance.append(METHODS[method](self.view, batch, explanation="target", embedding="partial").tokens[0])
-        return relevance
+            yield {"input_ids": ids, "position": position, "target_id": target, "foil_id": None}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -167,6 +187,7 @@ def _texts(count: int) -> list[str]:
 def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
     """Measure the texts a second by us and by another package, and the largest difference of relevance."""
     seconds: dict[int | None, list[float]] = {}  # by batch size; None: ours
+    bare_s: list[float] = []
     kind, labels = subject.geometry.model_family.kind, len(SUBJECTS[subject.name])
     order = described(subject.geometry) | {"peer": peer.name, "labels": labels}
     if labels:
@@ -182,6 +203,7 @@ def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
         subject.seconds(peer.method, COMPARED)  # warms up
         for _ in range(bench.chosen.repeats):
             seconds.setdefault(None, []).append(subject.seconds(peer.method))
+            bare_s.append(subject.bare_seconds())
             for size in BATCHES:
                 seconds.setdefault(size, []).append(other.ask({**asked, "batch": size})["seconds"])
     ours = seconds.pop(None)
@@ -201,6 +223,8 @@ def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
         peer=versions,
         batch=best_size,
     )
+    beside_bare = f"{peer.method} beside {peer.name}, processor seconds / bare forward and backward"
+    bench.paired(beside_bare, (ours, bare_s), BESIDE_BARE)
 
 
 def _pad(tokenizer: Any) -> str:

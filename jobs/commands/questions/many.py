@@ -73,19 +73,19 @@ def each_answered(
 
 
 def _batches(asked: Sequence[_Asked], size: int | None) -> Iterator[Sequence[_Asked]]:
-    """Batches of questions of one kind, the longest first: of `size` questions, or as `_batch_size` says.
+    """Batches of questions of one kind, the longest first: of `size` questions, or as `batch_size` says.
 
     `asked` must be sorted by kind and falling length.
     """
     for _, alike in groupby(asked, key=lambda entry: entry.kind):
         some = list(alike)
         while some:
-            count = size or _batch_size([entry.length for entry in some])
+            count = size or batch_size([entry.length for entry in some])
             yield some[:count]
             some = some[count:]
 
 
-def _batch_size(lengths: Sequence[int]) -> int:
+def batch_size(lengths: Sequence[int]) -> int:
     """The number of texts in the next batch, taken from texts with these `lengths` in tokens, the longest first."""
     longest = lengths[0]
     most, enough = max(1, _TOKENS // longest), max(1, _ENOUGH // longest)
