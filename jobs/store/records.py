@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pydantic_core import from_json
 
 from jobs.store.artifacts import Artifact, artifact_of
 from jobs.store.shards import Store
@@ -35,7 +36,7 @@ class Records:
     def _parsed(self, name: str, content: bytes) -> dict[str, Any] | None:
         """The record in `content`; None, with the reason in `_unreadable`, if it is not a JSON object."""
         try:
-            record = json.loads(content)
+            record = from_json(content)  # several times as fast as json.loads
         except ValueError:
             self._unreadable[name] = "it is not JSON" if content else "it is empty"
             return None
