@@ -36,7 +36,7 @@ class Records:
     def _parsed(self, name: str, content: bytes) -> dict[str, Any] | None:
         """The record in `content`; None, with the reason in `_unreadable`, if it is not a JSON object."""
         try:
-            record = from_json(content)  # several times as fast as json.loads
+            record = from_json(content)  # takes half of the time of json.loads
         except ValueError:
             self._unreadable[name] = "it is not JSON" if content else "it is empty"
             return None

@@ -26,7 +26,7 @@ def test_complete_cells_are_read_once_by_the_stages_of_a_process():
             assert attribute(config, store).skipped == cells
             requests.append(server.requests)
     first, again = requests
-    assert first <= 2 * FEW + 25 < 2 * cells, "manifests are read packed, but for those of one second"
+    assert first <= 2 * FEW + 35 < 2 * cells, "manifests are read packed, but for a few of one second"
     assert again <= 15, "what is listed has not changed"
 
 
