@@ -116,11 +116,16 @@ def judged(sample: Sample, claim: Claim, run: Ablated, by_chance: bool = False) 
     `run` are the sample's ablations, those of `masks_to_run` included. With `by_chance`, which is for random relevance,
     measures are their expected values; only infidelity is that of the relevance drawn.
     """
-    columns: dict[str, object] = {**dict.fromkeys(shown(UNITS)), "parts": None}
-    columns |= {"explanation": claim.explanation, "ablated": claim.prompts, "screened": claim.screened}
-    columns["relevance"] = np.mean(claim.relevance, axis=0).tolist()
-    columns |= _of_masks(sample, claim, by_chance)
-    columns |= {f"drop_{name}": [] for name in ("l", "f", "y")}
+    columns: dict[str, object] = {
+        "explanation": claim.explanation,
+        "ablated": claim.prompts,
+        "screened": claim.screened,
+        "relevance": np.mean(claim.relevance, axis=0).tolist(),
+        **_of_masks(sample, claim, by_chance),
+        **{f"drop_{name}": [] for name in ("l", "f", "y")},
+        **dict.fromkeys(shown(UNITS)),
+        "parts": None,
+    }
     if claim.is_whole:
         columns |= _drops(sample, claim, run, by_chance)
         if sample.evidence is not None:

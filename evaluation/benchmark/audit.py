@@ -31,9 +31,12 @@ def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
     annotators = Counter(meta["annotator"] for meta in annotated)
     agrees = Counter(_AGREES[meta["agrees"]] for meta in annotated)
     attractors = Counter(str(meta["attractors"]) for meta in notes if "attractors" in meta)
-    agreement = 100 * agrees["yes"] / agrees.total() if agrees else None
-    of_annotators = {"annotators": dict(annotators), "agreement": agreement, "agrees": dict(agrees)}
-    return of_annotators | {"attractors": dict(sorted(attractors.items()))}
+    return {
+        "annotators": dict(annotators),
+        "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
+        "agrees": dict(agrees),
+        "attractors": dict(sorted(attractors.items())),
+    }
 
 
 def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
@@ -54,12 +57,14 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
         evidence = _counts(table, "evidence_mask")
         scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
         chosen, full = np.append(chosen, evidence / scope), np.append(full, evidence / ordinary)
-    figures: dict[str, Any] = {"accepted": len(lengths)}
-    for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max)):
-        figures[f"length_{name}"] = _figure(function, lengths)
-    figures["evidence_share"] = _figure(_mean_percent, chosen)
-    figures["evidence_share_full"] = _figure(_mean_percent, full)
-    return figures
+    return {
+        "accepted": len(lengths),
+        "length_min": _figure(np.min, lengths),
+        "length_mean": _figure(np.mean, lengths),
+        "length_max": _figure(np.max, lengths),
+        "evidence_share": _figure(_mean_percent, chosen),
+        "evidence_share_full": _figure(_mean_percent, full),
+    }
 
 
 def _figure(function: Callable[[np.ndarray], Any], values: np.ndarray) -> Any:

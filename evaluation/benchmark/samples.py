@@ -139,9 +139,18 @@ def view_row(
 
     The model predicts `target`, against `foil`, at `position`; `more` are further columns.
     """
-    readout = {"position": position, "target_id": target, "foil_id": foil}
-    masks = {"evidence_mask": evidence, "special_mask": special, "scope_mask": scope}
-    return {"sample_id": row["sample_id"], "input_ids": ids, **readout, **masks, "length": len(ids), **more}
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": ids,
+        "position": position,
+        "target_id": target,
+        "foil_id": foil,
+        "evidence_mask": evidence,
+        "special_mask": special,
+        "scope_mask": scope,
+        "length": len(ids),
+        **more,
+    }
 
 
 def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:

@@ -109,16 +109,25 @@ class _Groups:
         sides = [locations[group[0]].side for group in groups]
         extents = [_extent([locations[at] for at in group]) for group in groups]
         words = [_word(text, group, *extent) for group, extent in zip(groups, extents, strict=True)]
-        of_words: dict[str, Any] = {"side": sides, "at": _counted(sides), "word": words, "tokens": sizes}
-        of_words["special"] = [special[group[0]] for group in groups]
-        of_words["start"] = [start for start, _ in extents]
-        of_words["end"] = [end for _, end in extents]
+        of_words = {
+            "side": sides,
+            "at": _counted(sides),
+            "word": words,
+            "special": [special[group[0]] for group in groups],
+            "start": [start for start, _ in extents],
+            "end": [end for _, end in extents],
+            "tokens": sizes,
+        }
         token_sides = [location.side for location in locations]
-        of_tokens: dict[str, Any] = {"side": token_sides, "at": _counted(token_sides), "special": special}
-        of_tokens["token"] = text.tokens[:count]
-        of_tokens["start"] = [location.start for location in locations]
-        of_tokens["end"] = [location.end for location in locations]
-        of_tokens["word_at"] = np.repeat(np.array(of_words["at"], np.int64), sizes)
+        of_tokens = {
+            "side": token_sides,
+            "at": _counted(token_sides),
+            "token": text.tokens[:count],
+            "special": special,
+            "start": [location.start for location in locations],
+            "end": [location.end for location in locations],
+            "word_at": np.repeat(np.array(of_words["at"], np.int64), sizes),
+        }
         return cls(np.array([group[0] for group in groups], np.int64), sizes, of_words, of_tokens)
 
 

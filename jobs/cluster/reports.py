@@ -86,9 +86,18 @@ def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
 
 def _nothing(unit: str) -> dict[str, Any]:
     """The fields of a report about a unit of which nothing was done."""
-    counts = dict.fromkeys(("rows", "tokens", "rejects", "splits"), 0)
-    results = dict.fromkeys(("explained", "result", "accounts"))
-    return {"unit": unit, **counts, **results, "error": "", "fatal": False}
+    return {
+        "unit": unit,
+        "rows": 0,
+        "tokens": 0,
+        "rejects": 0,
+        "explained": None,
+        "splits": 0,
+        "error": "",
+        "fatal": False,
+        "result": None,
+        "accounts": None,
+    }
 
 
 FINISH_S = 12.0  # time for units in progress to finish

@@ -272,9 +272,15 @@ def _curve(curves: Curves, score: str, variant: int, order: int) -> dict[str, An
         probability = curves.probability[variant, order]
     if curves.correct is not None:
         correct = _booleans(curves.correct[variant, order])
-    flips, logit = curves.flips, curves.values(score)[variant, order]
-    states = {"order": flips.orders[order], "percent": flips.percent, "removed": curves.counts[order]}
-    return {**states, "score": score, "logit": logit, "probability": probability, "correct": correct}
+    return {
+        "order": curves.flips.orders[order],
+        "score": score,
+        "percent": curves.flips.percent,
+        "removed": curves.counts[order],
+        "logit": curves.values(score)[variant, order],
+        "probability": probability,
+        "correct": correct,
+    }
 
 
 def _booleans(values: np.ndarray) -> list[bool | None]:

@@ -30,10 +30,19 @@ def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measur
         rows = model.inputs[settings.task].with_foil(settings.samples)
         resolved, task = model.resolved, settings.task
         if rows:
-            key_fields = {"version": VERSION, "model": resolved.identity, "attention": resolved.config.attn}
-            key_fields |= {"task": task, "samples": rows}
-            artifact = Artifact("bench", model.name, task, DTYPE)
-            yield Measurement(artifact=artifact, key_fields=key_fields, samples=len(rows), model=model, rows=rows)
+            yield Measurement(
+                artifact=Artifact("bench", model.name, task, DTYPE),
+                key_fields={
+                    "version": VERSION,
+                    "model": resolved.identity,
+                    "attention": resolved.config.attn,
+                    "task": task,
+                    "samples": rows,
+                },
+                samples=len(rows),
+                model=model,
+                rows=rows,
+            )
 
 
 def _nodes(run: Run) -> Iterator[Node]:

@@ -45,10 +45,19 @@ class Verified:
         shares = [
             finding.measured / finding.bound for finding in verification.findings if finding.measured and finding.bound
         ]
-        nearest = round(max(shares, default=0.0), 3)
-        model = (verification.model, verification.family, verification.kind, verification.dtype, verification.device)
-        packages = [verification.versions.get(package, "") for package in ("torch", "transformers")]
-        return cls(*model, states.count("pass"), failed, states.count("not applicable"), nearest, *packages)
+        return cls(
+            verification.model,
+            verification.family,
+            verification.kind,
+            verification.dtype,
+            verification.device,
+            states.count("pass"),
+            failed,
+            states.count("not applicable"),
+            round(max(shares, default=0.0), 3),
+            verification.versions.get("torch", ""),
+            verification.versions.get("transformers", ""),
+        )
 
 
 def known() -> Iterator[tuple[str, Verified]]:

@@ -18,13 +18,7 @@ _PACKAGES = {
     "gptqmodel": "gptq",
     "optimum.quanto": "quanto",
     "compressed_tensors": "compressed-tensors",
-    "aqlm": "aqlm",
-    "awq": "awq",
-    "bitsandbytes": "bitsandbytes",
-    "eetq": "eetq",
-    "hqq": "hqq",
-    "torchao": "torchao",
-    "vptq": "vptq",
+    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
 }
 _INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 

@@ -162,7 +162,7 @@ MUTANTS = (
         "writings_key_without_neurons",
         "The words of neurons that relevance names now are missing.",
         "jobs/products/neurons/writings.py",
-        '    key_fields["neurons"] = [cell.key for cell in cells]\n',
+        '            "neurons": [cell.key for cell in cells],\n',
         "",
         "tests/jobs/plan/test_keys.py::test_other_settings_change_the_keys_of_what_depends_on_them",
     ),

@@ -138,10 +138,12 @@ class _Phrase(Sentence):
         `forms` are the (singular, plural) of the word in the slot: the one in the subject's number is the target.
         """
         before = self.capitalised()
-        attractors = sum(number != self.number for number in self.between)
-        number, structure = ("singular", "plural")[self.number], "+".join(self.structure) or "simple"
-        counts = {"attractors": attractors, "intervening": len(self.between)}
-        meta = {**counts, "number": number, "structure": structure}
+        meta = {
+            "attractors": sum(number != self.number for number in self.between),
+            "intervening": len(self.between),
+            "number": ("singular", "plural")[self.number],
+            "structure": "+".join(self.structure) or "simple",
+        }
         text = f"{before} {rest}" if rest else before
         target, foil = forms[self.number], forms[1 - self.number]
         return Draw(text, len(before) + bool(rest), target, foil, self.marked[0], None, meta, key=before)

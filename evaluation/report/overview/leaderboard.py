@@ -84,8 +84,13 @@ def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
 def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
-    scores = (Column("", metric.label, unit=f" {metric.unit}"), Column("", measure.label, digits=2))
-    columns = (Column("", "group", digits=0), *scores, Column("", "ms a sample", significant=3), Column("", "fails"))
+    columns = (
+        Column("", "group", digits=0),
+        Column("", metric.label, unit=f" {metric.unit}"),
+        Column("", measure.label, digits=2),
+        Column("", "ms a sample", significant=3),
+        Column("", "fails"),
+    )
     frame = []
     for board in boards(results, other_numbers):
         for standing in board.standings:

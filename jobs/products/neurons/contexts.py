@@ -255,10 +255,16 @@ def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
     for contexts, _ in parts:
         _, rejects = store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])
         rejected += [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects]
-    shards = [artifact.shard(layer_name(layer)) for layer in layers]
-    record = {"shards": shards, "corpus": corpus.record(), "boundaries": list(BOUNDARIES), **facts}
-    record |= {"not_finite": int(merged.not_finite.sum()), "rejected": rejected}
-    record |= {"model": model_entry(node), "tokenizer": node.plan.tokenizer}
+    record = {
+        "shards": [artifact.shard(layer_name(layer)) for layer in layers],
+        "corpus": corpus.record(),
+        "boundaries": list(BOUNDARIES),
+        **facts,
+        "not_finite": int(merged.not_finite.sum()),
+        "rejected": rejected,
+        "model": model_entry(node),
+        "tokenizer": node.plan.tokenizer,
+    }
     run.ledger.commit(artifact, record, config=run.settings, files=files)
     for path in chain(*parts, [node.ties_path]):
         store.delete(path)

@@ -290,9 +290,11 @@ def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
     assert isinstance(node, KnockoutNode)
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
-    entries: dict[str, Any] = {"samples": finite.count(True)}
-    entries["neurons"] = node.neurons and node.neurons.name
-    entries["means"] = node.means and node.means.name
+    entries: dict[str, Any] = {
+        "neurons": node.neurons and node.neurons.name,
+        "means": node.means and node.means.name,
+        "samples": finite.count(True),
+    }
     if finite.count(False):
         entries["rejects"] = {"not_finite": finite.count(False)}
     return entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -76,15 +76,28 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
     named: set[int] = set()
     tables = []
     for layer in range(view.n_layers):
-        tensors = vars(activity.layer(layer)).values()
+        layer_activity = activity.layer(layer)
+        tensors = (
+            layer_activity.values,
+            layer_activity.contexts,
+            layer_activity.positions,
+            layer_activity.total,
+            layer_activity.histogram,
+            layer_activity.not_finite,
+        )
         values, contexts, positions, total, histogram, not_finite = (tensor.cpu().numpy() for tensor in tensors)
         is_kept = contexts != NONE
         named.update(np.unique(contexts[is_kept]).tolist())
-        columns: dict[str, Any] = {"layer": np.full(len(total), layer), "neuron": np.arange(len(total))}
-        for name, numbers in (("activation", values), ("context", contexts), ("position", positions)):
-            columns[name] = _lists(numbers, is_kept)
-        every = np.ones(histogram.shape, dtype=bool)
-        columns |= {"total": total, "histogram": _lists(histogram, every), "not_finite": not_finite}
+        columns = {
+            "layer": np.full(len(total), layer),
+            "neuron": np.arange(len(total)),
+            "activation": _lists(values, is_kept),
+            "context": _lists(contexts, is_kept),
+            "position": _lists(positions, is_kept),
+            "total": total,
+            "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
+            "not_finite": not_finite,
+        }
         for name, count in facts.items():
             columns[name] = np.full(len(total), count)
         tables.append(pa.table(columns))

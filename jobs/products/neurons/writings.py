@@ -41,10 +41,18 @@ def writings_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Node | N
     if first_knockout is None or model.resolved.kind.images:
         return None
     cells = tuple(cell.artifact for cell in model.cells if cell.artifact.product == "neurons")
-    artifact = Artifact("writings", model.name, dtype=first_knockout.artifact.dtype)
-    key_fields = {"version": VERSION, "schema": titled(SCHEMA), "model": model.resolved.identity}
-    key_fields["neurons"] = [cell.key for cell in cells]
-    return Node(artifact=artifact, key_fields=key_fields, samples=1, made_of=cells, model=model)
+    return Node(
+        artifact=Artifact("writings", model.name, dtype=first_knockout.artifact.dtype),
+        key_fields={
+            "version": VERSION,
+            "schema": titled(SCHEMA),
+            "model": model.resolved.identity,
+            "neurons": [cell.key for cell in cells],
+        },
+        samples=1,
+        made_of=cells,
+        model=model,
+    )
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:

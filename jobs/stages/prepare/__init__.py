@@ -159,11 +159,15 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
     settings = config.model_dump(mode="json")
     if not work.has_generic:
         described = asdict(survey)
-        record = _committed(work.artifact, work.parts, tally, "generic")
-        record |= {"configured": asdict(origin_of(config, work.task)), "origin": described.pop("origin")}
-        record |= {"survey": described, "read": survey.read, "beyond_limit": survey.left}
-        record["annotator"] = work.evidence and work.evidence.name
-        record["versions"] = versions("datasets", "spacy", "fastcoref")
+        record = _committed(work.artifact, work.parts, tally, "generic") | {
+            "configured": asdict(origin_of(config, work.task)),
+            "origin": described.pop("origin"),
+            "survey": described,
+            "annotator": work.evidence and work.evidence.name,
+            "read": survey.read,
+            "beyond_limit": survey.left,
+            "versions": versions("datasets", "spacy", "fastcoref"),
+        }
         if work.required is not None:
             record["wanted"] = listed(work.required)
         ledger.commit(work.artifact, record, config=settings, files=tally.files)

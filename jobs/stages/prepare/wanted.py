@@ -81,9 +81,14 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
     required = required_of(config, task, readers, _labels_in(entered))
     survey = _survey(origin_of(config, task), record, known.parts, required)
     parts = -(-(survey.drawn + survey.rejected) // config.shard_rows)
-    numbers = {"version": VERSION, "schema": titled(GENERIC), "source": settings.source}
-    numbers |= {"survey": [survey.digest, survey.rejected], "part_rows": config.shard_rows}
-    numbers["annotator"] = evidence and evidence.name
+    numbers = {
+        "version": VERSION,
+        "schema": titled(GENERIC),
+        "source": settings.source,
+        "survey": [survey.digest, survey.rejected],
+        "annotator": evidence and evidence.name,
+        "part_rows": config.shard_rows,
+    }
     if settings.evidence is not None:
         numbers["marked"] = settings.evidence
     samples = replace(samples_of(task), key=key_of(**numbers))
