@@ -43,8 +43,7 @@ def answers_of_masks(
     belongs = units >= 0
     gone = np.zeros((len(kept), len(prompt)), bool)
     gone[:, belongs] = ~kept[:, units[belongs]]
-    instead = tokenizer.mask_token_id
-    return answers_without(view, prompt, answer, gone, way, instead=instead, token_budget=token_budget)
+    return answers_without(view, prompt, answer, gone, way, token_budget=token_budget)
 
 
 def removed(

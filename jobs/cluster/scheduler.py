@@ -194,7 +194,9 @@ def _ended(work: Work, known_failures: Sequence[str] = ()) -> list[str]:
     try:
         return list(work.on_end())
     except Exception as error:  # the store cannot be written to, or another run owns it now
-        return [] if any(_first_line(error) in line for line in known_failures) else [_line(work, error)]
+        first = _first_line(error)
+        is_known = bool(first) and any(first in line for line in known_failures)
+        return [] if is_known else [_line(work, error)]
 
 
 def _first_line(error: Exception) -> str:
@@ -203,7 +205,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _line(work: Work, error: Exception) -> str:
-    """A failure as one line. Errors of the store are complete sentences and get no model name."""
+    """A failure as one line, with the error's type; an OSError is a complete sentence and gets none."""
     kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
     return f"model {work.name}: {kind}{_first_line(error)}"
 

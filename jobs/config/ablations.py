@@ -8,7 +8,7 @@ from pydantic import Field
 
 from jobs.config.base import AtLeast0, AtLeast1, Names, PartOfRun
 
-AblationWay = Literal["remove", "cut", "mask", "zero", "delete"]
+AblationWay = Literal["remove", "cut", "zero", "delete"]
 
 
 class AblationsConfig(PartOfRun):
@@ -22,8 +22,8 @@ class AblationsConfig(PartOfRun):
     """methods that are judged; null: all that explain answers"""
     ways: tuple[AblationWay, ...] = Field(default=("remove",), min_length=1)
     """How a unit is ablated: the prompt is written again without it (remove), its keys are hidden from every query in
-    every layer while positions stay (cut), each of its tokens is replaced by a mask token (mask; masked encoders), the
-    embeddings of its tokens are set to 0 (zero), or its tokens are deleted (delete)."""
+    every layer while positions stay (cut), the embeddings of its tokens are set to 0 (zero), or its tokens are deleted
+    (delete)."""
     samples: AtLeast1 | None = 100
     """samples of a task, drawn at random, the same for all methods; null: all"""
     fit: AtLeast1 = 128

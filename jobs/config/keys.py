@@ -40,14 +40,15 @@ def keys(record: type[BaseModel] = RunConfig, before: str = "") -> Iterator[Key]
 
 
 def _takes(annotation: Any) -> str:
-    """A type annotation in the words of YAML, such as "list of: text or null"."""
+    """A type annotation in the words of YAML, such as "list of: text, or null"."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is types.NoneType:
         return "null"
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_takes, parts))
+        words = [_takes(part) for part in parts]
+        return (", or " if ": " in words[0] else " or ").join(words)
     if origin is tuple and parts[1:] == (...,):
         return f"list of: {_takes(parts[0])}"
     if origin is tuple:
@@ -64,7 +65,12 @@ def _takes(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default of a field as YAML; "required" if there is none, "as below" for a section."""
+    """The default of a field as YAML; "required" if there is none, "as below" for a section.
+
+    A default that depends on other keys stands in words in the field's `json_schema_extra`.
+    """
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["default"])
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -91,7 +91,7 @@ class ModelConfig(Frozen):
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)
     """task -> precisions, in place of `dtype`"""
     seed_of: str | None = None
-    """another model of the run that was trained the same way from another seed: the report compares what it finds"""
+    """another model of the run that differs only in its training seed; the report compares the results of both"""
     tasks: Names | None = None
     """tasks of the model; null: all whose output (token, label or score) is the model's"""
     classes: Names | None = Field(default=None, min_length=1)

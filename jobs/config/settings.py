@@ -76,7 +76,8 @@ class TaskConfig(Frozen):
     truncate: bool = False
     """true: cut a text that is too long around its evidence, instead of rejecting it"""
     balance: bool = False
-    """draw samples in the singular with replacement until there are as many as in the plural, as NormXLogit does"""
+    """true, for BLiMP: draw samples in the singular with replacement until there are as many as in the plural, as
+    NormXLogit does"""
     first_piece: bool = False
     """true: if an evidence word is several tokens, only the first is evidence, as in NormXLogit"""
     tokens: AtLeast1 | None = None
@@ -84,7 +85,8 @@ class TaskConfig(Frozen):
     explains: Literal["prediction", "true"] | None = None
     """for texts without a slot, the target: the token that the model predicts next, or the true one of the text"""
     words: Words | None = None
-    """first_difference: targets of causal models may be several tokens; all: the task explains whole answers"""
+    """single: target and foil are one token each; first_difference: they may be several tokens, and the first that
+    differ are explained (causal models); all: whole answers are explained; null: as the task says"""
     units: UnitKind | None = None
     """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
     sources that the samples name, or else sentences."""
@@ -112,8 +114,8 @@ class PruneConfig(PartOfRun):
 class BenchConfig(Frozen):
     """The benchmark of table 8 on the models of the run: the cost of a sample's backward pass (Close Look 5.4)."""
 
-    task: Name
-    """task whose samples are timed; if left out, the first task of the run"""
+    task: Name = Field(json_schema_extra={"default": "the first task"})
+    """task whose samples are timed"""
     samples: AtLeast1 = 1000
     """how many samples, the first of the task, are timed"""
 
@@ -176,7 +178,7 @@ class Settings(Frozen):
     assets: str | None = None
     """folder of tokenizers and parsers, which replaces {assets} in the file's paths"""
     left_out: tuple[str, ...] = ()
-    """settings of the file that were dropped because their data is missing; filled in when the file is read"""
+    """settings that were dropped because their folder or data is missing; not for you to set"""
     seed: AtLeast0 = 0
     """seed of random weights, draws of samples and random relevance"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -194,11 +196,11 @@ class Settings(Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     """Relevance of the whole input of the first layer (full), or of word embeddings without positions (partial)."""
     heads: Sizes | None = None
-    """task -> number of samples with relevance of heads, by which heads are pruned; null: all"""
+    """task -> number of samples with relevance of heads, by which heads are pruned (null there: all); null: none"""
     layers: Sizes | None = None
-    """task -> number of samples with relevance by layer; null: all"""
+    """task -> number of samples with relevance by layer (null there: all); null: none"""
     labels: Sizes | None = None
-    """task of classifiers -> number of samples with relevance for every label; null: all"""
+    """task of classifiers -> number of samples with relevance for every label (null there: all); null: none"""
     neurons: NeuronsConfig | None = None
     """relevance of neurons; null: none"""
     prune: PruneConfig | None = None
@@ -212,7 +214,7 @@ class Settings(Frozen):
     ablations: AblationsConfig | None = None
     """answers after prompts without some of their sources; null: none"""
     controls: ControlsConfig | None = None
-    """controls of methods; null: none"""
+    """tests of whether the relevance of methods depends on the model (controls); null: none"""
     bench: BenchConfig | None = None
     """benchmark of the backward pass; null: none"""
     report: ReportConfig = ReportConfig()
@@ -226,7 +228,7 @@ class Settings(Frozen):
     max_attempts: AtLeast1 = 3
     """how many workers may die in a batch before its rows are computed one by one"""
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
-    """A cell is complete if at most this share of its rows, or at most three rows, could not be explained."""
+    """An artifact is complete if at most this share of its rows, or at most three rows, failed."""
     byte_budget: AtLeast1 | None = None
     """bytes of working memory for ALTI; null: what the device has free"""
     _lacking: Names = ()

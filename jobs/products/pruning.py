@@ -28,6 +28,8 @@ from evaluation.scoring.head_orders import (
     removed_at_points,
 )
 from jobs.config import ModelConfig, PruneConfig, RunConfig
+from jobs.config.methods import configured
+from jobs.plan.cells import requests_of
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
@@ -36,6 +38,7 @@ from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
 from lrp_core.records.explained import CONTRASTIVE
+from lrp_core.records.types import Request
 
 VERSION = 3  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of a unit's forward passes: what is computed again if its worker is lost
@@ -84,8 +87,8 @@ def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[Pr
     config, first_heads = run.config, dict[tuple[str, str], Artifact]()
     for cell in model.cells:
         cell_heads = cell.artifact
-        contrastive = any(request.explanation == CONTRASTIVE.name for request in cell.requests)
-        if cell_heads.product != "heads" or not contrastive or not settings.takes(task=cell_heads.task):
+        is_ranked = cell_heads.product == "heads" and _is_contrastive(cell.requests)
+        if not is_ranked or not settings.takes(task=cell_heads.task):
             continue
         first_heads.setdefault((cell_heads.task, cell_heads.dtype), cell_heads)
         if settings.takes(method=cell_heads.method):
@@ -102,6 +105,11 @@ def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[Pr
             "runs": settings.random_runs,
         }
         yield _node(run, settings, model, heads, RANDOM, random)
+
+
+def _is_contrastive(requests: Sequence[Request]) -> bool:
+    """True if one of the requests is contrastive: only such relevance orders heads."""
+    return any(request.explanation == CONTRASTIVE.name for request in requests)
 
 
 def _node(
@@ -152,12 +160,16 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes by precision: one for each cell of heads, and one for random orders."""
+    """The expected number of artifacts by precision: one for each pruned method, and one for random orders."""
     settings = config.prune
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
-    counts = relevance.FINER["heads"].expected(config, model, task, methods).items()
-    return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}
+    known = configured(config)
+    ranking = [name for name in methods if _is_contrastive(requests_of(config, known[name], task=task))]
+    named = [name for name in ranking if settings.takes(method=name)]
+    pruned = relevance.FINER["heads"].expected(config, model, task, named)
+    every = relevance.FINER["heads"].expected(config, model, task, ranking)
+    return {dtype: pruned[dtype] + (settings.random_runs > 0) for dtype, count in every.items() if count}
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:

@@ -1,8 +1,8 @@
 """Logits and log-odds of an answer after prompts from which tokens were ablated.
 
-There are five ways to ablate a token. `remove` and `delete` shorten the prompt: with `remove` the caller writes the
+There are four ways to ablate a token. `remove` and `delete` shorten the prompt: with `remove` the caller writes the
 text again without it, `delete` drops its id. `cut` hides its keys from all queries in all layers and keeps positions
-(AT2). `zero` and `mask` change its embedding.
+(AT2). `zero` sets its embedding to 0.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from lrp_core.device.transfer import to_host
 from lrp_core.families.generic import GenericFamily
 from lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
-from lrp_core.interventions.tokens import check_way, tokens_removed
+from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import over_vocabulary, rows_for
-from lrp_core.records.kinds import DELETE, MASK, ZERO
+from lrp_core.records.kinds import DELETE, ZERO
 from lrp_core.records.types import Batch, UserError, span_row
 from lrp_core.records.variants import TOKEN_BUDGET
 from lrp_core.views.guard import check_rows, undisturbed
 from lrp_core.views.view import ModelView
 
 REMOVE, CUT = "remove", "cut"
-WAYS = (REMOVE, CUT, MASK, ZERO, DELETE)
+WAYS = (REMOVE, CUT, ZERO, DELETE)
 _SEEN_THROUGH = 1e-6  # the largest attention weight that a hidden token may have
 
 
@@ -50,18 +50,13 @@ class AnswerNumbers(NamedTuple):
         return AnswerNumbers(np.concatenate(logits), np.concatenate(log_odds))
 
 
-def check_ways(view: ModelView, ways: Sequence[str], instead: int | None = None) -> None:
-    """Raise UserError for a model that writes no answers, an unknown way, or a way that the model does not support."""
+def _check_answers(view: ModelView) -> None:
+    """Raise UserError for a model that writes no answers."""
     if view.kind.labels or view.kind.slot or isinstance(view.family, GenericFamily):
         raise UserError(
             f"{view.family.title} write no answers, so there are no sources to ablate: take a causal model or an "
             "encoder-decoder that a family describes"
         )
-    for way in ways:
-        if way not in WAYS:
-            raise UserError(f"no way {way!r} to ablate; choose {', '.join(WAYS)}")
-        if way in (MASK, ZERO):
-            check_way(view, way, instead)
 
 
 @torch.no_grad()
@@ -79,7 +74,7 @@ def answers_after(
     tokens; results then differ by rounding. Raises UnusableRows for rows that are too long, and UserError for an empty
     prompt or answer.
     """
-    check_ways(view, ())
+    _check_answers(view)
     if not answer or not all(prompts):
         raise UserError("answers and their prompts need at least one token each")
     distinct = sorted({tuple(prompt) for prompt in prompts})
@@ -102,16 +97,17 @@ def answers_without(
     gone: np.ndarray,
     way: str,
     *,
-    instead: int | None = None,
     token_budget: int = TOKEN_BUDGET,
 ) -> AnswerNumbers:
     """Logits and log-odds of the tokens `answer` after the `prompt` [P], for each of M ablations of it.
 
     `gone` [M, P] (bool) marks the prompt tokens to ablate; each of its M rows is one ablation. `way` is any of WAYS but
-    `remove`; `instead` is the mask token for `mask`. Raises UserError for `remove` and for a way that the model does
-    not support, and UnusableRows for a row that is too long.
+    `remove`. Raises UserError for another way and for a model that writes no answers, and UnusableRows for a row that
+    is too long.
     """
-    check_ways(view, (way,), instead)
+    _check_answers(view)
+    if way not in WAYS:
+        raise UserError(f"no way {way!r} to ablate; choose {', '.join(WAYS)}")
     if way == REMOVE:
         raise UserError(
             f"answers_without cannot ablate by {REMOVE!r}: write the prompts again without the tokens, and pass these "
@@ -126,7 +122,7 @@ def answers_without(
         for start in range(0, len(gone), size):
             some = torch.from_numpy(np.ascontiguousarray(gone[start : start + size]))
             batch = _rows(view, [prompt] * len(some), answer)
-            with _altered(view, batch, some, way, instead) as rows:
+            with _altered(view, batch, some, way) as rows:
                 several.append(_numbers(view, view.hidden(rows), rows))
     return AnswerNumbers.joined(several)
 
@@ -156,7 +152,7 @@ def _numbers(view: ModelView, hidden: Tensor, batch: Batch) -> AnswerNumbers:
 
 
 @contextmanager
-def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str, instead: int | None) -> Iterator[Batch]:
+def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str) -> Iterator[Batch]:
     """Inside, forwards of the batch that this yields lack the tokens `gone` [M, P] of their prompts."""
     width = batch.input_ids.shape[1]
     gone = torch.nn.functional.pad(gone, (0, width - gone.shape[1]))
@@ -168,7 +164,7 @@ def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str, instead: int
         with scope:
             yield batch.to(view.device)
         return
-    with around_attention(view, {}), tokens_removed(view, batch, gone, way, instead) as rows:
+    with around_attention(view, {}), tokens_removed(view, batch, gone, way) as rows:
         yield rows
 
 

@@ -195,6 +195,8 @@ def _whole(record: dict[str, Any], text: str) -> Row:
     """
     for name in ("slot", "target", "foil"):
         if _has(record, name) and record[name] != []:
+            if not _has(record, "label") and not _has(record, "score"):
+                raise Malformed(f"{name!r} without a slot", f"give `slot` and `target` too, or leave out {name!r}")
             raise Malformed(f"{name!r} beside a label or score", f"leave out {name!r}, or the label or score")
     label = _label(record["label"]) if _has(record, "label") else None
     score = score_of(record["score"]) if _has(record, "score") else None

@@ -25,7 +25,7 @@ SEPARATORS = (",", ";", "\t")
 
 
 def separated(file: Path) -> Iterator[Record]:
-    """The rows of a CSV file with a header, as {column: value}; a row of another length is Malformed.
+    """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed.
 
     The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
     UserError for a header that names a column twice.
@@ -72,7 +72,7 @@ def json_rows(file: Path) -> Iterator[Record]:
 
 
 def parquet(file: Path) -> Iterator[Record]:
-    """The rows, counted from 1. Raises UserError for a file that is not Parquet."""
+    """The rows, counted from 1. Raises UserError for a file that is not Parquet or is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,7 +81,7 @@ def parquet(file: Path) -> Iterator[Record]:
         rows: Iterator[Any] = chain.from_iterable(batch.to_pylist() for batch in batches)
         for number, row in enumerate(rows, start=1):
             yield f"{file.name}:{number}", row
-    except pa.ArrowException as error:
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{file} is not Parquet that can be read: {' '.join(str(error).split())}") from None
 
 

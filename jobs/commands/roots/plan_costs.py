@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -203,7 +204,7 @@ def finer_costs(basis: Basis, product: Product) -> Iterator[Cost]:
 def _finer_cost(subject: Subject, product: Product, dtype: str, cells: int) -> Cost:
     """The cost of the finer relevance `product` for a task of a model, of which there are `cells` cells."""
     config, task = subject.basis.config, subject.task
-    missing = _missing_finer(subject, product)
+    missing = _missing_finer(subject, product, dtype)
     chosen = {name: options for name, options in missing.items() if options}
     lengths = subject.lengths(config.finer(product.name)[task], config.seed)
     length = float(lengths.mean()) if len(lengths) else 0.0
@@ -218,14 +219,17 @@ def _finer_cost(subject: Subject, product: Product, dtype: str, cells: int) -> C
     return Cost(cells, len(missing), round(each * len(lengths)), seconds)
 
 
-def _missing_finer(subject: Subject, product: Product) -> Chosen:
-    """The methods whose cells of `product` are missing, with the options that were chosen for them."""
+def _missing_finer(subject: Subject, product: Product, dtype: str) -> Chosen:
+    """The methods whose cells of `product` are missing, with their chosen options; {} while these are not known."""
     config, ledger = subject.basis.config, subject.basis.ledger
-    if subject.inputs is None:
-        methods = ((name, product.expected(config, subject.model, subject.task, [name])) for name in subject.methods)
-        return {name: {} for name, expected in methods if sum(expected.values())}
-    cells = [planned for planned in subject.cells if planned.artifact.product == product.name]
-    return {planned.artifact.method: planned.chosen for planned in cells if not ledger.is_done(planned.artifact)}
+    missing: dict[str, Mapping[str, Any]] = {}
+    for name in subject.waiting(dtype):
+        if product.expected(config, subject.model, subject.task, [name]).get(dtype):
+            missing[name] = {}
+    for planned in subject.cells:
+        if planned.artifact.product == product.name and not ledger.is_done(planned.artifact):
+            missing[planned.artifact.method] = planned.chosen
+    return missing
 
 
 def curves_costs(basis: Basis) -> Iterator[Cost]:

@@ -128,6 +128,7 @@ BAD_ROWS = [
     ({"target": ...}, "no column 'target'"),
     ({"evidence": "The keys"}, "same content as an earlier row"),
     ({"cluster": "a"}, "same content as an earlier row"),
+    ({"text": "The keys", "target": ...}, "'foil' without a slot"),
     ({"text": "The keys", "target": ..., "foil": ...}, "a text by itself"),
     ({"text": "The keys", "target": ..., "foil": ..., "label": "x"}, "a text by itself"),
     ({"text": ..., "review": "x"}, "no column 'text'"),
@@ -171,6 +172,17 @@ def test_a_bad_row_of_parquet_is_rejected_with_its_number(tmp_path):
     assert (bad["reason"], bad["where"]) == ("column 'target' is not str", "mine.parquet:2")
 
 
+def parquet_of(rows):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def damaged(content):
+    """Parquet whose first page has no header any more, and whose footer is whole."""
+    return content[:4] + bytes(40) + content[44:]
+
+
 BAD_FILES = [
     ("mine.jsonl", "", "no usable row in the samples source of task mine; it has no rows"),
     ("mine.csv", "", "no usable row .* it has no rows"),
@@ -178,6 +190,7 @@ BAD_FILES = [
     ("mine.csv", "text,text\n1,2\n", "two columns of one name: text, text"),
     ("mine.jsonl", "text,target\n", "no usable row .* mine.jsonl:1: not JSON"),
     ("mine.parquet", "text", "mine.parquet is not Parquet that can be read: "),
+    ("mine.parquet", damaged(parquet_of([GOOD] * 99)), "mine.parquet is not Parquet that can be read: "),
     (
         "mine.txt",
         "text",
@@ -231,12 +244,6 @@ def separated(separator):
     quoted = ['"' + str(row[name]).replace('"', '""') + '"' for row in TEXTS for name in row]
     rows = [quoted[start : start + 3] for start in range(0, len(quoted), 3)]
     return "".join(separator.join(row) + "\n" for row in [list(TEXTS[0]), *rows]).encode()
-
-
-def parquet_of(rows):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return sink.getvalue().to_pybytes()
 
 
 FILES = {

@@ -183,6 +183,15 @@ def test_a_store_that_fails_workers_and_driver_alike_is_told_once(do):
     assert failures == ["no space left under /root", "model b: no space left under /root"]
 
 
+def test_an_error_without_a_message_is_told_beside_other_failures(do):
+    def ended():
+        raise AssertionError
+
+    fatal = {"error": "the worker failed", "fatal": True}
+    failures = do(("a", [1, 1], [fatal]), ended=ended)
+    assert failures == ["the worker failed", "model a: AssertionError: "]
+
+
 def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
     """The driver is interrupted while it waits; the model's thread finds its workers gone later."""
     gone, closed, threads = threading.Event(), [], threading.enumerate()

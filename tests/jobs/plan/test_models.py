@@ -159,6 +159,8 @@ def test_what_a_head_puts_out_is_read_from_the_checkpoint(tmp_path):
     assert (random.kind.name, random.output, random.labels) == ("causal_classifier", "label", ("a", "b"))
     with pytest.raises(UserError, match="`classes` name labels, and this model predicts words: leave them out"):
         resolve(ModelConfig(name="m", id=str(tmp_path / "words"), classes=("a", "b")))
+    with pytest.raises(UserError, match="`classes` names 2 labels, and the model has 1: LABEL_0"):
+        resolve(ModelConfig(name="m", id=str(tmp_path / "score"), classes=("a", "b")))
 
 
 def test_weights_that_cannot_be_read_make_a_model_unavailable(tmp_path):

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import VIEW
+from jobs.commands.roots.plan_costs import Basis, finer_costs
 from jobs.config.methods import configured
 from jobs.config.settings import FINER_KEYS
 from jobs.methods import METHODS
@@ -13,6 +14,7 @@ from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.finer import KEPT
 from jobs.plan.inputs import Inputs
+from jobs.products.relevance import FINER
 from jobs.products.table import stale
 from jobs.store import Ledger
 from lrp_core.records.capabilities import POST_NORM
@@ -122,6 +124,15 @@ def test_heads_are_planned_for_the_subset_and_the_methods_that_have_them(base, m
         planned.artifact.method: planned.samples for planned in plan.cells() if planned.artifact.product == "heads"
     }
     assert heads == {"attnlrp": 4, "gradient_x_input": 4}
+
+
+def test_finer_relevance_is_counted_as_missing_until_its_options_are_chosen(base, model, tmp_path):
+    _, store = base
+    methods = [{"attnlrp": {"composite": ["vit", "epsilon"]}}, "lrp"]
+    config = config_of(tmp_path, model, methods=methods, select={"samples": 4}, heads={"sva": 4})
+    basis = Basis(config, Ledger(store), make_plan(config, store), {})
+    [cost] = finer_costs(basis, FINER["heads"])
+    assert (cost.cells, cost.missing) == (2, 2)
 
 
 def test_heads_are_planned_in_the_first_precision_of_a_task(base, model, tmp_path):

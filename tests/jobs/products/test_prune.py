@@ -373,6 +373,17 @@ def test_curves_wait_for_their_heads_and_say_so(tmp_path, model):
     assert store.files("pruning", recursive=True) == []
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"prune": SETTINGS | {"methods": ["attnlrp"]}}, {"prune": {"random_runs": 0}}, {"explanations": ["target"]}],
+)
+def test_as_many_curves_are_expected_as_are_planned(tmp_path, model, changes):
+    config, store = run_of(tmp_path, model, **changes)
+    names = [method.name for method in config.methods]
+    expected = stage.PRUNING.expected(config, config.models[0], "sva", names)
+    assert sum(expected.values()) == len(list(nodes_of(config, store)))
+
+
 @pytest.fixture
 def sweep(model):
     curves = stage.random_curves(HEADS_OF_MODEL, runs=3, seed=0)
