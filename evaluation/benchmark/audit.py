@@ -194,11 +194,11 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def judged(row: Row, colours: bool) -> Text:
+def marked(row: Row, colours: bool) -> Text:
     """A generic sample as text for a person to check: evidence on green, the target in its slot, then the foil.
 
     Without `colours` evidence stands in [brackets], the target between *stars*. A note follows where evidence and
-    target differ in number.
+    target differ in grammatical number.
     """
     text, marks = row["text"], [(*span, "black on green", "[]") for span in row["evidence"]]
     if row["slot"] is not None:

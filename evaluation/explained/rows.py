@@ -102,7 +102,7 @@ class _Groups:
 
     @classmethod
     def of(cls, text: ExplainedText, count: int) -> _Groups:
-        """The words of the first `count` tokens of a text."""
+        """The words of the first `count` tokens of a text, those to which a method gives relevance."""
         locations, special = text.locations[:count], list(map(bool, text.special[:count]))
         groups = [group for run in _sides(locations) for group in _words_of(text, run)]
         sizes = np.array([len(group) for group in groups], np.int64)

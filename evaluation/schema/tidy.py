@@ -11,7 +11,7 @@ class Word:
     """
 
     id: str  # the user's, else the number of the row in the file; in a run the sample's
-    row: Long | None  # number of the row in the file, from 1; null in a run
+    row: Long | None  # number of the row, from 1, counted over all files; null in a run
     model: str
     task: str | None  # null outside of a run
     method: str

@@ -26,7 +26,7 @@ class Means:
 
     masks: Masks
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
-    defects: Counter[str] = field(default_factory=Counter)  # samples by defect, counted in each choice of tokens
+    defects: Counter[str] = field(default_factory=Counter)  # rows by defect, one for each variant of a sample
     _sums: list[pa.Table] = field(default_factory=list)
     _noise: list[pa.Table] = field(default_factory=list)
     #: The explanation and the embedding that accuracy is counted in, so that each sample counts once.

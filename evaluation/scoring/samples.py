@@ -116,9 +116,9 @@ def score_relevance(
     """Scores `relevance`, a table of RELEVANCE_COLUMNS with any number of explanations and embeddings, by `metrics`.
 
     Returns a table with a row for each sample and variant (columns VARIANT, sample_id, correct, and one for each
-    metric, not scaled to its unit), and the number of samples by defect. A sample counts as incorrect if it is not
-    known whether the model predicts it correctly. Missing evidence is a defect only if a metric needs evidence. Raises
-    Mismatch for a sample without a view, or with another number of tokens than its view.
+    metric, not scaled to its unit), and how many of its rows have each defect. A sample counts as incorrect if it is
+    not known whether the model predicts it correctly. Missing evidence is a defect only if a metric needs evidence.
+    Raises Mismatch for a sample without a view, or with another number of tokens than its view.
     """
     relevance = relevance.combine_chunks()
     token, offsets = _tokens_of(relevance, masks)

@@ -131,7 +131,9 @@ class Request:
         try:
             return str(file.resolve().relative_to(self.folder.resolve()))
         except ValueError:
-            raise UserError(f"{file} is not in {self.folder}, the only folder that is sent: move it there") from None
+            raise UserError(
+                f"the config {file} is outside of --working-dir {self.folder}, and nothing else is sent: move it there"
+            ) from None
 
     @contextmanager
     def environment(self) -> Iterator[dict[str, Any]]:

@@ -199,7 +199,10 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
         return {"name": name_of(str(model)), "id": str(model), "dtype": dtype}
     opened = model if isinstance(model, Opened) else open_model(model, tokenizer=tokenizer)
     if "://" in store.root:
-        raise UserError("a model in memory is saved into the root: `root` must be a folder of this machine")
+        raise UserError(
+            f"a model in memory is saved into the root: give `root` as a path, not {store.root}, or save the model and "
+            "give its folder"
+        )
     to = Path(store.root) / "model"
     held: Any = opened.view.model if opened.held is None else opened.held
     held.save_pretrained(to)
@@ -239,7 +242,10 @@ def _written(data: Any, store: Store) -> str:
         raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
     lines = [json.dumps(row, ensure_ascii=False) for row in _rows(rows)]
     if "://" in store.root:
-        raise UserError("rows in memory are written into the root: `root` must be a folder of this machine")
+        raise UserError(
+            f"rows in memory are written into the root: give `root` as a path, not {store.root}, or write the rows to "
+            "a file and give its path"
+        )
     store.write_bytes("data.jsonl", "\n".join([*lines, ""]).encode())
     return str(Path(store.root) / "data.jsonl")
 

@@ -339,6 +339,7 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
                 file.write_text(self._written(kind, every, by_word), encoding="utf-8")
 
     def _written(self, kind: str, every: Sequence[Explanation], by_word: bool) -> str:
+        """The content of a file of this kind, which shows `every` explained text; .json has the errors too."""
         if kind == ".json":
             return as_json(self.to_dict())
         if kind == ".csv":

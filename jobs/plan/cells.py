@@ -129,14 +129,14 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
 
 
 def _resolved(model: ModelConfig, seed: int, known: Known, trust_known: bool) -> tuple[ResolvedModel, Reading]:
-    """The model, and the reading of its samples; with `trust_known` from the cache if possible.
+    """The model, and how its samples are tokenised; with `trust_known` from the root's cache if nothing has changed.
 
     Raises as `resolve` and `reading_of` do.
     """
     before = known.model(model, seed) if trust_known else None
     if before is not None:
         return before
-    stamp = stamp_of(model, seed)
+    stamp = stamp_of(model, seed)  # taken first: files that change while they are read must not match later
     resolved = resolve(model, seed)
     reading = reading_of(resolved)
     known.learn(stamp, resolved, reading)

@@ -111,7 +111,7 @@ def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
     known = [way for way in ways if way in kind.perturbations]
     if not known:
         raise UserError(
-            f"config key 'perturb.ways': {kind.title}s such as {resolved.config.name} know no perturbation "
+            f"config key 'perturb.ways': model {resolved.config.name} knows no perturbation "
             f"{' or '.join(map(repr, ways))}; add {' or '.join(map(repr, kind.perturbations))}"
         )
     return known[0]

@@ -85,7 +85,7 @@ class Inputs:
             if known is not None and known != _digest_in(samples, name):
                 raise StoreError(
                     f"{self.folder} holds other samples than `closelook prepare` wrote ({name} differ): remove the "
-                    "folder and run `closelook prepare`"
+                    "folder and run `closelook prepare` with the same --root"
                 )
         return samples
 

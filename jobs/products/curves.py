@@ -215,7 +215,9 @@ def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, ro
         else:
             return
     if error is not None:
-        raise UserError(f"task {inputs.task} on {model.name}: {error}")
+        keeps_special = any(not curve_set.flip_special and not curve_set.paper for curve_set in flips)
+        first = "set `perturb.flip_special: true`, or " if keeps_special else ""
+        raise UserError(f"task {inputs.task} on {model.name}: {error} in any sample: {first}leave the task out")
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:

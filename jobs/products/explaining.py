@@ -83,7 +83,8 @@ class Explainer:
         """Explain a batch by all requests, those of a pass together.
 
         Rows without a target are explained for the model's own prediction. Requests that need a foil are left out of a
-        batch without foils. Raises whatever the model raises on bad input or if memory runs out.
+        batch without foils. Raises UserError for logits of a package's method that are not the model's, and whatever
+        the model raises on bad input or if memory runs out.
         """
         rows = with_predictions(self.view, rows)
         with_spans = list(map(with_span, rows))
@@ -100,11 +101,11 @@ class Explainer:
                 relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
             wall_s = time.perf_counter() - start
             of_packages = {
-                r: of_request for r, of_request in explained_by.items() if is_brought(self.methods[r.method])
+                r: of_request for r, of_request in explained_by.items() if is_of_package(self.methods[r.method])
             }
             if of_packages:
                 check_against_model(self.view, batch, rows, of_packages)
-            if metering and not self._on_gpu:
+            if metering and not self._on_gpu:  # measuring slows a CPU, so the timed run is not the measured one
                 with peak_memory() as peak:
                     self._explain(method, batch, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
@@ -133,18 +134,22 @@ class Explainer:
     def _explain(
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        """The relevance for each of the `requests`, whose methods share forward passes."""
-        bound = {request: self.methods[request.method].bound(request) for request in requests}
+        """The relevance for each of the `requests`, whose methods share forward passes; `method` is any of these.
+
+        The product's finer relevance comes with it if a method gives it and the model allows it.
+        """
+        # methods that differ only in their names or in options of requests share a computation
+        base_request_of = {request: self.methods[request.method].bound(request) for request in requests}
         available = {name for request in requests for name in self.methods[request.method].given}
         kept = KEPT.get(self.product)
         finer_names = () if kept is None else (kept.name, *kept.beside)
         capabilities = self.view.family.capabilities
         finer = {name: True for name in finer_names if name in available and set(FINER[name].needs) <= capabilities}
-        distinct = list(dict.fromkeys(bound.values()))
+        distinct = list(dict.fromkeys(base_request_of.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # as many tokens as the batch
         with staying():
             results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
-        return {request: results[base] for request, base in bound.items()}
+        return {request: results[base] for request, base in base_request_of.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
         """Yield (a method, the requests) for each group of requests whose methods share forward passes."""
@@ -197,7 +202,7 @@ def staying() -> Iterator[None]:
         raise Exited(": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))) from error
 
 
-def is_brought(method: Method) -> bool:
+def is_of_package(method: Method) -> bool:
     """True if the method's function belongs to an installed package, not to closelook."""
     return method.base not in METHODS or METHODS.owner(method.base) != OURS
 

@@ -57,10 +57,10 @@ def nodes(run: Run) -> Iterator[tuple[Product, Node]]:
 
 def of_packages() -> list[Product]:
     """The products that installed packages add."""
-    return [product for product in PRODUCTS.values() if is_brought(product.name)]
+    return [product for product in PRODUCTS.values() if is_of_package(product.name)]
 
 
-def is_brought(name: str) -> bool:
+def is_of_package(name: str) -> bool:
     """True if `name` is a product that an installed package adds, not one of closelook's own."""
     return name in PRODUCTS and PRODUCTS.owner(name) != OURS
 

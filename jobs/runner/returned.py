@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.products.record import Made, Product, Reject
-from jobs.products.table import is_brought
+from jobs.products.table import is_of_package
 
 _SAMPLE = "sample_id"
 
@@ -37,7 +37,7 @@ def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
             raise Unfit(f"there are {kind} of sample {min(map(str, foreign))}, which is not in this unit")
     if both := explained & rejected:
         raise Unfit(f"there are both rows and a reject of sample {min(both)}")
-    return _without_infinite(made) if is_brought(product.name) else made
+    return _without_infinite(made) if is_of_package(product.name) else made
 
 
 def _kind(made: Any) -> str:

@@ -51,7 +51,10 @@ def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
     """The manifest of the task's samples. Raises UserError if they are not prepared."""
     record = ledger.latest(samples_of(task))
     if record is None:
-        raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
+        raise UserError(
+            f"task {task} is not prepared in {ledger.store.root}: run `closelook prepare` with the same --config and "
+            "--root"
+        )
     return record
 
 

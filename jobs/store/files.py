@@ -107,6 +107,11 @@ class Files:
         """The end of an error message about a lost or damaged file: the command that computes it again."""
         return f"`closelook run --root {self.root}` computes it again"
 
+    @property
+    def remedy_for_samples(self) -> str:
+        """The end of an error message about lost or damaged samples: the command that prepares them again."""
+        return f"run `closelook prepare --root {self.root}`"
+
     def url(self, path: str = "") -> str:
         """The full path or URL of `path`, for messages."""
         return f"{self.root.rstrip('/')}/{path}".rstrip("/")

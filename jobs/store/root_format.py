@@ -31,7 +31,7 @@ def format_of(files: Files) -> int:
     if number > FORMAT:
         raise StoreError(
             f"the root {files.root} has format {number}, which closelook {writer} wrote; this is closelook "
-            f"{_version()}, which reads formats up to {FORMAT}: install a later version"
+            f"{_version()}, which reads formats up to {FORMAT}: install closelook {writer} or later"
         )
     return number
 

@@ -158,12 +158,13 @@ class States(Records):
         name = manifest(artifact.name)
         for path, size in listed.items():
             if path not in stamps:
-                raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: run `closelook prepare`")
+                raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: {self.store.remedy_for_samples}")
             if size not in (None, stamps[path][1]):
                 fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
-                raise Damaged(f"{fault}: run `closelook prepare`")
+                raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         if record and not listed:
-            raise Damaged(f"{self.store.url(artifact.folder)} is empty, but {name} is there: run `closelook prepare`")
+            fault = f"{self.store.url(artifact.folder)} is empty, but {name} is there"
+            raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         for path in sorted(stamps.keys() - listed.keys()):
             raise StoreError(f"{self.store.url(path)} is not among the files that {name} lists: remove it")
         return {path: stamps[path] for path in listed}
@@ -182,8 +183,8 @@ class States(Records):
         if rows != record.get("rows", rows):
             url, name = self.store.url(artifact.folder), manifest(artifact.name)
             raise StoreError(
-                f"{url} holds {rows} rows, but {name} says {record['rows']}: remove the folder and run "
-                "`closelook prepare`"
+                f"{url} holds {rows} rows, but {name} says {record['rows']}: remove the folder and "
+                f"{self.store.remedy_for_samples}"
             )
 
     def files(self, artifact: Artifact) -> list[str]:
@@ -201,7 +202,7 @@ class States(Records):
         There are no rows, and no shards, if no sample of the task could be tokenised.
         """
         if not self.is_done(artifact):
-            raise StoreError(f"{artifact} is not complete under {self.store.root}; run `closelook attribute`")
+            raise StoreError(f"{artifact} is not complete: run `closelook attribute --root {self.store.root}`")
         files = self.files(artifact)
         if not files:
             empty = schema.empty_table()

@@ -22,12 +22,14 @@ from lrp_core.views.view import ModelView
 
 
 def check_way(view: ModelView, way: str, instead: int | Tensor | None = None) -> None:
-    """Raise UserError for a way to remove tokens that the model does not support, or if its mask token is missing."""
+    """Raise UserError for a way to remove tokens that the model does not support, and for MASK without its token."""
     known = view.kind.perturbations
     if way not in known:
-        raise UserError(f"{view.kind.title}s have no perturbation {way!r}; choose {' or '.join(known)}")
+        raise UserError(f"{view.family.title} have no perturbation {way!r}; choose {' or '.join(map(repr, known))}")
     if way == MASK and instead is None:
-        raise UserError(f"the perturbation {MASK!r} needs a mask token, and the tokenizer has none; choose {ZERO!r}")
+        raise UserError(
+            f"the perturbation {MASK!r} needs the id of the mask token; choose {ZERO!r} if the tokenizer has none"
+        )
 
 
 @contextmanager

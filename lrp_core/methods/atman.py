@@ -127,11 +127,12 @@ def explain_many(
     `score` "log_prob" explains the target's log-probability in place of its logit.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    read = {request: request.explanation for request in requests}
+    explanation_of = {request: request.explanation for request in requests}
     if score == LOG_PROB.name and not view.predicts_score:  # a regressor's score has no probability
         # contrastive requests stay: the difference of two log-probabilities is that of the logits
-        read = {request: LOG_PROB.name if name == TARGET.name else name for request, name in read.items()}
-    explanations = tuple(dict.fromkeys(read.values()))
+        for request, name in explanation_of.items():
+            explanation_of[request] = LOG_PROB.name if name == TARGET.name else name
+    explanations = tuple(dict.fromkeys(explanation_of.values()))
     layers: dict[nn.Module, _Layer] = {}
 
     def record(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
@@ -140,12 +141,12 @@ def explain_many(
 
     recorded = [block.attention for block in view.blocks] if view.kind.causal else []
     with around_attention(view, dict.fromkeys(recorded, record), stock="eager"):
-        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
+        logits, unsuppressed = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: logits.new_zeros(batch.input_ids.shape) for explanation in explanations}
     token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
     attentions = [layer.attention for layer in view.attentions_over_text]
-    # earlier tokens change too if similar ones are suppressed, and a span may be read before the suppressed token
+    # rows must then be whole: similar earlier tokens are suppressed too, and tokens of a span may be predicted earlier
     whole_rows = similarity < 1 or batch.span_ids is not None
     for samples, keys, start in _parts(view, on_host, token_budget, whole=whole_rows):
         samples, keys = to_device(samples, token.device), to_device(keys, token.device)
@@ -158,11 +159,11 @@ def explain_many(
         _, explained = explained_numbers(view, hidden, rows, explanations)
         samples, keys = samples.to(logits.device), keys.to(logits.device)
         for explanation, numbers in explained.items():
-            drops[explanation][samples, keys] = whole[explanation][samples] - numbers
+            drops[explanation][samples, keys] = unsuppressed[explanation][samples] - numbers
     results: Results = {}
-    for request, name in read.items():
+    for request, name in explanation_of.items():
         tokens = drops[name].to(batch.input_ids.device)
-        results[request] = relevance_of(tokens, logits, whole[name], conserves=False)
+        results[request] = relevance_of(tokens, logits, unsuppressed[name], conserves=False)
     return results
 
 

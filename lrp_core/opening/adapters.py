@@ -72,7 +72,7 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of an adapter, from its file. Raises UserError for adapters that are not supported."""
+    """The settings of an adapter, from its file. Raises UserError for one that is not supported, and without peft."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         kind, start = settings["peft_type"], settings.get("init_lora_weights", True)
@@ -90,7 +90,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     for name in _MORE_THAN_SUMS:
         if settings.get(name):
             way_out = "use another adapter, since peft cannot merge it" if name in _UNMERGED else f"merge it, {_MERGED}"
-            raise UserError(f"the adapter {folder} has {name}, which is not supported: {way_out}")
+            raise UserError(f"the adapter {folder} sets {name}, which is not supported: {way_out}")
     if find_spec("peft") is None:
         raise UserError("an adapter needs peft: pip install 'closelook[lora]'")
     return settings
@@ -260,7 +260,7 @@ def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _added(module: Any) -> Tensor:
-    """The sum of the active adapters' weights of a peft layer, in its weight's layout; 0 if they are merged into it."""
+    """The sum of a peft layer's active adapters, in its weight's layout; 0 if they are merged into it or disabled."""
     base = module.get_base_layer().weight
     if module.merged or module.disable_adapters:
         return torch.zeros_like(base)

@@ -14,7 +14,7 @@ from evaluation.report.explorers.neurons import entry as neuron
 from evaluation.report.explorers.samples import Explorer
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
 from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
-from evaluation.report.sections.evidence import agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
 from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
 from tests.browser.axe import emulate, violations
@@ -46,7 +46,7 @@ def faithfulness():
     held = [held_of(drawn[0], results)]
     made = [overview_table(drawn, results), areas_table(drawn, results)]
     title, tables = "Evidence beside faithfulness", [evidence_table(held, results)]
-    tables += [agreement_table(held)]
+    tables += [ranks_table(held)]
     figures = evidence_figure(held, results)
     yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
     yield Part(title, "", figures, tables, note="1 set of curves is not computed: run `closelook perturb`.")

@@ -152,12 +152,13 @@ def json_array(file: Path, key: str) -> Iterator[Record]:
 
     Raises UserError when the file has no such array or is not JSON.
     """
+    advice = "so it is not a file of this source as published: give that one"
     try:
         content = json.loads(file.read_bytes())
     except ValueError as error:
-        raise UserError(f"{file} is not JSON: {error}") from None
+        raise UserError(f"{file} is not JSON ({error}), {advice}") from None
     array = content.get(key) if isinstance(content, dict) else None
     if not isinstance(array, list):
-        raise UserError(f"{file} has no array {key!r}, so it is not a file of this source as published: give that one")
+        raise UserError(f"{file} has no array {key!r}, {advice}")
     for index, entry in enumerate(array):
         yield f"{file.name}:{key}[{index}]", entry

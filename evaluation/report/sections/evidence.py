@@ -81,7 +81,7 @@ def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> T
     ).filled(frame)
 
 
-def agreement_table(of_settings: Sequence[EvidencePoints]) -> Table:
+def ranks_table(of_settings: Sequence[EvidencePoints]) -> Table:
     """The rank correlation of each setting, with its interval and the number of methods."""
     frame: list[Entry] = []
     for setting in of_settings:

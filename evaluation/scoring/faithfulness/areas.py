@@ -351,8 +351,8 @@ def ranks_of(values: Iterable[float]) -> np.ndarray:
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
-def _areas(rows: ByMethod, at_random: bool) -> np.ndarray:
-    """The AREAS [3] of a sample, from its `rows` by order.
+def _areas(rows: Mapping[str, Mapping[str, float]], at_random: bool) -> np.ndarray:
+    """The AREAS [3] of a sample, from its `rows` by order and column.
 
     `at_random`: both orders are random, so that ΔA is 0 and each area is the mean of the two.
     """

@@ -134,8 +134,7 @@ def candidates(
         chosen[slot] = False
     if not chosen.any():
         subject = "no token" if scope is None else "no token of the scope"
-        advice = "flip special tokens too, or leave this task out"
-        raise UserError(f"{subject} may be flipped, so there is no curve; {advice}")
+        raise UserError(f"{subject} may be removed")
     return chosen
 
 

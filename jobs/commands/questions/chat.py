@@ -35,8 +35,10 @@ def chat_in(path: Path) -> Any:
     """The messages in a JSON file. Raises UserError if it cannot be read or holds no list of messages."""
     try:
         messages = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UserError(f"`messages`: {path} cannot be read: {error}") from None
+    except ValueError as error:
+        raise UserError(f"`messages`: {path} is not JSON ({error}): it must hold a list of messages") from None
     if not is_chat(messages):
         raise UserError(f"`messages`: {path} must hold a JSON list of messages, each with a role and a content")
     return messages

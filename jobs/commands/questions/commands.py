@@ -129,7 +129,7 @@ def verify(
 ) -> None:
     """Check on this machine that explained models predict as usual, and that relevance follows its rules.
 
-    Exit code 1 if a check fails. Its detail names the smallest input that fails and the first layer that differs.
+    Exit code 1 if a check fails. Most checks then name the shortest input that fails, or the first layer that differs.
     """
     from jobs.commands.verification.verify import show
     from jobs.commands.verification.verifying import verify as check
@@ -159,7 +159,7 @@ class ChangeOptions:
     ] = 1
 
 
-GradientMethod = Annotated[str, typer.Option("--method", help="A method of the gradient family.")]
+GradientMethod = Annotated[str, typer.Option("--method", help="A method of one backward pass, such as attnlrp.")]
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,10 @@ def neurons(
     of_text = (of, asked, shown, ChangeOptions(None, change.scale, change.last, change.generate))
     if text is None:
         if of_text != (ModelOptions(), QuestionOptions(), ShownOptions(), ChangeOptions()):
-            raise UserError("give a text; or leave --model and all other options of a text out, to run the stage")
+            raise UserError(
+                "no text is given: add one; or, to run the stage neurons of a run, give only --config, --root, --set "
+                "and --wait"
+            )
         return run_stages(("neurons",), RunOptions(stage.config, stage.root, change.set), stage.wait)
     if stage != StageOptions():
         raise UserError("--config, --root and --wait are for the stage, not for a text: leave them out, or the text")

@@ -89,7 +89,10 @@ class _Neuron:
 def _check_name(neuron: str) -> None:
     """Raise UserError unless `neuron` has the form of a neuron's name."""
     if not NeuronNames.is_name(neuron):
-        raise UserError(f"the name of a neuron must be LAYER.NEURON, as 2.17, not {neuron!r}")
+        raise UserError(
+            "the name of a neuron must be LAYER.NEURON, as 2.17 (LAYER.EXPERT.NEURON in a mixture of experts), "
+            f"not {neuron!r}"
+        )
 
 
 def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int) -> None:

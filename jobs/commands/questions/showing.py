@@ -73,7 +73,11 @@ def _explained(answer: Answer) -> str:
 
 
 def _shares(answer: Answer, method: str) -> str:
-    """The shares of the parts of the input in one line; for hops, the share that they discarded."""
+    """The shares of the parts of the input in one line.
+
+    With hops, the shares of relevance that clamping discarded, one for each pass, and the share that stays on the
+    reasoning (see `Hops`).
+    """
     if method in answer.hops:
         hops = answer.hops[method]
         discarded = ", ".join(f"{share:.0%}" for share in hops.discarded)

@@ -91,14 +91,17 @@ class Steering:
 
 
 def _change(text: str, option: str) -> tuple[str, float]:
-    """(name of the neuron, number) from the text LAYER.NEURON=NUMBER. Raises UserError for any other text."""
+    """(name of the neuron, number) from the text NAME=NUMBER. Raises UserError for any other text."""
     neuron, _, number = text.partition("=")
     try:
         value = float(number)
     except ValueError:
         value = None
     if value is None or not NeuronNames.is_name(neuron):
-        raise UserError(f"{option} must be LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}")
+        raise UserError(
+            f"{option} must be LAYER.NEURON=NUMBER, as 2.17=0 (LAYER.EXPERT.NEURON=NUMBER in a mixture of experts), "
+            f"not {text!r}"
+        )
     if value != value:  # NaN
         raise UserError(f"{option} {text}: NaN is no number that a neuron can take")
     parts = (part if part == SHARED else str(int(part)) for part in neuron.split("."))

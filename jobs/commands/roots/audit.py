@@ -121,4 +121,4 @@ def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | Non
         if member:
             say(f"{task}, {member}: {len(drawn[member])} of {counts[member]}")
         for row in drawn[member]:
-            say(figures.judged(row, bool(terminal.console.color_system)))
+            say(figures.marked(row, bool(terminal.console.color_system)))

@@ -217,11 +217,12 @@ def seconds_per_token(config: RunConfig, store: Store) -> Measured:
                 if not shards:
                     continue
                 table = store.read(shards, RUNTIME, ["method", "stage", "length", "batch", "wall_s"])
+                # whole passes; other rows time a part of one (forward, backward, aggregate)
                 table = table.filter(pc.equal(table["stage"], "method"))
                 tokens = pc.multiply(table["length"], table["batch"])
                 sums = table.append_column("tokens", tokens).group_by("method")
                 for row in sums.aggregate([("wall_s", "sum"), ("tokens", "sum")]).to_pylist():
-                    key = (model.name, dtype, row["method"])
+                    key = (model.name, dtype, row["method"])  # the column holds the name of the pass
                     wall[key] += row["wall_s_sum"]
                     padded[key] += row["tokens_sum"]
     return {key: wall[key] / padded[key] for key in wall if padded[key]}

@@ -158,7 +158,7 @@ def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[
         yield left_out_line(lacking)
     yield from (f"left out: {line}" for line in config.left_out)
     for model, task in plan.unprepared:
-        yield f"{model}: {task} is not prepared; run `closelook prepare`"
+        yield f"{model}: {task} is not prepared: run `closelook prepare` with the same --config and --root"
     yield from by_reason(plan.failures)
     yield from map(undecided, plan.undecided)
     if plan.undefined:

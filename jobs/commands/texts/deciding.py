@@ -81,7 +81,8 @@ def _read(file: Path) -> pa.Table:
         check(table.schema, WORDS, str(file))
     except SchemaMismatch as error:
         raise UserError(
-            f"{file} holds no rows by word, as explain-file and `export --relevance` write: {error}"
+            f"{error}: give the file with a row for each word that explain-file or `export --relevance` wrote (not its "
+            ".tokens.parquet); write it again if an older version did"
         ) from None
     if not table.num_rows:
         raise UserError(f"{file} is empty: there is no decision to show")
@@ -99,7 +100,7 @@ def _key_of_pair(pair: Disagreement) -> _Key:
 
 
 def _files(keys: Sequence[_Key]) -> dict[_Key, str]:
-    """A file name for each case, made from its id; a number keeps equal names apart, whatever their case."""
+    """A file name for each case, made from its id; a number keeps names apart that differ at most in capitals."""
     files: dict[_Key, str] = {}
     taken = set[str]()
     for key in dict.fromkeys(keys):

@@ -72,7 +72,7 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         explanation = settings.explanation or known[0]
         if explanation not in known:
             continue
-        means = means or _means(config, settings, model, ledger)
+        means = means or _artifact_of_means(config, settings, model, ledger)
         first_cells.setdefault(artifact.task, (artifact, explanation))
         if settings.takes(method=artifact.method):
             yield _node(config, settings, model, artifact, artifact.method, artifact, means, explanation)
@@ -81,8 +81,10 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
             yield _node(config, settings, model, artifact, ranking, None, means, explanation)
 
 
-def _means(config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger) -> Artifact | None:
-    """The contexts with the mean activations to which ablated neurons are set; None: they are set to zero.
+def _artifact_of_means(
+    config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger
+) -> Artifact | None:
+    """The max-activating examples, which also hold mean activations; None: ablated neurons are set to zero.
 
     Raises UserError if the model reads no corpus.
     """
@@ -150,7 +152,7 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes by precision: one for each method with relevance of neurons, and the OTHERS."""
+    """The expected number of artifacts by precision: one for each method with relevance of neurons, and the OTHERS."""
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}

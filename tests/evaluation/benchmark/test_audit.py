@@ -76,20 +76,20 @@ def test_the_table_holds_the_paper_beside_the_figures():
 
 
 def test_sentences_are_coloured_where_the_evidence_is():
-    text = audit.judged(CABINET, colours=True)
+    text = audit.marked(CABINET, colours=True)
     assert text.plain == "the keys are old  not: is  numbers differ"
     assert {(span.start, span.end): str(span.style) for span in text.spans}[0, 3] == "black on green"
     assert {(span.start, span.end): str(span.style) for span in text.spans}[9, 12] == "bold yellow"
 
 
 def test_without_colours_marks_say_what_is_evidence_and_what_is_predicted():
-    assert audit.judged(CABINET, colours=False).plain == "[the] keys *are* old  not: is  numbers differ"
+    assert audit.marked(CABINET, colours=False).plain == "[the] keys *are* old  not: is  numbers differ"
     behind = with_evidence(KEYS, [(0, 3), (10, 13)])  # one on either side of the slot
-    assert audit.judged(behind, colours=False).plain == "[the] keys *are* [old]  not: is"
+    assert audit.marked(behind, colours=False).plain == "[the] keys *are* [old]  not: is"
     praise = sample("own", "a fine film", None, None, None, label="positive", evidence=[(2, 6)])
-    assert audit.judged(praise, colours=False).plain == "a [fine] film"
+    assert audit.marked(praise, colours=False).plain == "a [fine] film"
     overlapping = praise | {"evidence": [[0, 6], [2, 4], [2, 11]]}
-    assert audit.judged(overlapping, colours=False).plain == "[a fine][ film]"
+    assert audit.marked(overlapping, colours=False).plain == "[a fine][ film]"
 
 
 def test_the_card_tells_sources_licences_choices_noise_and_figures():

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from evaluation.report.papers import attnlrp
 from evaluation.report.render import markdown
 from evaluation.report.results import Results
-from evaluation.report.sections.evidence import EvidencePoints, agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.faithfulness import (
     CurveSet,
     against_zero,
@@ -156,7 +156,7 @@ def test_evidence_and_faithfulness_are_of_the_same_samples_and_random_is_not_ran
     assert held.agreement.low <= held.agreement.value <= held.agreement.high
     table = evidence_table([held], results)
     assert by_method(table, "PG")["LRP"].value == held.points[0].evidence.value
-    cells = agreement_table([held]).rows[0].cells
+    cells = ranks_table([held]).rows[0].cells
     assert (cells[0].value, cells[1].value, cells[2].value) == (held.agreement.value, 2, len(some))
 
 

@@ -265,7 +265,7 @@ def test_nothing_to_run_gives_nothing():
 
 
 def test_an_unknown_way_is_refused_before_anything_runs():
-    with pytest.raises(UserError, match="needs a mask token"):
+    with pytest.raises(UserError, match="needs the id of the mask token"):
         Flipper(tiny_model("bert"), "mask", 64)
     with pytest.raises(UserError, match="no perturbation 'delete'"):
         Flipper(tiny_model("bert"), "delete", 64)

@@ -100,9 +100,9 @@ def test_candidates_are_the_scope_without_special_tokens_and_the_slot():
 
 
 def test_an_empty_scope_is_refused():
-    with pytest.raises(UserError, match="no token of the scope may be flipped"):
+    with pytest.raises(UserError, match="no token of the scope may be removed"):
         candidates(6, special=NONE, scope=NONE)
-    with pytest.raises(UserError, match="no token may be flipped"):
+    with pytest.raises(UserError, match="no token may be removed"):
         candidates(1, special=np.zeros(1, bool), slot=0)
 
 

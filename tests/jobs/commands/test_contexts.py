@@ -36,7 +36,10 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
     assert "3 lines hold no text; the first of them is corpus.txt:2: empty" in out
     assert "in 2 lines of corpus.txt" in out
     for neuron, message in (
-        ("0", "the name of a neuron must be LAYER.NEURON, as 2.17, not '0'"),
+        (
+            "0",
+            "the name of a neuron must be LAYER.NEURON, as 2.17 (LAYER.EXPERT.NEURON in a mixture of experts), not '0'",
+        ),
         ("7.0", "there is no layer 7: the model's"),
     ):
         code, _, err = closelook("examples", neuron, *asked)

@@ -39,7 +39,7 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (["--device", "cuda:99"], "there is no device 'cuda:99': torch "),
         (
             ["--explanation", "contrastive"],
-            "a contrastive explanation needs a foil: give --foil, or --explanation",
+            "a contrastive explanation needs a foil: give --target and --foil, or --explanation",
         ),
     ],
 )

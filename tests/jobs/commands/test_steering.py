@@ -69,7 +69,7 @@ def _explained_row(closelook, model, tmp_path) -> str:
     [
         (["--set", "9.0=1"], "there is no layer 9: the model's layers are 0 to 0"),
         (["--scale", "0.99999=1"], "there is no neuron 99999: the model's neurons are 0 to"),
-        (["--set", "17=1"], "--set must be LAYER.NEURON=NUMBER, as 2.17=0, not '17=1'"),
+        (["--set", "17=1"], "as 2.17=0 (LAYER.EXPERT.NEURON=NUMBER in a mixture of experts), not '17=1'"),
         (["--set", "0.1=1", "--scale", "0.1=2"], "neuron 0.1 is changed twice"),
         (["--set", "0.1=inf"], "with 0.1 set to inf the model's logits are not finite: choose smaller values"),
         (["--method", "random"], "random gives no relevance of neurons"),

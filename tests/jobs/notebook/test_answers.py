@@ -297,7 +297,10 @@ def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, expl
         ({"target": "are"}, "an answer takes the place of `target`: leave `target` out"),
         ({"generate": 5}, "`answer` and `generate` exclude each other"),
         ({"answer": None, "spans": "token"}, "`spans` need an answer: give `answer`, or in `generate`"),
-        ({"explanation": "contrastive"}, "a contrastive explanation needs a foil"),
+        (
+            {"explanation": "contrastive"},
+            "a contrastive explanation needs a foil: give `explanation` target",
+        ),
         ({"hops": 1}, "`hops` must be a number of steps"),
         (
             {"hops": 1, "reasoning": 3},

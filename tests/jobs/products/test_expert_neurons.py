@@ -56,7 +56,7 @@ def test_neurons_of_experts_are_shown_and_changed_by_their_names(closelook, rout
         (["--set", "0.9.1=1"], "there is no expert 9 in layer 0: its experts are 0 to 2"),
         (["--scale", "0.2.12=1"], "there is no neuron 12: the neurons of expert 2 in layer 0 are 0 to 11"),
         (["--set", "0.2.1=1", "--scale", "0.02.1=2"], "neuron 0.2.1 is changed twice"),
-        (["--set", "0.2.1.3=1"], "--set must be LAYER.NEURON=NUMBER, as 2.17=0, not '0.2.1.3=1'"),
+        (["--set", "0.2.1.3=1"], "as 2.17=0 (LAYER.EXPERT.NEURON=NUMBER in a mixture of experts), not '0.2.1.3=1'"),
     ],
 )
 def test_what_there_is_not_is_one_line(closelook, routed, arguments, message):

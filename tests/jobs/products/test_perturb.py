@@ -216,7 +216,8 @@ def test_where_no_token_may_go_nothing_is_written(tmp_path, model, inline):
     config, store = run_of(tmp_path, model, rows)
     write_relevance(config, store)
     before = store.files("", "", recursive=True)
-    with pytest.raises(UserError, match="task sva on gpt2: no token of the scope may be flipped"):
+    message = "task sva on gpt2: no token of the scope may be removed in any sample: leave the task out"
+    with pytest.raises(UserError, match=message):
         perturb(config, store)
     assert store.files("", "", recursive=True) == before
 
@@ -255,7 +256,7 @@ def test_a_contrast_is_refused_on_a_task_without_foils():
 
 
 def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
-    with pytest.raises(UserError, match="models such as gpt2 know no perturbation 'mask'; add 'zero' or 'delete'"):
+    with pytest.raises(UserError, match="model gpt2 knows no perturbation 'mask'; add 'zero' or 'delete'"):
         validate(config_of(tmp_path, model, perturb={"ways": ["mask"]}))
     validate(config_of(tmp_path, model, perturb={"ways": ["mask", "delete"]}))
     masked = save_model(tmp_path / "bert", "bert")

@@ -193,7 +193,7 @@ def test_a_task_of_a_single_token_is_refused_before_anything_runs(tmp_path, mode
 def test_images_do_not_know_it_and_the_papers_shares_take_what_it_keeps(tmp_path, model):
     images = {"tasks": {"shapes": {"source": "demo", "limit": 2}}, "methods": ["attnlrp"]}
     pictures = config_of(tmp_path, models=[{"name": "vit", "id": "demo/vit"}], perturb={"ways": ["resample"]}, **images)
-    with pytest.raises(UserError, match="such as vit know no perturbation 'resample'; add 'zero' or 'black'"):
+    with pytest.raises(UserError, match="model vit knows no perturbation 'resample'; add 'zero' or 'black'"):
         validate(pictures)
     validate(config_of(tmp_path, model, perturb={"ways": ["resample"]}))
     with pytest.raises(ConfigError, match=r"'perturb\.paper': it removes special tokens, which 'resample' never"):
@@ -250,5 +250,5 @@ def test_special_tokens_are_none_that_may_go():
     row = {"input_ids": [1, 3, 5, 6], "special_mask": [True, False, False, False], "scope_mask": None, "position": 3}
     assert flips.chosen(row, slot=False).tolist() == [False, False, True, True]
     assert flips.chosen(row, slot=True).tolist() == [False, False, True, False]
-    with pytest.raises(UserError, match="no token may be flipped"):
+    with pytest.raises(UserError, match="no token may be removed"):
         replace(flips, kept_ids=(3, 5, 6)).chosen(row, slot=False)

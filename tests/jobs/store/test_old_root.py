@@ -39,7 +39,7 @@ def test_nothing_of_an_old_root_counts_as_done_and_nothing_of_it_is_read(command
     code, text = command("status")
     assert code == 1
     assert "3 cells: 0 done, 0 partial, 3 missing" in text
-    assert "sva is not prepared; run `closelook prepare`" in text
+    assert "sva is not prepared: run `closelook prepare` with the same --config and --root" in text
     code, text = command("audit")
     assert code == 2
     assert "holds schema generic v1, this version of closelook reads generic v5" in text

@@ -153,7 +153,7 @@ def test_a_model_without_a_mask_token_cannot_mask():
     view = tiny_model("bert")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
-    with pytest.raises(UserError, match="needs a mask token"), tokens_removed(view, batch, removed, "mask"):
+    with pytest.raises(UserError, match="needs the id of the mask token"), tokens_removed(view, batch, removed, "mask"):
         pass
 
 
@@ -162,7 +162,7 @@ def test_a_way_that_a_model_does_not_know_is_refused_by_name(family, way):
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
-    with pytest.raises(UserError, match=f"{view.kind.title}s have no perturbation '{way}'; choose zero or"):
+    with pytest.raises(UserError, match=f"{view.family.title} have no perturbation '{way}'; choose 'zero' or"):
         tokens_removed(view, batch, removed, way, MASK_ID).__enter__()
 
 

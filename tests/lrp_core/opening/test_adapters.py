@@ -199,7 +199,7 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
         settings.write_text(json.dumps(written | {name: True}))
         assert "it can be merged only" in refusal(base, adapter, merge=False)
     settings.write_text(json.dumps(written | {"trainable_token_indices": [3, 4]}))
-    assert "has trainable_token_indices, which is not supported: merge it, with peft's" in refusal(base, adapter)
+    assert "sets trainable_token_indices, which is not supported: merge it, with peft's" in refusal(base, adapter)
     settings.write_text(json.dumps(written))
     save_file(load_file(weights), adapter / "other.safetensors")
     weights.write_bytes(b"nothing")

@@ -9,7 +9,7 @@ from evaluation.report.page import Part
 from evaluation.report.results import CellKey
 from evaluation.report.sections import faithfulness as tables
 from evaluation.report.sections.choices import MethodTrials, choices_table
-from evaluation.report.sections.evidence import EvidencePoints, agreement_table, evidence_figure, evidence_table
+from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.ways import ways_table
 from evaluation.scoring.faithfulness.areas import AREA_COLUMNS, CURVE_COLUMNS
 from evaluation.scoring.faithfulness.trials import Trial
@@ -82,5 +82,5 @@ def evidence_part(report: Reported) -> Part:
         held += [] if both is None else [both]
     needs = "evidence in the samples, and scores and curves of the same methods"
     how = report.why_lacking("Nothing has both", ["perturb"], "`closelook evaluate` and `perturb`", needs)
-    made = [evidence_table(held, results), agreement_table(held)] if held else []
+    made = [evidence_table(held, results), ranks_table(held)] if held else []
     return Part("Evidence beside faithfulness", how, evidence_figure(held, results), made, page=PAGE)

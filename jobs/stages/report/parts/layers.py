@@ -28,7 +28,7 @@ _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
 def layers_part(report: Reported) -> Part:
-    """The scores of layers that are complete.
+    """The scores by layer of cells that are done; the note counts the others.
 
     Of several explanations the target's is shown, and scores within a context if the task has one.
     """

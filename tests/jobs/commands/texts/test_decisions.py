@@ -47,7 +47,10 @@ def test_what_does_not_fit_is_one_line(closelook, rows, tmp_path):
     for arguments, message in (
         ([rows, tmp_path / "new", "--case", "a 2"], "has no case 'a 2' (did you mean 'a 1'?)"),
         ([rows, full], "is not empty, and holds no pages of this command: name another folder"),
-        ([other, tmp_path / "new"], "holds no rows by word, as explain-file and `export --relevance` write"),
+        (
+            [other, tmp_path / "new"],
+            "give the file with a row for each word that explain-file or `export --relevance`",
+        ),
         ([tmp_path / "none.parquet", tmp_path / "new"], "cannot read"),
     ):
         code, _, err = closelook("decisions", *map(str, arguments))
