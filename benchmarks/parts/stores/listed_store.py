@@ -67,7 +67,7 @@ def listed_store(objects: Objects) -> Iterator[Served]:
         with patch.dict(os.environ, CREDENTIALS, AWS_ENDPOINT_URL=endpoint):
             yield Served(endpoint, counts)
     finally:
-        process.terminate()
+        process.kill()
         process.join()
 
 
