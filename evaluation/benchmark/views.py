@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -73,19 +74,19 @@ def tokenise(
     views: list[Row] = []
     rejects: list[Row] = []
     manner = _Manner(tokenizer, decoder_tokenizer or tokenizer, kind, answers, words, max_length, truncate, first_piece)
-    spaced, specials = has_spaces(tokenizer), _Specials.of(tokenizer)
+    traits = _Traits(tokenizer)
     readings: list[_Reading] = []
     whole: list[Row] = []
     answered: list[Row] = []
     for row in rows:
         with rejecting(rejects, "view", sample_id=row["sample_id"]):
-            specials.refuse(row)
+            traits.refuse(row)
             if words == "all":
                 answered.append(row)
             elif kind.labels:
                 whole.append(row)
             elif row["slot"] is not None:
-                readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
+                readings.append(_read(row, kind, traits))
             elif kind.decoder:
                 raise Malformed("no slot", "an encoder-decoder needs a target to predict")
             else:
@@ -268,41 +269,50 @@ class _Manner:
         )
 
 
-def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
-    """The text of `row` that a model reads: with the `mask` token in the slot, or (None) what is before the slot.
+def _read(row: Row, kind: Kind, traits: _Traits) -> _Reading:
+    """The text of `row` that a model reads: with the mask token in the slot or, if it needs none, the text before it.
 
-    `spaced` is False for a tokenizer without spaces (see `Prompt.of`). Without a mask, raises Malformed for evidence
-    after the slot and for a slot at the beginning of the text.
+    Without a mask, raises Malformed for evidence after the slot and for a slot at the beginning of the text.
     """
     evidence = tuple((start, end) for start, end in row["evidence"])
     scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
-    if mask is None:
+    if not kind.slot:
         if any(end > row["slot"] for _, end in evidence):
             raise Malformed("evidence after the slot")
-        prompt = Prompt.of(row["text"][: row["slot"]], spaced)
+        prompt = Prompt.of(row["text"][: row["slot"]], traits.has_spaces)
         if not prompt.text:
             raise Malformed("no text before the slot")
         return _Reading(row, prompt.text, evidence, scope, prompt.space)
-    filled = Filled.of(row["text"], row["slot"], mask)
+    filled = Filled.of(row["text"], row["slot"], traits.tokenizer.mask_token)
     spans = None if scope is None else tuple(map(filled.shifted, scope))
     return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
 
 
 @dataclass(frozen=True)
-class _Specials:
-    """The special tokens of a tokenizer, which no text may contain; a text may begin with the one that opens texts."""
+class _Traits:
+    """What samples ask of a tokenizer. Each answer is found once and only if it is needed: most tokenise a text."""
 
-    pattern: re.Pattern[str]
-    opening: str
+    tokenizer: PreTrainedTokenizerBase
 
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> _Specials:
-        """The special tokens of `tokenizer`; without any, the pattern matches nothing."""
-        contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
-        return cls(re.compile("|".join(contents) or r"(?!)"), opening_of(tokenizer))
+    @cached_property
+    def has_spaces(self) -> bool:
+        return has_spaces(self.tokenizer)
+
+    @cached_property
+    def _opening(self) -> str:
+        return opening_of(self.tokenizer)
+
+    @cached_property
+    def _specials(self) -> re.Pattern[str]:
+        """A pattern for the tokenizer's special tokens; without any, it matches nothing."""
+        contents = [re.escape(token.content) for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        return re.compile("|".join(contents) or r"(?!)")
 
     def refuse(self, row: Row) -> None:
-        """Raises Malformed for a row whose text, target or foil contains a special token, but for the opening one."""
-        parts = (row["text"].removeprefix(self.opening), row["second"], row["target"], row["foil"])
-        if any(self.pattern.search(part or "") for part in parts):
+        """Raises Malformed for a special token in a text, target or foil, except for one that opens the text."""
+        if self._has_special(row, row["text"]) and self._has_special(row, row["text"].removeprefix(self._opening)):
             raise Malformed("a special token of the tokenizer in the text")
+
+    def _has_special(self, row: Row, text: str) -> bool:
+        """True if there is a special token in `text` or in another text of `row`."""
+        return any(self._specials.search(part or "") for part in (text, row["second"], row["target"], row["foil"]))
