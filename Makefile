@@ -31,7 +31,7 @@ test: venv  ## run the tests: file by file on every core, then those that start 
 	@status=0; for part in test-files test-ray; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status
 
 test-files: venv
-	$(BIN)/python -m pytest -m "not ray and not nightly" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "not ray and not nightly" -n auto --dist loadfile --no-loadscope-reorder
 
 test-ray: venv
 	$(BIN)/python -m pytest -m "ray and not nightly" tests/jobs

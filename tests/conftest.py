@@ -16,13 +16,19 @@ from hypothesis import settings
 from lrp_core import Batch, ModelView
 from tests.tiny import TINY, ragged_rows, tiny_model
 
+QUICK = ("alti", "evaluation", "lrp_core")  # folders of files that take seconds
+
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that start a Ray are looked for in one folder only, which spares them the import of all others."""
+    """Files that take minutes come first, so that none is left alone at the end; a Ray is started in one folder only.
+
+    By that folder, `make test` finds the tests of Ray without importing all others.
+    """
+    items.sort(key=lambda item: item.path.relative_to(Path(__file__).parent).parts[0] in QUICK)
     jobs = Path(__file__).parent / "jobs"
     lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
     if lost:

@@ -64,6 +64,7 @@ def started(pods: Pods, group: dict, *arguments: str) -> Container:
     return ray
 
 
+@pytest.mark.nightly
 def test_the_scheduled_run_as_the_manifests_say_it(pods):
     pods.write(f"/opt/huggingface/hub/{BAKED}/config.json", "{}")
     assert pods.start(shlex.split(BUCKET), SECRET, NOBODY).ended()[0] == 0

@@ -301,6 +301,7 @@ class Meeting(Worker):
         return super().__call__(table)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_whole_gpus_pairs_and_halves_go_to_nodes_that_have_them(cluster, tmp_path, model, monkeypatch):
     """On two nodes of two GPUs that Ray only counts where there are none: models run on the CPU.
