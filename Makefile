@@ -46,7 +46,7 @@ nightly: venv  ## what takes too long for every change: tests marked so, and ten
 numeric: numeric-default  ## run the tests that compare numbers as on CPUs without AVX; `nightly` runs them as without AVX-512
 
 numeric-%: venv
-	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -m numeric -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
+	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -m "numeric and not nightly" -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
