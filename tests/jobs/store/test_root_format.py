@@ -16,7 +16,8 @@ def test_a_root_of_a_later_format_is_refused_by_name(root):
         code, said = root.command(command)
         assert code == 2
         assert re.search(
-            r"the root \S+ has format 3, which closelook 9.1 wrote; this is closelook .* install a later", said
+            r"root \S+ has format 3, which closelook 9.1 wrote; this is closelook .* install closelook 9.1 or later\n",
+            said,
         )
         assert said.count("\n") == 1
     with pytest.raises(ValueError, match="has format 3"):
