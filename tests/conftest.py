@@ -24,9 +24,9 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):
-    """Files that take minutes come first, so that none is left alone at the end; a Ray is started in one folder only.
+    """Puts files that take minutes first, so that none of them is left alone at the end of `make test`.
 
-    By that folder, `make test` finds the tests of Ray without importing all others.
+    Fails if a test of Ray lies outside of tests/jobs, the only folder in which `make test` looks for them.
     """
     items.sort(key=lambda item: item.path.relative_to(Path(__file__).parent).parts[0] in QUICK)
     jobs = Path(__file__).parent / "jobs"

@@ -290,7 +290,7 @@ def _read(row: Row, kind: Kind, traits: _Traits) -> _Reading:
 
 @dataclass(frozen=True)
 class _Traits:
-    """What samples ask of a tokenizer. Each answer is found once and only if it is needed: most tokenise a text."""
+    """Facts about a tokenizer on which samples depend. Each is found when first needed, most by encoding a text."""
 
     tokenizer: PreTrainedTokenizerBase
 

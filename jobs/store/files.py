@@ -210,7 +210,7 @@ class Files:
         stamps = {}
         for path, info in self._listed(folder, recursive).items():
             size = info.size  # None of folders; `info.is_file` takes several times as long
-            if size is not None and path.endswith(suffix) and not path.rpartition("/")[2].startswith((".", "_")):
+            if size is not None and path.endswith(suffix) and not info.base_name.startswith((".", "_")):
                 stamps[path] = info.mtime_ns or 0, size
         return stamps
 

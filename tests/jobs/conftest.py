@@ -40,10 +40,10 @@ def figures_drawn_once():
     drawn, draw = {}, drawing.Plot.figures
 
     def figures(plot, panels, methods):
-        asked = pickle.dumps((plot, panels, [(name, method.label) for name, method in methods.items()]))
+        asked = pickle.dumps((plot, panels, [(name, m.label, m.order) for name, m in methods.items()]))
         if asked not in drawn:
             drawn[asked] = draw(plot, panels, methods)
-        return drawn[asked]
+        return list(drawn[asked])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing.Plot, "figures", figures)

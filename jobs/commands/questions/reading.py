@@ -132,8 +132,8 @@ def _check_words(question: Question, resolved: ResolvedModel) -> None:
         raise UserError(f"{model} predicts words: `label` and `second` are for models that predict labels")
     if question.foil is None and needs_foil(question.explanation or TARGET.name):
         free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
-        words = "" if question.several else "`target` and `foil`, or "
-        raise UserError(f"a {question.explanation} explanation needs a foil: give {words}`explanation` {free}")
+        with_target = "" if question.several else "`target` and `foil`, or "
+        raise UserError(f"a {question.explanation} explanation needs a foil: give {with_target}`explanation` {free}")
     if question.prefix is not None and not kind.decoder:
         raise UserError(f"{model} is no encoder-decoder: leave `prefix` out, or put it at the end of the text")
     if kind.slot and question.several:
