@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
@@ -23,16 +24,38 @@ settings.register_profile("unhurried", deadline=None)  # how long an example tak
 settings.load_profile("unhurried")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
     """Puts files that take minutes first, so that none of them is left alone at the end of `make test`.
 
-    Fails if a test of Ray lies outside of tests/jobs, the only folder in which `make test` looks for them.
+    Leaves most cases of `thinned` tests to the night. Fails if a test of Ray lies outside of tests/jobs, the only
+    folder in which `make test` looks for them.
     """
+    thin(items)
     items.sort(key=lambda item: item.path.relative_to(Path(__file__).parent).parts[0] in QUICK)
     jobs = Path(__file__).parent / "jobs"
     lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
     if lost:
         raise pytest.UsageError(f"`make test` looks for tests of Ray under tests/jobs: move {', '.join(lost)}")
+
+
+def thin(items):
+    """Marks as `nightly` all but one of every n cases of each test that is marked `thinned(n)`.
+
+    It is another one of the n from time to time and from test to test of a file: parameters of one test are met in
+    many pairs, and all tests of a file together meet every case.
+    """
+    tests = {}
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            tests.setdefault((item.path, item.originalname), []).append(item)
+    before = Counter()  # thinned tests of the file
+    for (path, _), cases in tests.items():
+        n = min(cases[0].get_closest_marker("thinned").args[0], len(cases))
+        for at, case in enumerate(cases):
+            if at % n != (at // n + before[path]) % n:
+                case.add_marker(pytest.mark.nightly)
+        before[path] += 1
 
 
 def _has_ray() -> bool:

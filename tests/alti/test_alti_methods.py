@@ -33,6 +33,7 @@ def unpadded(rows, batch: Batch, numbers):
     return [x[mask == 1] for x, mask in zip(numbers, batch.attention_mask, strict=True)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_alti_logit_equals_the_oracle(pre_norm, side):
     rows = ragged_rows(pre_norm)
@@ -74,6 +75,7 @@ def test_the_oracle_computes_what_the_model_computes(view):
     torch.testing.assert_close(oracles_alti.trace(view, ids).hidden, state[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", sorted(TINY | MORE))
 def test_tokens_mlps_and_biases_sum_to_the_explained_number_in_every_family(name):
     view = tiny_model(name)

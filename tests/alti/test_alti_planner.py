@@ -33,6 +33,7 @@ def uniform(view, samples: int, length: int) -> Batch:
     return Batch(ids, torch.ones_like(ids), torch.full((samples,), length - 1), ids[:, 0], ids[:, 1])
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("dtype", "strip"), [("float32", 512), ("float32", 40), ("bfloat16", 512), ("float64", 512)])
 @pytest.mark.parametrize("name", SIZES)
 def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype, strip, monkeypatch):

@@ -98,12 +98,14 @@ def looked_at(chromium):
     emulate(chromium, features=[])
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_on_the_pages_of_a_report(looked_at, site, name, scheme, width):
     assert violations(looked_at(site / name, scheme, width)) == []
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 @pytest.mark.parametrize("name", ["faithfulness.html", "neurons.html", "explain.html", "comparison.html"])
 def test_axe_finds_nothing_on_pages_that_are_full(looked_at, filled, name, scheme, width):

@@ -39,6 +39,7 @@ def click(tab, selector):
     tab.script("document.querySelector(arguments[0]).click()", selector)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_open_and_fit_their_width(page, name, width):

@@ -1,6 +1,7 @@
 """One local Ray for all modules, one small model for all the tests of a module, and the command line."""
 
 import fcntl
+import os
 import pickle
 import sys
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from jobs import __main__ as cli
 from jobs.cluster.pools import connect
 from jobs.commands import terminal
 from jobs.config import RunConfig
-from jobs.store import Store
+from jobs.store import Store, lock
 from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
@@ -47,6 +48,15 @@ def figures_drawn_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing.Plot, "figures", figures)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_files():
+    """Nothing waits for the disk, as no test cuts the power, nor for claims of others, which are seen at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(lock, "SETTLE_S", 0.02)
         yield
 
 

@@ -17,6 +17,7 @@ HALF = ["bfloat16", "float16"]
 DTYPES = ["float64", "float32", *HALF]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("method", "padded"), in_turn(sorted(METHODS), [*product(TINY, ["left", "right"])], each=2))
 def test_padded_batch_equals_single_samples(method, padded):
     """Every method, padded on either side, by family in turn; `verify` has every method of a family in its tests."""
@@ -33,6 +34,7 @@ def test_padded_batch_equals_single_samples(method, padded):
     assert not together.tokens[Batch.collate(rows, 0, side).attention_mask == 0].any()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
 def test_fully_padded_rows_give_no_nan(family, attn, dtype):
@@ -47,6 +49,7 @@ def test_fully_padded_rows_give_no_nan(family, attn, dtype):
         assert not tokens[1].any()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize(
     "method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"]

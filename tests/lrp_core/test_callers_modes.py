@@ -38,6 +38,7 @@ def batch_of(view):
     return Batch.collate(picture_rows(view) if view.kind.images else ragged_rows(view), 0)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("family", [*TINY, "mixtral", *BOTH, *IMAGES])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_mode_of_the_caller_changes_no_number(family, mode):

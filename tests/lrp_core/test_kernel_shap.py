@@ -14,6 +14,7 @@ def rows(view) -> list[dict]:
     return ragged_rows(view)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 def test_kernel_shap_of_few_tokens_is_the_shapley_value(view, explanation):
     rows = ragged_rows(view, (1, 4, 6))

@@ -13,8 +13,7 @@ import pytest
 from tests.installed import build_wheel, make_environment
 from tests.jobs.small import REPOSITORY
 
-pytestmark = pytest.mark.people
-AT_NIGHT = ("engineer", "reviewer")
+pytestmark = [pytest.mark.people, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def environment(tmp_path_factory):
     return folder, make_environment(folder, build_wheel(tmp_path_factory.mktemp("packages")))
 
 
-@pytest.mark.parametrize("name", ["student", *(pytest.param(name, marks=pytest.mark.nightly) for name in AT_NIGHT)])
+@pytest.mark.parametrize("name", ["student", "engineer", "reviewer"])
 def test_a_person_sees_what_they_came_for(name, environment, tmp_path):
     folder, variables = environment
     shutil.copy(Path(__file__).with_name(f"{name}.py"), tmp_path)

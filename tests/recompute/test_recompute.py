@@ -51,6 +51,7 @@ def results(root: Path) -> dict[str, Compared]:
     return recompute(root)
 
 
+@pytest.mark.nightly  # by day, `.ci/run` computes the report of `smoke` again
 def test_every_number_of_a_report_is_that_of_an_independent_recomputation(results: dict[str, Compared]) -> None:
     assert [line for one in results.values() for line in one.differences] == []
     assert [name for name, one in results.items() if one.reasons[UNWRITTEN]] == []
@@ -68,6 +69,7 @@ def changed(file: Path, column: str, of: dict[str, str]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("product", "column", "where"),
     [

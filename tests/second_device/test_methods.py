@@ -4,7 +4,6 @@ What a method waits for at lines of the product is bounded and does not grow wit
 """
 
 from functools import partial
-from operator import itemgetter
 
 import pytest
 
@@ -34,16 +33,6 @@ def has(kind, name, *finer):
     return METHODS[name].applies(known) and all(known.issuperset(FINER[one].needs) for one in finer)
 
 
-def first_of_each(cases, kind_of):
-    """The cases as parameters: the first of each kind for `make test`, all others for `make nightly`."""
-    seen, parameters = set(), []
-    for case in cases:
-        is_first = kind_of(case) not in seen
-        seen.add(kind_of(case))
-        parameters.append(pytest.param(*case, marks=[] if is_first else [pytest.mark.nightly]))
-    return parameters
-
-
 #: Every method with two of the kinds of models that it applies to, which take turns.
 _KINDS_OF = {name: [kind for kind in KINDS if has(kind, name)] for name in METHODS}
 OF_KINDS = [
@@ -53,24 +42,23 @@ OF_KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), first_of_each(OF_KINDS, itemgetter(0)))
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize(("name", "kind"), OF_KINDS)
 def test_a_method_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("name", "finer", "kind"),
-    first_of_each(
-        [
-            (name, finer, kind)
-            for name, method in METHODS.items()
-            for finer in method.given
-            if finer in FINER
-            for kind in KINDS
-            if has(kind, name, finer) and (name == "attnlrp" or kind in ("bert", "llama"))
-        ],
-        itemgetter(0, 1),
-    ),
+    [
+        (name, finer, kind)
+        for name, method in METHODS.items()
+        for finer in method.given
+        if finer in FINER
+        for kind in KINDS
+        if has(kind, name, finer) and (name == "attnlrp" or kind in ("bert", "llama"))
+    ],
 )
 def test_what_is_told_beside_tokens_neither_mixes_devices_nor_waits_often(name, finer, kind):
     check_method(kind, name, **{finer: True})
@@ -88,6 +76,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "kind", "options"), OPTIONS)
 def test_a_method_under_its_options_neither_mixes_devices_nor_waits_often(name, kind, options):
     check_method(kind, name, **options)
@@ -103,11 +92,13 @@ OF_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), first_of_each(OF_OTHERS, itemgetter(1)))
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize(("name", "kind"), OF_OTHERS)
 def test_every_family_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["bert classifier", "gpt2 classifier", f"llama {GENERIC}", f"bert {GENERIC}"])
 @pytest.mark.parametrize("name", ["gradient_x_input", "smoothgrad", "occlusion", "random"])
 def test_classifiers_and_models_of_no_family_neither_mix_devices_nor_wait_often(name, kind):

@@ -40,6 +40,7 @@ def logits(view, batch):
 # what stages of the job compute
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("product", ["relevance", "heads", "neurons", "layers"])
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "vit"])
 def test_a_batch_of_relevance_is_read_in_one_copy(kind, product):
@@ -58,6 +59,7 @@ def test_a_batch_of_relevance_is_read_in_one_copy(kind, product):
     check(kind, compute, most=2)  # whether logits are finite, and the numbers
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["bert classifier", "gpt2 classifier", "vit"])
 @pytest.mark.parametrize("name", ["attnlrp", "normxlogit", "occlusion"])
 def test_labels_that_share_a_forward_are_waited_for_once(kind, name):
@@ -78,6 +80,7 @@ def test_rows_that_are_on_the_device_are_checked_by_one_copy():
         check(kind, compute, most=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "vit"])
 def test_predictions_are_read_together(kind):
     def compute(view, rows):
@@ -98,6 +101,7 @@ CURVES = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("measure", [AREAS, SHARES_OF_TOKENS])
 @pytest.mark.parametrize(("kind", "way"), CURVES)
 def test_curves_are_waited_for_once_a_forward(kind, way, measure):
@@ -119,6 +123,7 @@ def test_curves_are_waited_for_once_a_forward(kind, way, measure):
     check(kind, compute, most=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "vit", "bert classifier"])
 def test_pruning_is_waited_for_once_whatever_the_samples(kind):
     def compute(view, rows):
@@ -128,6 +133,7 @@ def test_pruning_is_waited_for_once_whatever_the_samples(kind):
     check(kind, compute, most=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "mixtral"])
 def test_ablated_neurons_are_waited_for_once_a_sample_and_once_to_rank_them(kind):
     def compute(view, rows):
@@ -140,6 +146,7 @@ def test_ablated_neurons_are_waited_for_once_a_sample_and_once_to_rank_them(kind
         check(kind, compute, most=0, a_row=2)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "mixtral"])
 def test_a_corpus_is_read_without_waits(kind):
     def compute(view, rows):
@@ -153,6 +160,7 @@ def test_a_corpus_is_read_without_waits(kind):
     check(kind, compute, most=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
     def compute(view, rows):
@@ -163,6 +171,7 @@ def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
     check(kind, compute, most=3)  # batches, finalists alone, relevance
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5"])
 def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
     def compute(view, rows):
@@ -178,6 +187,7 @@ def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
 # interventions, and what commands tell of neurons
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
@@ -202,6 +212,7 @@ def test_tokens_are_removed_without_waits(kind, way):
     check(kind, compute, most=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("whole", ["patches", "pixels"])
 def test_pixels_are_replaced_without_waits(whole):
     def compute(view, rows):
@@ -213,6 +224,7 @@ def test_pixels_are_replaced_without_waits(whole):
     check("vit", compute, most=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "vit"])
 def test_heads_are_removed_without_waits(kind):
     def compute(view, rows):
@@ -225,6 +237,7 @@ def test_heads_are_removed_without_waits(kind):
     check(kind, compute, most=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("change", [neurons_set, neurons_scaled])
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "vit", "mixtral"])
 def test_neurons_are_changed_without_waits(kind, change):
@@ -237,6 +250,7 @@ def test_neurons_are_changed_without_waits(kind, change):
     check(kind, compute, most=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 def test_a_steered_text_is_waited_for_once(kind):
     def compute(view, rows):
@@ -251,6 +265,7 @@ def test_a_steered_text_is_waited_for_once(kind):
     check(kind, compute, most=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral"])
 def test_what_neurons_write_and_answer_to_is_that_of_the_cpu(kind):
     here, there = models(kind, 2)

@@ -25,6 +25,7 @@ def test_chance_is_the_mean_over_all_places_of_evidence_and_all_signs(name, n, g
     assert EXACT[name](n, g) == pytest.approx(total)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_chance_is_what_drawn_relevance_scores(name):
     rng, n, g, rows = np.random.default_rng(3), 9, 2, 4000

@@ -86,6 +86,7 @@ def test_the_callers_autocast_and_training_mode_change_no_output():
             np.testing.assert_array_equal(outputs.logit, wanted.logit)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
 def test_states_run_together_equal_one_forward_each(view, way, budget):
     rows = rows_of(view)

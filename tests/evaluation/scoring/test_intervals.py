@@ -43,6 +43,7 @@ def draws(name, n, rng):
     return rng.lognormal(0.0, 0.5, (n, WORLDS)), float(np.exp(0.125)), None
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [20, 30, 60])
 @pytest.mark.parametrize("name", ["bernoulli", "ones", "normal", "lognormal"])
 def test_intervals_of_means_cover(name, n):

@@ -41,6 +41,7 @@ def test_a_vision_transformer_is_measured_under_composites_to_its_pixels():
     assert (ratio["target"], ratio["better"]) == (2.5, "lower")
 
 
+@pytest.mark.nightly
 def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
     run = "import sys, benchmarks.lrp; benchmarks.lrp.main(['--quick', '--samples', '1', '--geometry', 'gpt2'])"
     code = f"{run}; print(sorted({{'ray', 'pydantic', 'typer', 'spacy', 'pyarrow'}} & set(sys.modules)))"

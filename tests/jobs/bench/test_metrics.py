@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from benchmarks import metrics
 from evaluation.schema import BENCH
@@ -17,6 +18,7 @@ def test_the_loop_gives_the_numbers_of_scoring_at_once():
         np.testing.assert_allclose(scores[name], values, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_command_measures_every_task_and_keeps_its_results_where_it_is_told(closelook, tmp_path):
     root, file = tmp_path / "root", tmp_path / "metrics.json"
     code, out, _ = closelook("bench", "metrics", "--quick", "--root", str(root), "--json", str(file))

@@ -60,6 +60,7 @@ def check_read_as_stock(closelook, tmp_path, folder, auto, prompt):
     check_own_prediction(written, stock_logits(folder, auto, ids))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("name", DEMO)
 def test_the_prediction_for_an_unchanged_prompt_is_the_stock_models(closelook, tmp_path, name, prompt):

@@ -72,6 +72,7 @@ def test_spans_are_shown_with_their_shares(gpt2, capsys):
     assert "Explanation of 'are old. The girl sees.'" in repr(explanation)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("suffix", ["pdf", "svg", "png", "tex", "html", "json"])
 @pytest.mark.parametrize("kind", ["one", "generated", "answer", "decoder", "picture"])
 def test_explanations_are_saved_as_their_suffix_says(gpt2, generated, kind, suffix, tmp_path):

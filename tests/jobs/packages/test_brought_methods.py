@@ -122,6 +122,7 @@ def test_ctrl_c_and_the_end_of_a_ray_worker_are_no_failure_of_a_method():
             raise error
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -49,6 +49,7 @@ def test_the_model_says_what_follows_the_key_that_is_asked_for(tmp_path):
             assert model(ids).logits[0, -1].softmax(-1).max() > 0.9
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", ["remove", "cut", "zero"])
 @pytest.mark.parametrize("method", [name if isinstance(name, str) else name["name"] for name in METHODS[:-1]])
 def test_the_source_of_the_highest_relevance_is_the_passage_that_is_copied(claims, method, way):

@@ -111,6 +111,7 @@ def drawing_of(view, rows, said=None, token_budget=10_000, **options):
     return Drawing(view, "float64", flips_of(view, **options), token_budget, said)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("steps", "flip_special"), [(100, True), (3, True), (100, False)])
 def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_special):
     rows = rows_of(view)

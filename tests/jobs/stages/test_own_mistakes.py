@@ -90,6 +90,7 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
     assert {row["sample_id"] for row in relevance(store)} == set(samples)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("output", "rows", "bad", "told"),
     [

@@ -110,6 +110,7 @@ def test_status_counts_samples_views_and_the_report(root):
 # what is computed of them
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("place", "stage", "fault"),
     [

@@ -129,6 +129,7 @@ def test_whoever_reads_a_flipped_page_is_told_and_leaves_a_note(root):
 # audit --deep, and what a run makes again
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("place", "made_again"),
     [

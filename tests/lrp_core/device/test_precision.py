@@ -69,6 +69,7 @@ def test_what_looks_for_float32_finds_it_in_stock_models():
     assert {"aten._softmax.default", "aten.rsqrt.default"} <= narrow.operations
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_method_rounds_a_float64_model_to_float32(family):
     """A third of the methods on each family, in turn; pixels, SmoothGrad's noise and captum's samples are float32."""
@@ -98,6 +99,7 @@ def test_nor_does_a_block_that_is_run_again(checkpoint):
     assert not narrow.operations
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("family", "attn"), in_turn(FAMILIES, ["sdpa", "eager"]))
 def test_logits_lie_within_the_documented_bound_of_the_stock_model(family, attn):
     view = tiny_model(family, attn=attn)

@@ -23,6 +23,7 @@ def family(request):
     return request.param
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_batch_equals_the_stock_model_on_single_samples(view, side):
     rows = ragged_rows(view)
@@ -57,6 +58,7 @@ def test_padding_tokens_inside_a_text_are_counted_as_the_stock_model_counts_them
             torch.testing.assert_close(embeddings.LayerNorm(full[i, own]), alone)
 
 
+@pytest.mark.thinned(3)
 def test_lrp_conserves_logit_when_biases_are_zero(view, batch):
     for name, parameter in view.model.named_parameters():
         if name.endswith("bias"):
@@ -65,6 +67,7 @@ def test_lrp_conserves_logit_when_biases_are_zero(view, batch):
     torch.testing.assert_close(residual, torch.zeros_like(residual), atol=1e-10, rtol=0)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("embedding", ["full", "partial"])
 def test_explicit_attnlrp_agrees_with_modified_gradients(view, batch, embedding):
     request = Request("attnlrp_explicit", "contrastive", embedding)
@@ -74,6 +77,7 @@ def test_explicit_attnlrp_agrees_with_modified_gradients(view, batch, embedding)
     torch.testing.assert_close(explicit.heads, modified.heads, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.thinned(3)
 def test_model_is_bit_identical_afterwards(family):
     view = tiny_model(family, dtype="float32")
     batch = Batch.collate(ragged_rows(view), 0)

@@ -16,6 +16,7 @@ def view(request):
     return model_of(request.param)
 
 
+@pytest.mark.thinned(3)
 def test_the_function_stays_and_the_weights_do_not(view):
     view.model.double()
     generic = isinstance(view.family, GenericFamily)

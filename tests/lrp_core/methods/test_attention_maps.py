@@ -12,6 +12,7 @@ from tests.tiny import ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize(("threshold", "lowest"), [(1.0, 0.0), (0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_grad_attention_rollout_equals_the_product_of_maps(view, rows, explanation, threshold, lowest):

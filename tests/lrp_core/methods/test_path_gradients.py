@@ -15,6 +15,7 @@ from tests.tiny import ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize("rule", ["right", "gauss_legendre"])
 def test_integrated_gradients_equal_the_formula(view, rows, rule, explanation):
@@ -91,6 +92,7 @@ def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(vi
         assert number < 0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scale", ["relative", "absolute"])
 def test_smoothgrad_equals_the_formula_on_its_own_noise(view, rows, scale):
     batch = Batch.collate(rows, 0)

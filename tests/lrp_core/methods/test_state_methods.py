@@ -129,6 +129,7 @@ def test_requests_of_one_forward_are_those_of_several(view, rows):
         assert torch.equal(relevance[request].explained, alone.explained)
 
 
+@pytest.mark.thinned(3)
 def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
     if not view.kind.causal:
         return
@@ -140,6 +141,7 @@ def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
         assert not relevance[5:].any()
 
 
+@pytest.mark.thinned(4)
 def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
     batch = Batch.collate(rows, 0, "left")
     relevance = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
@@ -161,6 +163,7 @@ def test_value_zeroing_keeps_its_digits_in_float32():
     torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.thinned(3)
 def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
     batch = Batch.collate(rows, 0)
     before = view.model(input_ids=batch.input_ids).logits
@@ -200,6 +203,7 @@ def test_noise_of_each_layer_is_drawn_anew_and_leaves_that_of_tokens(view, rows)
     assert len(torch.unique(drawn)) == drawn.numel() == (1 + view.n_layers) * length
 
 
+@pytest.mark.thinned(3)
 def test_no_foil_explains_the_target(view, rows):
     batch = Batch.collate(rows, 0)
     for name in (*STATES, "value_zeroing"):

@@ -88,6 +88,7 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
         assert float(relevance.neurons[sample, 1, neuron]) == pytest.approx(total, rel=1e-5, abs=1e-8)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 @pytest.mark.parametrize("kind", MLPS)
 def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(kind, name):
@@ -143,6 +144,7 @@ def parted(view, tensor):
     return tuple(part.unflatten(-1, (-1, width)) for part in parts)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("kind", "name"), in_turn(EVERY, LISTENING, each=2))
 def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(kind, name):
     """Every family with two methods: queries and keys have relevance under some, and under others none."""
@@ -230,6 +232,7 @@ def test_asking_changes_no_relevance_and_leaves_no_hook(view, batch):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("checkpoint", "most"), [(False, 1.3), (True, 1.1)])
 def test_neurons_cost_little_memory_beyond_the_token_pass(family, checkpoint, most):
     wide = {"hidden_size": 64, "n_inner": 256} if family == "gpt2" else {"hidden_size": 64, "intermediate_size": 256}

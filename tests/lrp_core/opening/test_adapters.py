@@ -110,6 +110,7 @@ def made(folder, name: str, shape: str, tied: bool) -> None:
 _BIASES = {"gpt2": {}, "llama": {"attention_bias": True, "mlp_bias": True}}
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", _BIASES)

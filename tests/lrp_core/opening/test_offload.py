@@ -29,6 +29,7 @@ def offloaded(resident, tmp_path):
     return view
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_offloaded_model_gives_the_same_numbers(resident, offloaded, method):
     batch = Batch.collate(ragged_rows(resident), 0)

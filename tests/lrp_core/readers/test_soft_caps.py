@@ -110,6 +110,7 @@ def test_what_no_rule_covers_is_refused_when_loaded(family, changes, message):
         random_model(tiny_config(family, **changes))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["mistral", "phi3", "gemma3_text"])
 def test_a_sliding_window_is_that_of_the_stock_model_with_padding_on_either_side(name, attn):

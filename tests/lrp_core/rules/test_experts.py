@@ -72,6 +72,7 @@ def mixture(mlp, x, relevance, signal_takes_all):
     return out + oracles.linear_epsilon(x, router.weight, torch.zeros_like(z), of_logits), neurons
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("composite", [ATTNLRP, LRP], ids=["attnlrp", "lrp"])
 @pytest.mark.parametrize(
     ("family", "changes"), [("mixtral", {}), ("qwen2_moe", {}), ("qwen2_moe", {"norm_topk_prob": True})]

@@ -24,6 +24,7 @@ def stock_logits(view, batch):
     return view.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
 def test_model_is_bit_identical_after_every_method(family, attn):
     view = tiny_model(family, dtype="float32", attn=attn)

@@ -23,16 +23,6 @@ TAKES_ALL, UNIFORM = "products: signal takes all", "products: uniform"
 WHOLE = ("all rules of lrp", "all rules of attnlrp")
 
 
-def pairs(names, dtypes):
-    """Every name with every precision; at night all of them, else each name with one precision, in turn."""
-    parameters = []
-    for row, name in enumerate(names):
-        for column, dtype in enumerate(dtypes):
-            is_its_turn = column == row % len(dtypes)
-            parameters.append(pytest.param(name, dtype, marks=[] if is_its_turn else [pytest.mark.nightly]))
-    return parameters
-
-
 def failed(found):
     return {finding.check: finding for finding in found.findings if finding.state == "fail"}
 
@@ -41,7 +31,9 @@ def inapplicable(found):
     return {finding.check: finding.detail for finding in found.findings if finding.state == "not applicable"}
 
 
-@pytest.mark.parametrize(("family", "dtype"), pairs(["bert", "gpt2", "llama"], ["float64", "float32", "bfloat16"]))
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_every_method_of_a_model_passes(family, dtype):
     found = verify_view(tiny_model(family, dtype=dtype), METHODS)
     assert found.passed, failed(found)
@@ -55,6 +47,7 @@ def test_every_method_of_a_model_passes(family, dtype):
     assert all(cost.peak_bytes > 0 and cost.seconds > 0 for name, cost in found.costs.items())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("family", ["opt", "gemma2", "mixtral", "deberta-v2", "t5", "bart", "vit"])
 def test_families_pass_the_checks_that_apply_to_them(family):
     found = verify_view(tiny_model(family), {**FEW, "embedding_norm": METHODS["embedding_norm"]})
@@ -110,7 +103,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("rule", "dtype"), pairs(WRONG, ["float64", "float32"]))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("rule", WRONG)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_rule_that_is_broken_is_named(rule, dtype, monkeypatch):
     wrong, titles = WRONG[rule]
     monkeypatch.setattr(scope, rule, wrong)

@@ -40,6 +40,7 @@ def known(view: ModelView) -> list:
     return [method for method in methods if not method.missing(view.family.capabilities)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("labels", [3, 1])
 @pytest.mark.parametrize("name", EVERY)
 def test_logits_of_labels_equal_the_stock_forward_with_padding_on_either_side(name, labels):
@@ -52,6 +53,7 @@ def test_logits_of_labels_equal_the_stock_forward_with_padding_on_either_side(na
             torch.testing.assert_close(ours, oracles.logits(view, row)[wanted], **CLOSE)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("name", "side"), in_turn(HEADS, ["left", "right"]))
 def test_every_method_gives_a_padded_classifier_batch_what_it_gives_single_samples(name, side):
     """Every family and every method; the side, which both know from other tests, in turn."""
@@ -83,6 +85,7 @@ def test_a_head_that_skips_padding_tokens_is_read_where_the_stock_model_reads(na
     torch.testing.assert_close(relevance.logit_foil[0], stock[row["foil_id"]], **CLOSE)
 
 
+@pytest.mark.thinned(3)
 def test_the_model_is_bit_identical_afterwards(view, rows):
     ids = torch.tensor([rows[0]["input_ids"]])
     before = view.model(input_ids=ids).logits
@@ -107,6 +110,7 @@ def test_gradient_x_input_of_a_classifier_is_that_of_the_stock_model(view, rows,
     close(relevance, wanted)
 
 
+@pytest.mark.thinned(4)
 def test_perturbation_methods_of_a_classifier_equal_one_forward_a_token(view, rows):
     close(explain("occlusion", view, rows), [oracles.occlusion(view, row, "contrastive", "zero") for row in rows])
     if view.kind.causal:
@@ -179,6 +183,7 @@ def test_logat_of_a_score_is_the_distance_to_the_prediction_or_its_reverse(name)
     close(explain("normxlogit", view, rows, reverse=True), [-x * n for x, n in zip(wanted, norms, strict=True)])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", HEADS)
 def test_value_zeroing_of_a_classifier_reads_the_row_of_its_head(name):
     view = tiny_classifier(name)

@@ -46,6 +46,7 @@ def stock(view, row):
     return oracles_methods.stock(view, **given).logits[0, row["position"]]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("method", APPLY)
 def test_padded_batch_equals_single_samples(view, method, side):
@@ -64,6 +65,7 @@ def test_padded_batch_equals_single_samples(view, method, side):
     assert not together.tokens[Batch.collate(rows, 0, side).attention_mask == 0].any()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", sorted(VARIANTS))
 @pytest.mark.parametrize("method", ["lrp", "attnlrp"])
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])

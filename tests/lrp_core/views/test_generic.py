@@ -79,6 +79,7 @@ def stock(view: ModelView, row: dict) -> torch.Tensor:
     return oracles.read(view, row, oracles.stock(view, input_ids=torch.tensor([row["input_ids"]]), **options).logits[0])
 
 
+@pytest.mark.thinned(2)
 def test_padded_batch_equals_the_stock_model_on_single_samples(view, rows):
     if view.n_segments > 1:
         rows = [

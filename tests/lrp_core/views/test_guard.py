@@ -67,6 +67,7 @@ def test_autocast_of_the_caller_changes_no_number(family):
 # threads
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("pair", [("lrp", "attnlrp"), ("lrp", "attention_rollout"), ("attnlrp_explicit", "lrp")])
 def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
     plain = view.model(input_ids=batch.input_ids).logits
@@ -145,6 +146,7 @@ def test_more_tokens_than_the_model_takes_are_an_error_that_names_the_row(view):
         assert (error.value.rows, error.value.reason) == ((1,), "too_long")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_an_error_that_names_the_rows(view, batch, value):
     ids = torch.full_like(batch.input_ids, 3)

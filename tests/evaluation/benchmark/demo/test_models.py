@@ -16,6 +16,7 @@ def shipped(request):
     return load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("task", TASKS)
 def test_shipped_models_reach_95_percent_on_unseen_draws(shipped, task):
     view, tokenizer = shipped
