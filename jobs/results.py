@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.encoding import Pieces
 from evaluation.benchmark.forgotten import without_placeholders
-from evaluation.benchmark.pieces import Pieces
 from evaluation.benchmark.sources.own import ids_of
 from evaluation.report.results import CellKey
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW

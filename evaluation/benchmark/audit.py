@@ -1,18 +1,25 @@
-"""The benchmark's audit: counts of rows read and rejected, with reasons, and the share of evidence in the tokens."""
+"""The benchmark's audit, and its export as a folder that `datasets` loads: a Parquet file for each shard, and a card.
+
+The audit counts rows read and rejected, with reasons, and the share of evidence in the tokens.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from rich.text import Text
 
 from evaluation.benchmark.samples import Filled, Row, meta_of
+from evaluation.tasks import SOURCES, TASKS, Task
+from lrp_core.records.types import UserError
 
 Audit = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by task and tokenizer
 GENERIC_COLUMNS = ["sample_id", "meta"]
@@ -220,3 +227,48 @@ def marked(row: Row, colours: bool) -> Text:
     if meta_of(row).get("agrees") is False:
         shown.append("  numbers differ", style="red")
     return shown
+
+
+def export(
+    shards: Mapping[str, Iterable[pa.Table]],
+    records: Mapping[str, Mapping[str, Any]],
+    audit: Audit,
+    to: Path,
+    tasks: Mapping[str, Task] = TASKS,
+) -> list[Path]:
+    """Write `to`/<task>/*.parquet and the card `to`/README.md, and return the files written.
+
+    `shards`, `records` (what the manifests say) and `audit` are by task.
+
+    Raises UserError when the folder is not empty or cannot be written.
+    """
+    if to.is_dir() and any(to.iterdir()):
+        raise UserError(f"{to} is not empty; give a new folder")
+    written = []
+    try:
+        for task, tables in shards.items():
+            (to / task).mkdir(parents=True, exist_ok=True)
+            for number, table in enumerate(tables):
+                written.append(to / task / f"{number:05d}.parquet")
+                pq.write_table(table, written[-1])
+        written.append(to / "README.md")
+        written[-1].write_text(card(records, audit, tasks), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write to {to}: {error.strerror}") from error
+    return written
+
+
+def card(
+    records: Mapping[str, Mapping[str, Any]],
+    audit: Audit,
+    tasks: Mapping[str, Task] = TASKS,
+) -> str:
+    """The dataset card, with the front matter that tells `datasets` where each task is."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("evaluation", "benchmark"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    listed = [tasks[name] for name in records]
+    lines = "\n".join(table(audit))
+    return environment.get_template("card.md").render(records=records, tasks=listed, sources=SOURCES, table=lines)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, rejecting, with_meta
-from evaluation.benchmark.sources.balance import draw, repeated
-from evaluation.benchmark.sources.base import AnySource, Generated, Source
+from evaluation.benchmark.sources.base import AnySource, Generated, Source, draw, repeated
 from evaluation.benchmark.sources.files import Record, checksum, fetch
 from evaluation.benchmark.sources.own import REPEATED, SAMPLES, Wanted, own_rows, renamed
 from evaluation.tasks import SOURCES

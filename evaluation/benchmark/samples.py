@@ -1,4 +1,4 @@
-"""Generic samples and rejects: how a row is made, named, checked and read as a sentence."""
+"""Generic samples and rejects: how a row is made, named, checked and read as a sentence, and chats as a text."""
 
 from __future__ import annotations
 
@@ -233,3 +233,28 @@ def _check(span: Sequence[int], text: str, slot: int | None) -> None:
 def _json(meta: Mapping[str, Any]) -> str:
     """`meta` as JSON that is the same for the same content: names are sorted."""
     return json.dumps(dict(meta), ensure_ascii=False, sort_keys=True)
+
+
+SEPARATOR = "\n\n"
+
+Turn = tuple[str, int, int]  # the role of a message, and where its content starts and ends
+
+
+def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]]:
+    """(the joined contents of a chat's messages, the turns that locate them in this text).
+
+    Raises Malformed for a message without text as `role` and `content`, and for a chat without messages.
+
+    >>> chat_of([{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}])
+    ('Hello?\\n\\nYes.', [('user', 0, 6), ('assistant', 8, 12)])
+    """
+    text, turns = "", list[Turn]()
+    for message in messages:
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            raise Malformed("a message without text as `role` and `content`", repr(message)[:80])
+        text += SEPARATOR if turns else ""
+        turns.append((message["role"], len(text), len(text) + len(message["content"])))
+        text += message["content"]
+    if not turns:
+        raise Malformed("no messages")
+    return text, turns

@@ -18,9 +18,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.answers.reading import read_answers
-from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
-from evaluation.benchmark.labelled import read_whole
 from evaluation.benchmark.samples import (
     Beginning,
     Filled,
@@ -33,6 +31,7 @@ from evaluation.benchmark.samples import (
     rejecting,
     view_row,
 )
+from evaluation.benchmark.slotless import begin, read_whole
 from evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from lrp_core.records.kinds import Kind
 from lrp_core.records.types import UserError

@@ -9,11 +9,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.explained.cases import Case
-from evaluation.explained.disagreement import Disagreement
+from evaluation.explained.cases import Case, Disagreement
 from evaluation.explained.importance import FEWEST, Importance, Importances
-from evaluation.explained.spans import DECODER, SECOND, TEXT
-from evaluation.report.heatmaps.inline import strip
+from evaluation.explained.rows import DECODER, SECOND, TEXT
+from evaluation.report.heatmaps.markup import strip
 from evaluation.report.heatmaps.tokens import in_digits, least, scale
 from evaluation.report.page import Provenance, case_page, decisions_page
 from evaluation.report.table import Cell, Column, Row, Table

@@ -28,8 +28,7 @@ from evaluation.report.explorers.sources import SourcesExplorer
 from evaluation.report.heatmaps import tokens as heatmap
 from evaluation.report.heatmaps.overlay import css_ramp
 from evaluation.report.overview.glossary import TERMS
-from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, weak_points
-from evaluation.report.overview.omissions import left_out
+from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
 from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.render import NO_ROWS, comma_separated, decimals, latex, markdown, number, reason, spans
 from evaluation.report.results import Results

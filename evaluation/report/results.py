@@ -1,16 +1,17 @@
-"""The results that a report shows: scores by variant, states of cells, comparisons, and Close Look's numbers."""
+"""The results that a report shows: scores by variant, states of cells, comparisons, and the numbers of papers."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import ChanceLevel
 from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
@@ -208,3 +209,33 @@ def variant_rank(variant: Variant) -> list[int]:
     [0, 0, 0, 1]
     """
     return [order.index(part) for order, part in zip(_ORDER, variant, strict=True)]
+
+
+Key = tuple[str, ...]
+
+
+@cache
+def published(file: str) -> Mapping[Key, float]:
+    """The numbers in the last column of a CSV file of this folder, by the values of all other columns."""
+    with open(Path(__file__).with_name(f"{file}.csv"), encoding="utf-8", newline="") as lines:
+        rows = list(csv.reader(lines))[1:]
+    return {tuple(key): float(value) for *key, value in rows}
+
+
+#: Close Look's tables: (table, side, task, model, method, metric); `side` is left, right or a GPU.
+close_look = partial(published, "close_look")
+
+#: AttnLRP's tables 6 to 8 as areas under deletion curves, and IoU of its table 1: (task, model, method, measure).
+#: The paper prints areas under insertion curves: its MoRF area is the LeRF area of deletion. If table 1 differs from
+#: tables 6 to 8, as for AtMan on IMDB (-0.20), ΔA is the difference of the areas in tables 6 to 8.
+attnlrp = partial(published, "attnlrp")
+
+#: NormXLogit's tables 1 and 3, and its notebook's sufficiency: (task, model, method, measure).
+normxlogit = partial(published, "normxlogit")
+
+#: NormXLogit's figures 4 and 5 in percent, of the fine-tuned and the pre-trained model: (task, model, method, layer,
+#: metric).
+normxlogit_layers = partial(published, "normxlogit_layers")
+
+#: NormXLogit's tables 4 and 5: (measure, tokens, method).
+normxlogit_costs = partial(published, "normxlogit_costs")

@@ -4,31 +4,49 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 (``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
 """
 
-from evaluation.schema.answers import ABLATIONS, SOURCES
-from evaluation.schema.controls import RANDOMISATION, REWRITTEN, SHAPLEY
-from evaluation.schema.costs import BENCH, RUNTIME
-from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
-from evaluation.schema.neurons import (
+from evaluation.schema.relevance import (
     ACTIVATIONS,
     CONTEXTS,
     CONTEXTS_PART,
     CONTEXTS_TEXTS,
     CONTEXTS_TIES,
+    HEADS,
     HEATMAPS,
+    LABELS,
+    LAYERS,
     NEURONS,
+    RELEVANCE,
+    RELEVANCE_DOUBLE,
     WRITINGS,
 )
-from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE
-from evaluation.schema.samples import ANSWER_VIEW, ANSWERS_VERSION, GENERIC, REJECT, VIEW
+from evaluation.schema.samples import (
+    ABLATIONS,
+    ANSWER_VIEW,
+    ANSWERS_VERSION,
+    GENERIC,
+    REJECT,
+    SOURCES,
+    TOKENS,
+    VIEW,
+    WORDS,
+)
 from evaluation.schema.scores import (
+    BENCH,
+    CURVES,
+    KNOCKOUTS,
     LAYER_SCORES,
     LAYER_SCORES_SAMPLES,
+    PRUNING,
+    RANDOMISATION,
+    REWRITTEN,
+    RUNTIME,
     SCORES,
     SCORES_SAMPLES,
+    SHAPLEY,
+    TRIALS,
     layer_scores_samples_schema,
     scores_samples_schema,
 )
-from evaluation.schema.tidy import TOKENS, WORDS
 from evaluation.schema.versioned import SchemaMismatch, check, is_named, titled
 
 __all__ = [

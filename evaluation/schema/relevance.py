@@ -1,6 +1,6 @@
-"""Schemas of relevance: of a sample's tokens, and of attention heads, layers and labels."""
+"""Schemas of relevance: of a sample's tokens, of attention heads, layers, labels and neurons, and of activations."""
 
-from evaluation.schema.versioned import Single, in_double, versioned
+from evaluation.schema.versioned import Long, Single, in_double, versioned
 
 
 class Relevance:
@@ -70,3 +70,153 @@ class Labels:
 
 
 LABELS = versioned("labels", 1, Labels)
+
+
+class Neurons:
+    """The most relevant neurons of each sample, and the relevance that crosses each layer boundary.
+
+    At most 50 neurons, in descending order of their relevance, a sum over positions. Layers and neurons are counted
+    from 0; the lowest layer is 0. In a mixture of experts the numbers of a layer's neurons continue from one expert to
+    the next, and `name` tells the expert (version 3).
+    """
+
+    sample_id: str
+    explanation: str
+    layer: list[int]
+    neuron: list[int]
+    name: list[str]  # LAYER.NEURON, LAYER.EXPERT.NEURON
+    relevance: list[Single]
+    position: list[int]  # where the neuron's absolute relevance is largest
+    activation: list[Single]  # at this position
+    layer_relevance: list[Single]  # [L], of all neurons of each layer
+    # Of methods that conserve the explained number: relevance at each layer boundary [L + 1], from below the first
+    # block to above the last, and the largest magnitude of a token there (version 2); the relevance that each block
+    # keeps [L], by its part, routers in mixtures of experts (version 3).
+    boundaries: list[Single] | None
+    peaks: list[float] | None
+    kept_by_biases: list[Single] | None
+    kept_by_attention: list[Single] | None
+    kept_by_router: list[Single] | None
+
+
+NEURONS = versioned("neurons", 3, Neurons)
+
+
+class Writings:
+    """Logit lens of the neurons that a run keeps, and the tokens nearest to their keys; partitioned by model and dtype.
+
+    Tokens are ranked by the neuron's value vector times the unembedding (promoted: largest first, suppressed: smallest
+    first), and by their embeddings' cosine with the neuron's key (largest first).
+    """
+
+    layer: int
+    neuron: int
+    promoted: list[str]
+    promoted_logit: list[Single]  # for each unit of activation
+    suppressed: list[str]
+    suppressed_logit: list[Single]
+    entropy: float  # of the softmax over the vocabulary, in nats
+    key: list[str]  # nearest tokens; empty if embeddings have another width than the layers
+    key_cosine: list[Single]
+
+
+WRITINGS = versioned("writings", 1, Writings)
+
+
+class Contexts:
+    """The max-activating examples of each neuron in a corpus, here called contexts, by layer, neuron and rank.
+
+    A shard for each layer; partitioned by model, corpus and dtype. A context is a passage of a text.
+    """
+
+    layer: int
+    neuron: int
+    rank: int  # from 1; near ties are ranked by activations of each context alone, equal ones by their order
+    activation: float  # the largest over the positions of ordinary tokens
+    position: int  # index in `input_ids` of this activation
+    input_ids: list[int]  # special tokens of the tokenizer's template included
+    text: str  # of the context
+    number: Long  # number of its text in the corpus, from 0
+    start: int  # where the context begins in this text, in characters
+    place: str  # where this text stands: file:line or similar
+
+
+CONTEXTS = versioned("contexts", 1, Contexts)
+
+
+class Activations:
+    """Activations of each neuron of a layer over all ordinary tokens of a corpus, in shards named as the contexts'."""
+
+    layer: int
+    neuron: int
+    tokens: Long  # number of tokens with a finite activation
+    mean: float | None  # of finite activations; null without any
+    histogram: list[Long]  # counts of finite activations between the `boundaries` that the manifest lists
+    not_finite: Long  # number of tokens with an activation that is not finite (version 2)
+
+
+ACTIVATIONS = versioned("activations", 2, Activations)
+
+
+class Heatmaps:
+    """Relevance of the tokens of a neuron's first contexts, for the neuron's activation in them.
+
+    A row belongs to the context of the same layer, neuron and rank; partitioned by model, corpus, dtype and method.
+    """
+
+    layer: int
+    neuron: int
+    rank: int
+    relevance: list[Single] | None  # of each of the context's `input_ids`; null if a value is not finite
+
+
+HEATMAPS = versioned("heatmaps", 1, Heatmaps)
+
+
+class ContextsPart:
+    """The findings of a unit of work of a corpus for each neuron; units are merged into contexts and activations."""
+
+    layer: int
+    neuron: int
+    activation: list[float]
+    context: list[int]  # numbers of contexts within the unit
+    position: list[int]
+    total: float
+    histogram: list[Long]
+    not_finite: Long  # tokens (version 2)
+    contexts: Long  # of the unit
+    tokens: Long  # of the unit, ordinary ones
+    without_tokens: Long  # texts of the unit that have none
+
+
+CONTEXTS_PART = versioned("contexts_part", 2, ContextsPart)
+
+
+class ContextsTies:
+    """Activations in contexts that nearly tie, each computed in a batch of its context alone.
+
+    Rounding in larger batches could decide the rank of such contexts.
+    """
+
+    layer: int
+    neuron: int
+    context: Long  # number of the context among those of all units
+    activation: float
+    position: int
+
+
+CONTEXTS_TIES = versioned("contexts_ties", 1, ContextsTies)
+
+
+class ContextsTexts:
+    """The contexts of a unit of work of a corpus that its rows of `ContextsPart` name."""
+
+    context: int
+    input_ids: list[int]
+    text: str
+    number: Long
+    start: int
+    place: str
+
+
+CONTEXTS_TEXTS = versioned("contexts_texts", 1, ContextsTexts)

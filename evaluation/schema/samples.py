@@ -1,6 +1,6 @@
-"""Schemas of samples, of their views by tokenizer, and of rows that were left out."""
+"""Schemas of samples, of their views by tokenizer, of rows that were left out, of ablated answers, and of tidy rows."""
 
-from evaluation.schema.versioned import versioned
+from evaluation.schema.versioned import Long, versioned
 
 
 class Generic:
@@ -100,3 +100,117 @@ class AnswerView(View):
 #: Raised when the content of these columns changes: then only views of answers are made again.
 ANSWERS_VERSION = 1
 ANSWER_VIEW = versioned("view", 6, AnswerView)
+
+
+class Ablations:
+    """The numbers of a sample's answer after its ablated prompts, for each distinct mask.
+
+    Partitioned by model, task, dtype and, as method, the way to ablate. M masks, n units, G tokens of the answer. A
+    mask keeps some units of the prompt; sets of masks are lists of indices into `kept`.
+    """
+
+    sample_id: str
+    kept: list[list[bool]]  # [M, n] True for units that stay
+    logits: list[list[float]]  # [M, G] of each token of the answer
+    log_odds: list[list[float]]  # [M, G] logit - logsumexp(other logits)
+    full: int  # the mask that keeps all units
+    without: list[int]  # [n] the masks without one unit, by unit
+    fit: list[int]  # masks to fit methods to; a budget takes the first of them
+    judge: list[int]  # masks to judge methods by
+    swapped: bool  # True: all masks were run; methods are also fitted to `judge` and judged by `fit`, and averaged
+    shapley: list[int]  # for Shapley values: no unit kept, one of each pair, then their complements; empty: not run
+    shapley_weights: list[float]  # how often each pair was drawn
+    random: list[list[int]]  # masks without random units, for each number of removed units in `random_gone`
+    random_gone: list[int]
+
+
+ABLATIONS = versioned("ablations", 1, Ablations)
+
+
+class Sources:
+    """Relevance of the units of a sample's prompt, with measures of how well it predicts the effect of removing them.
+
+    A row for each sample, way, explanation and number of ablated prompts; partitioned by model, task, dtype and method.
+    The ends of names tell what a measure is taken against: l the log-probability of the answer, f the sum of its
+    logits, y its log-odds. Null: not defined (version 1).
+    """
+
+    sample_id: str
+    way: str  # how units are ablated
+    explanation: str  # target | log_prob, or none for methods without a choice
+    ablated: int  # prompts that were run again for this relevance; 0 for relevance from tokens
+    screened: bool  # True: leave-one-out for the units that the method finds most relevant, 0 for the others
+    relevance: list[float]  # [n]
+    lds_l: float | None
+    lds_f: float | None
+    infidelity_l: float | None
+    infidelity_f: float | None
+    drop_l: list[float]  # without the 1, 3 and 5 most relevant units; numbers below n only
+    drop_f: list[float]
+    drop_y: list[float]
+    pg: float | None  # against evidence, over units
+    mrr: float | None
+    ap: float | None
+    parts: list[list[float]] | None  # relevance for each sentence of the answer; only of samples in the report
+
+
+SOURCES = versioned("sources", 1, Sources)
+
+
+class Word:
+    """Relevance of a word of a text under one method: the sum over its tokens, or their mean.
+
+    `at` numbers the words of each `side` of a text, from 0; special tokens are words of their own. All rows of a text
+    and method repeat what is explained.
+    """
+
+    id: str  # the user's, else the number of the row in the file; in a run the sample's
+    row: Long | None  # number of the row, from 1, counted over all files; null in a run
+    model: str
+    task: str | None  # null outside of a run
+    method: str
+    explanation: str  # contrastive | target | log_prob | none
+    embedding: str  # full | partial | none
+    decision: str | None  # the explained label or word; null if the model predicts a score
+    against: str | None  # the label or word that the decision is compared with
+    probability: float | None  # of the decision; null if the model predicts a score, or a run did not keep it
+    explained: float  # the explained number: a logit, a difference of two, a log-probability or a score
+    side: str  # text | second | decoder
+    at: int
+    start: int | None  # [start, end) in characters of the text; null for a word that is not in it
+    end: int | None
+    word: str
+    special: bool  # True for a token that the tokenizer's template added
+    tokens: int  # number of tokens of the word
+    summed: bool  # True: relevance is the sum over the word's tokens; False: their mean, the method does not conserve
+    relevance: float
+
+
+WORDS = versioned("words", 1, Word)
+
+
+class Token:
+    """Relevance of a token of a text under one method; columns as of words, `word_at` is the word it is part of."""
+
+    id: str
+    row: Long | None
+    model: str
+    task: str | None
+    method: str
+    explanation: str
+    embedding: str
+    decision: str | None
+    against: str | None
+    probability: float | None
+    explained: float
+    side: str
+    at: int
+    start: int | None
+    end: int | None
+    token: str  # the first of a word includes the space before it
+    special: bool
+    word_at: int
+    relevance: float
+
+
+TOKENS = versioned("tokens", 1, Token)

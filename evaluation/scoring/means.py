@@ -1,4 +1,4 @@
-"""Means of the scores of a cell (model, task, precision, method), whose relevance comes in parts.
+"""Means of the scores of a cell (model, task, precision, method), whose relevance comes in parts, and scores by layer.
 
 Parts are added up as sums, so that no row stays in memory. Means are over correctly predicted samples, in the unit of
 the metric.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
 from evaluation.scoring.metrics import METRICS, Metric
 from evaluation.scoring.samples import VARIANT, Masks, negligible, predicted_right, score_relevance
 
@@ -140,3 +141,30 @@ def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
     types = {"value": pa.float64(), "n": pa.int64()}
     names = [*VARIANT, "metric", "value", "n"]
     return pa.Table.from_pylist(rows, pa.schema([(name, types.get(name, pa.string())) for name in names]))
+
+
+_OF_LAYERS = [*VARIANT, "layer", "metric", "value", "n"]
+
+
+def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> tuple[pa.Table, pa.Table]:
+    """Scores the relevance of each layer, `layers` of the schema LAYERS, against the evidence in `masks`.
+
+    Returns the means over correctly predicted samples (columns VARIANT, layer, metric, value, n) and the scores of
+    every sample (columns VARIANT, layer, sample_id, correct, and a column for each metric, not scaled to its unit).
+    Raises Mismatch as `score_relevance` does.
+    """
+    columns = [*VARIANT, "layer", "sample_id", "correct", *metrics]
+    means = [LAYER_SCORES.empty_table().select(_OF_LAYERS)]
+    samples = [layer_scores_samples_schema(metrics).empty_table().select(columns)]
+    for layer in pc.unique(layers["layer"]).sort().to_pylist():
+        relevance = layers.filter(pc.equal(layers["layer"], layer))
+        scores, _ = score_relevance(relevance, masks, metrics)
+        means.append(_of_layer(summarise(scores, metrics), layer, means[0].schema))
+        samples.append(_of_layer(scores, layer, samples[0].schema))
+    return pa.concat_tables(means), pa.concat_tables(samples)
+
+
+def _of_layer(table: pa.Table, layer: int, schema: pa.Schema) -> pa.Table:
+    """The table with its layer in a column, in the columns and types of `schema`."""
+    numbers = pa.array([layer] * len(table), LAYERS.field("layer").type)
+    return table.append_column("layer", numbers).select(schema.names).cast(schema)

@@ -6,14 +6,22 @@ from dataclasses import replace
 
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.benchmark.sources.own import SAMPLES
-from evaluation.tasks.agreement import BLIMP5, RA, SVA
 from evaluation.tasks.demo import BRACKETS, SENTIMENT, SHAPES, SIMILARITY, TRIGGERS
-from evaluation.tasks.images import IMAGES
-from evaluation.tasks.judged import IMDB, MNLI, QNLI, SST2, STSB
-from evaluation.tasks.next_word import NEXT_WORD
-from evaluation.tasks.qa import QA
+from evaluation.tasks.published import (
+    BLIMP5,
+    IMAGES,
+    IMDB,
+    MNLI,
+    NEXT_WORD,
+    QA,
+    QNLI,
+    RA,
+    SOURCES_OF_ANSWERS,
+    SST2,
+    STSB,
+    SVA,
+)
 from evaluation.tasks.record import Task
-from evaluation.tasks.sources import SOURCES_OF_ANSWERS
 from lrp_core.records.registry import OURS, Registry
 from lrp_core.records.types import UserError
 

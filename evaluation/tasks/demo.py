@@ -1,9 +1,8 @@
 """Tasks of the generated data alone: opinions with the words that decide them, pairs of sentences, and images."""
 
-from evaluation.benchmark.demo.judged import LABELS
+from evaluation.benchmark.demo.grammar import DEMO
+from evaluation.benchmark.demo.labelled import BALANCE, LABELS, VERDICTS
 from evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
-from evaluation.benchmark.demo.planted import BALANCE, VERDICTS
-from evaluation.benchmark.sources.generated import DEMO
 from evaluation.tasks.record import Task
 
 SENTIMENT = Task(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from evaluation.benchmark.contexts import LENGTH
+from evaluation.benchmark.corpus import LENGTH
 from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun
 from jobs.config.models import Name
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.benchmark.pieces import words
-from evaluation.report.heatmaps.inline import heatmaps, matrices
+from evaluation.benchmark.encoding import words
+from evaluation.report.heatmaps.markup import heatmaps, matrices
 from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported
 from jobs.commands.questions.opened import Opened
@@ -223,7 +223,7 @@ def _short(explained: str, most: int = 60) -> str:
 
 def _tex(explanation: Explanation, by_word: bool) -> str:
     """The explanation in LaTeX."""
-    from evaluation.report.heatmaps.latex import latex
+    from evaluation.report.heatmaps.markup import latex
 
     return latex(explanation._entries(by_word), titled(explanation.answers))
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import CURVES
-from evaluation.scoring.faithfulness.flipping import Flipper
+from evaluation.scoring.faithfulness.flipping import Curves, Flipper, PerturbedSample, compute_curves
 from evaluation.scoring.faithfulness.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
-from evaluation.scoring.faithfulness.perturbing import Curves, PerturbedSample, compute_curves
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.products.record import Made, Reject, Row
 from lrp_core.readers.predictions import with_predictions

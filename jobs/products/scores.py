@@ -289,7 +289,7 @@ class LayerScoresNode(ScoresNode):
 
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
     """Two tables of scores by layer: their means, and those of every sample."""
-    from evaluation.scoring.layers import score_layers
+    from evaluation.scoring.means import score_layers
 
     (part,) = parts
     node = part.node

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from evaluation.schema import TRIALS as SCHEMA
 from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
-from evaluation.scoring.faithfulness.trials import choose, trials_of
+from evaluation.scoring.faithfulness.scores import choose, trials_of
 from jobs.config.methods import configured, left_open
 from jobs.plan.cells import schema_of
 from jobs.plan.choices import in_words

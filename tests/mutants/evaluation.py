@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "reversed_sources_rewarded",
         "Relevance with all signs reversed has no infidelity.",
-        "evaluation/ablations/judging.py",
+        "evaluation/ablations/claims.py",
         "scale = max(0.0, float(gone @ drop) / size) if size else 1.0",
         "scale = float(gone @ drop) / size if size else 1.0",
         "tests/evaluation/ablations/test_judging.py::test_reversed_relevance_is_not_rewarded",
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "rounding_ranks_masks",
         "Sums of the same sources in another order are told apart.",
-        "evaluation/ablations/judging.py",
+        "evaluation/ablations/claims.py",
         "_centred(rankdata(np.round(kept @ (relevance / size), _DIGITS)))",
         "_centred(rankdata(kept @ (relevance / size)))",
         "tests/evaluation/ablations/test_judging.py::test_sums_that_differ_by_rounding_alone_are_equal",
@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "lasso_weights_stay_standardised",
         "ContextCite's weights are of standardised masks, about half of what they are.",
-        "evaluation/ablations/units.py",
+        "evaluation/ablations/methods.py",
         "weights = lasso.coef_ / scaler.scale_ * ablated.answer_tokens",
         "weights = lasso.coef_ * ablated.answer_tokens",
         "tests/evaluation/ablations/test_methods.py::test_contextcites_weights_are_those_of_an_independent_lasso",
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "budget_ignored",
         "ContextCite is fitted to all masks whatever its budget.",
-        "evaluation/ablations/units.py",
+        "evaluation/ablations/methods.py",
         "masks = ablated.fit[:budget]",
         "masks = ablated.fit",
         "tests/evaluation/ablations/test_methods.py::test_contextcites_weights_are_those_of_an_independent_lasso",
@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "top_units_of_the_lowest_relevance",
         "Drops are of the units of the lowest relevance.",
-        "evaluation/ablations/judging.py",
+        "evaluation/ablations/claims.py",
         "key=lambda unit: (-relevance[unit], ties[unit])",
         "key=lambda unit: (relevance[unit], ties[unit])",
         "tests/jobs/products/test_sources.py::test_drops_are_those_of_prompts_without_the_units_of_highest_relevance",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from evaluation.scoring.faithfulness.flipping import PerturbedSample, compute_curves
 from evaluation.scoring.faithfulness.flips import AREAS, SHARES_OF_TOKENS, Flips
-from evaluation.scoring.faithfulness.perturbing import PerturbedSample, compute_curves
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
 from evaluation.scoring.neuron_ablation import NeuronAblation
 from evaluation.scoring.pruning import Sweep

@@ -19,8 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from evaluation.benchmark.demo import HEADS, lexicon
-from evaluation.benchmark.demo.judged import Judged
-from evaluation.benchmark.demo.labelled import LABELS_OF, judged
+from evaluation.benchmark.demo.labelled import LABELS_OF, Judged, judged
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 

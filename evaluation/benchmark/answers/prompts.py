@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.chats import SEPARATOR, Turn
 from evaluation.benchmark.answers.units import without_units
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Malformed, Span
+from evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn
 
 
 @dataclass(frozen=True)

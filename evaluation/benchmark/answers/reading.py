@@ -16,8 +16,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.answers.prompts import Prompt, Written, encoded, written
-from evaluation.benchmark.answers.sentences import sentences_in
-from evaluation.benchmark.answers.units import NO_UNIT, checked, units_of, units_of_tokens
+from evaluation.benchmark.answers.units import NO_UNIT, checked, sentences_in, units_of, units_of_tokens
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
 from lrp_core.records.kinds import Kind

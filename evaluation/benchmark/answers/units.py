@@ -1,20 +1,25 @@
 """Units of a prompt: words, sentences, passages or turns of a chat, each removed as a whole to measure its effect.
 
 A unit is a span of characters; characters become tokens through offsets. Text in no unit, such as the question and what
-a template adds, is never removed.
+a template adds, is never removed. Sentences are found by spaCy's rules of punctuation, which need no model.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.benchmark.answers.sentences import sentences_in
 from evaluation.benchmark.samples import Malformed, Span, UnitKind
+from lrp_core.records.types import UserError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+
 
 NO_UNIT = -1  # stands for the unit of a token that belongs to none
 
@@ -123,3 +128,29 @@ def without_units(text: str, units: Sequence[Sequence[int]], kept: Sequence[bool
         behind = text[end:]
         at = end if rest else end + len(behind) - len(behind.lstrip())
     return rest + text[at:]
+
+
+def sentences_in(text: str) -> list[Span]:
+    """The sentences [start, end) of a text, without the white space around them. Raises UserError without spaCy."""
+    spans = []
+    for sentence in _sentencizer()(text).sents:
+        bare = sentence.text.strip()
+        if bare:
+            start = sentence.start_char + sentence.text.index(bare)
+            spans.append((start, start + len(bare)))
+    return spans
+
+
+@cache
+def _sentencizer() -> Language:
+    """spaCy's sentencizer for any language. Raises UserError if spaCy is not installed."""
+    try:
+        import spacy
+    except ImportError:
+        raise UserError(
+            "sentences are found by spaCy, which is not installed: pip install 'closelook[sentences]', or give units"
+        ) from None
+    language = spacy.blank("xx")
+    language.add_pipe("sentencizer")
+    language.max_length = 10_000_000  # characters; spaCy's default limit protects parsers, and there is none here
+    return language

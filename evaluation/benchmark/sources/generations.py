@@ -12,8 +12,8 @@ from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row
 from evaluation.benchmark.sources.base import Source, one_sample
+from evaluation.benchmark.sources.files import IN_FOLDERS, records
 from evaluation.benchmark.sources.own import answered
-from evaluation.benchmark.sources.tabular import IN_FOLDERS, records
 
 NAME = "generations"
 _ASSISTANT = "assistant"

@@ -25,13 +25,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from evaluation.benchmark.answers.chats import chat_of
 from evaluation.benchmark.labels import index_of
-from evaluation.benchmark.samples import Malformed, Row, Span, is_reject, meta_of, rejecting, sample
+from evaluation.benchmark.samples import Malformed, Row, Span, chat_of, is_reject, meta_of, rejecting, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import Record, fetch
-from evaluation.benchmark.sources.glue import score_of
-from evaluation.benchmark.sources.tabular import IN_FOLDERS, records
+from evaluation.benchmark.sources.files import IN_FOLDERS, Record, fetch, records
+from evaluation.benchmark.sources.judged import score_of
 from lrp_core.records.types import UserError, nearest
 
 NAME = "samples"

@@ -1,16 +1,19 @@
-"""SQuAD v2 (Rajpurkar et al. 2018), answerable questions: the answer's first token against another answer's.
+"""SQuAD v2 (Rajpurkar et al. 2018), answerable questions: about one paragraph, or about one of several of its article.
 
 The target is the first of the annotators' answers. Its span is the evidence; other occurrences of its text are not
 (`meta.occurrences` counts all). Close Look does not say how foils are chosen. Here the foil is the answer of another
 question of the same paragraph, else of the same article: the next one in published order that begins with another word,
 number or symbol than every accepted answer of this question.
+
+Of several paragraphs, the others are the next ones in the article in which the answer does not occur, then those
+before; the prompt has all in the order of the article, and the whole answer is explained.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -166,4 +169,60 @@ SQUAD = Source(
     hub_splits=("train", "validation"),
     hub_records=hub_articles,
     texts=contexts,
+)
+
+
+PASSAGES = 5  # in a prompt
+LONGEST = 700  # characters of a passage: five of them and a question fit into 1,024 tokens
+_CONTEXT = "Context:"
+
+
+def passage_rows(record: Record) -> Iterator[Row]:
+    """The samples and rejects of one article, for the first answerable question of each paragraph."""
+    where, article = record
+    out: list[Row] = []
+    with rejecting(out, "source", where=where):
+        paragraphs = [field(paragraph, "context").strip() for paragraph in field(article, "paragraphs", list)]
+        questions = questions_of(record, out)
+        asked: set[int] = set()
+        for question in questions:
+            if question.paragraph not in asked:
+                asked.add(question.paragraph)
+                with rejecting(out, "source", where=question.where):
+                    out.append(_passage_sample(question, paragraphs, article.get("title")))
+    return iter(out)
+
+
+def _passage_sample(question: Question, paragraphs: list[str], title: str | None) -> Row:
+    """The sample of a question about `paragraphs`, those of the article of this `title`.
+
+    Raises Malformed for a paragraph that is too long, and for too few other paragraphs without the answer.
+    """
+    answer, answered = question.answers[0][0], question.paragraph
+    if len(paragraphs[answered]) > LONGEST:
+        raise Malformed("the paragraph is too long", f"{len(paragraphs[answered])} characters")
+    order = [*range(answered + 1, len(paragraphs)), *range(answered)]
+    others = [at for at in order if len(paragraphs[at]) <= LONGEST and answer.lower() not in paragraphs[at].lower()]
+    if len(others) < PASSAGES - 1:
+        raise Malformed("too few other paragraphs without the answer", f"{len(others)} of {PASSAGES - 1}")
+    text, spans = _CONTEXT, []
+    chosen = sorted([answered, *others[: PASSAGES - 1]])
+    for at in chosen:
+        start = len(text) + 1
+        text = f"{text}\n{paragraphs[at]}"
+        spans.append((start, len(text)))
+    text += f"\nQuestion: {question.text.strip()}\nAnswer:"
+    meta = {"sources": spans, "answer_parts": [(1, 1 + len(answer))]}
+    row = sample(
+        SQUAD_PASSAGES.name, text, len(text), f" {answer}", evidence=[spans[chosen.index(answered)]], meta=meta
+    )
+    return row | {"cluster": title}
+
+
+SQUAD_PASSAGES = replace(
+    SQUAD,
+    name="squad_passages",
+    title="SQuAD v2, a paragraph among others of its article (Rajpurkar et al. 2018)",
+    rows=passage_rows,
+    texts=None,
 )

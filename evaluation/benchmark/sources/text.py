@@ -1,19 +1,23 @@
-"""Plain text: files with a text in each line, or a data set on the hub with a column of texts."""
+"""Plain texts, one in each line, and articles of Wikipedia: WikiText's raw files (Merity et al. 2016), and dumps.
+
+A sample of an article is the whole article without its title; the task says how much of it is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
 from evaluation.benchmark.sources.base import Source, field, one_sample
-from evaluation.benchmark.sources.files import Record
+from evaluation.benchmark.sources.files import Record, json_lines, lines
 
 LONGEST_BYTES = 1 << 20  # of a line; a file without line ends must not fill the memory
 
 
-def lines(file: Path) -> Iterator[Record]:
+def text_lines(file: Path) -> Iterator[Record]:
     """(file:line, its text) of every line; Malformed for a line that is empty, binary, not UTF-8 or too long."""
     with file.open("rb") as stream:
         number = 0
@@ -53,8 +57,98 @@ TEXT = Source(
     url="",
     licence="the user's own",
     suffixes=(".txt",),
-    records=lines,
+    records=text_lines,
     rows=one_sample(parse),
     hub_splits=("train",),
     texts=texts,
+)
+
+
+_TITLE = re.compile(r" = ([^=\s].*[^=\s]|[^=\s]) = ?")  # sections have more signs, as in " = = Career = = "
+_SECTION = re.compile(r"(= )+.*( =)+")
+
+
+def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
+    """The articles of WikiText, from (place, line) of its lines that are not blank; an article's place is its title's.
+
+    The title is no part of the article's text. A line between equals signs is a title, unless the line before breaks
+    off inside a sentence: then it is a formula.
+    """
+    where, title, parts = "", "", list[str]()
+    for line_place, line in texts:
+        if isinstance(line, Malformed):
+            yield line_place, line
+            continue
+        heading = None if parts and _is_unfinished(parts[-1]) else _TITLE.fullmatch(line)
+        if heading is None:
+            parts.append(line.strip())
+            continue
+        if title:
+            yield where, {"title": title, "text": "\n".join(parts)}
+        where, title, parts = line_place, heading[1], []
+    if title:
+        yield where, {"title": title, "text": "\n".join(parts)}
+
+
+def _is_unfinished(line: str) -> bool:
+    """True for a line of running text (it has a full stop) that ends in a letter or digit, inside a sentence."""
+    return " . " in line and line[-1].isalnum()
+
+
+def parse_article(record: Any, source: str = "wikitext") -> Row:
+    """The sample of an article. Raises Malformed for an empty one."""
+    text = field(record, "text").strip()
+    return sample(source, text, meta={"title": field(record, "title")})
+
+
+def parse_dump(record: Any) -> Row:
+    """The sample of an article of a dump. Raises Malformed for an empty one."""
+    return parse_article(record, "wikipedia")
+
+
+def paragraphs(article: Any, column: str) -> Iterator[str]:
+    """The lines of an article that are neither blank nor the title of a section. Raises Malformed."""
+    for line in field(article, "text").splitlines():
+        if line.strip() and not _SECTION.fullmatch(line.strip()):
+            yield line
+
+
+def raw_articles(file: Path) -> Iterator[Record]:
+    """The articles of a file of WikiText."""
+    return articles(lines(file))
+
+
+def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """The articles of WikiText's rows on the hub, each of which is a line."""
+    return articles(
+        (f"row {number}", row["text"].rstrip("\n")) for number, row in enumerate(rows) if row["text"].strip()
+    )
+
+
+WIKITEXT = Source(
+    name="wikitext",
+    title="WikiText-103, raw (Merity et al. 2016)",
+    url="https://huggingface.co/datasets/Salesforce/wikitext",
+    licence="CC BY-SA 3.0",
+    suffixes=(".raw", ".tokens"),
+    records=raw_articles,
+    rows=one_sample(parse_article),
+    texts=paragraphs,
+    hub="Salesforce/wikitext",
+    hub_config="wikitext-103-raw-v1",
+    hub_splits=("train", "validation", "test"),
+    hub_records=hub_articles,
+)
+WIKIPEDIA = Source(
+    name="wikipedia",
+    title="Wikipedia, articles of a dump",
+    url="https://dumps.wikimedia.org",
+    licence="CC BY-SA 4.0",
+    suffixes=(".jsonl", ".json"),
+    records=json_lines,
+    rows=one_sample(parse_dump),
+    texts=paragraphs,
+    hub="wikimedia/wikipedia",
+    hub_config="20231101.en",
+    hub_splits=("train",),
 )

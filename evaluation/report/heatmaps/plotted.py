@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from evaluation.report.heatmaps.token_rows import letters_of, line_starts, visible
+from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
 from evaluation.report.heatmaps.tokens import FAINT, colour, in_digits, share_of
 
 Entry = Mapping[str, Any]  # of heatmaps.tokens.data

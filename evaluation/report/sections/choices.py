@@ -1,15 +1,23 @@
-"""The table of options that a run chose for its methods, with all options that it tried."""
+"""Options that a run chose for its methods, with all that it tried, and the search among composites.
+
+Of composites: ΔA by the rule of each group of layers (AttnLRP's figures 12 to 16), and the best one of each method (its
+table 4).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.report.results import Results, label
+import numpy as np
+
+from evaluation.report.drawing import COLOURS, POINT, Bar, Line, Panel, Plot
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, Results, label
 from evaluation.report.sections.faithfulness import DELTA, DIGITS, WAYS, Setting
 from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table
-from evaluation.scoring.faithfulness.scores import MEASURES
-from evaluation.scoring.faithfulness.trials import Trial
+from evaluation.scoring.faithfulness.scores import MEASURES, Trial
+from lrp_core.rules.composite import FIGURES, RULES, Spec
 
 
 @dataclass(frozen=True)
@@ -54,3 +62,75 @@ def choices_table(choices: Sequence[MethodTrials], results: Results) -> Table:
             labels = (model, label(results.methods, choice.method), options)
             frame += [Entry(choice.task, labels, *entry) for entry in zip(CHOICES.columns, cells, strict=True)]
     return CHOICES.filled(frame)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The composites under which a method was tried for one model, task and precision."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+    trials: Sequence[tuple[Spec, float]]  # each composite with its mean ΔA
+    chosen: Spec
+
+    def by_rule(self, group: str) -> dict[str, list[float]]:
+        """The ΔA of all composites, by their rule for a group of layers."""
+        deltas: dict[str, list[float]] = {}
+        for spec, delta in self.trials:
+            deltas.setdefault(str(spec.rule(group)), []).append(delta)
+        return deltas
+
+
+def search_figures(searches: Sequence[Search], methods: Methods) -> list[Figure]:
+    """A figure for each group of layers with several tried rules; it has a panel for each model, task and method."""
+    figures = []
+    area = MEASURES[DELTA].label
+    for group, number in FIGURES.items():
+        shown = [search for search in searches if len(search.by_rule(group)) > 1]
+        rules = list(dict.fromkeys(rule for search in shown for rule in search.by_rule(group)))
+        limits = {"xticks": [], "xlim": (-0.6, len(rules) - 0.4)}
+        panels = []
+        for search in shown:
+            lines = [_line(rule, rules.index(rule), values) for rule, values in search.by_rule(group).items()]
+            panels.append(Panel(f"{search.task} · {search.model} · {label(methods, search.method)}", lines, limits))
+        caption = (
+            f"{area} of every composite that was tried, by its rule for layers of the group {group}. The line goes "
+            "from the smallest to the largest value, thick between the quartiles; the point is the median. "
+            f"AttnLRP's figure {number}."
+        )
+        plot = Plot(f"composites_{group}", f"Rules of {group.replace('_', ' ')} layers", caption, ("rule", area))
+        figures += plot.figures(panels, methods)
+    return figures
+
+
+def _line(rule: str, at: int, values: Sequence[float]) -> Line:
+    """A point at the median of `values` above x = `at`, with bars between the extremes and between the quartiles."""
+    low, q1, median, q3, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+    extremes: Bar = ([at, at], [low, high], {"linewidth": 1})
+    quartiles: Bar = ([at, at], [q1, q3], {"linewidth": 6, "alpha": 0.5})
+    colour = {"color": COLOURS[at % len(COLOURS)]}
+    return Line(rule, [at], [median], POINT | colour, bars=[extremes, quartiles])
+
+
+BEST = Table(
+    "composites_best",
+    "The best composites",
+    "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
+    "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
+    "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method then "
+    "applies its default rule.",
+    ("model", "layers"),
+)
+
+
+def best_table(searches: Sequence[Search], methods: Methods) -> Table:
+    """The rules of the chosen composites: a row for each group of layers, a column for each method."""
+    frame = []
+    for search in searches:
+        column = Column("", label(methods, search.method))
+        for group in RULES:
+            labels = (f"{search.model}, {search.dtype}", group.replace("_", " "))
+            frame.append(Entry(search.task, labels, column, Cell(state=str(search.chosen.rule(group)))))
+    return BEST.filled(frame)

@@ -1,18 +1,23 @@
-"""Evidence and faithfulness of the same relevance: both numbers of every method, and the agreement of rankings."""
+"""Evidence and faithfulness of the same relevance: both numbers of every method, and the agreement of rankings.
+
+Rankings are also compared between every two perturbations.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from evaluation.report.drawing import POINT, Bar, Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, label
-from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, CurveSet, ordered, summary_cell
+from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet, ordered, summary_cell
 from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table
-from evaluation.scoring.faithfulness.areas import Agreement
+from evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
 from evaluation.scoring.faithfulness.scores import MEASURES, summarise
 from evaluation.scoring.metrics import METRICS, lead
 
@@ -152,3 +157,35 @@ def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
     bars: list[Bar] = [(across, [y, y], thin), ([x, x], upright, thin)]
     size = {"markersize": 4 + 1.6 * math.log2(1 + point.forwards), "alpha": 0.85}
     return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)
+
+
+WAYS_RANKS = Table(
+    "faithfulness_ways",
+    "Do rankings depend on how tokens are removed?",
+    "Spearman's rank correlation between the methods' mean ΔA under two ways of removing tokens, on the samples that "
+    "all methods have under both: 1 if both ways order the methods alike. Random relevance is left out. "
+    "95 % bootstrap intervals over samples.",
+    ("model", "ways"),
+)
+
+
+def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Table:
+    """A row for each model, each pair of perturbations, and each number that curves follow.
+
+    The table has no rows if there is a single perturbation.
+    """
+    return WAYS_RANKS.filled(_correlations(curve_sets, results, resamples, seed))
+
+
+def _correlations(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Iterator[Entry]:
+    """The cells of `ways_table`."""
+    by_score: dict[tuple[str, ...], list[CurveSet]] = defaultdict(list)
+    for curve_set in curve_sets:
+        by_score[curve_set.task, curve_set.model, curve_set.dtype, curve_set.score].append(curve_set)
+    for (task, model, _, score), of_score in by_score.items():
+        for first, second in combinations(of_score, 2):
+            ids, deltas = under_both(first.areas, second.areas, results.baselines)
+            clusters = results.clusters_of(task, ids)
+            agreement = agreement_of(deltas[..., 0], deltas[..., 1], resamples, seed, clusters)
+            names = f"{WAYS[first.perturbation]}, {WAYS[second.perturbation]}"
+            yield from correlated(task, (model + OF_SCORE[score], names), agreement)

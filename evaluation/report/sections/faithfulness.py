@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.papers import attnlrp
-from evaluation.report.results import Methods, Results, label
+from evaluation.report.results import Methods, Results, attnlrp, label
 from evaluation.report.sections.pruning import span
 from evaluation.report.table import (
     BOLD,

@@ -10,8 +10,7 @@ import numpy as np
 
 from evaluation.report.drawing import Grid, Plot
 from evaluation.report.page import Figure
-from evaluation.report.papers import normxlogit_layers
-from evaluation.report.results import Methods, label, rank
+from evaluation.report.results import Methods, label, normxlogit_layers, rank
 from evaluation.report.table import (
     DONE,
     MISSING,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.papers import normxlogit
-from evaluation.report.results import Results, label, rank
+from evaluation.report.results import Results, label, normxlogit, rank
 from evaluation.report.sections.faithfulness import WAYS, Setting, note_of, summary_cell
 from evaluation.report.table import (
     BOLD,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from evaluation.report.papers import close_look
-from evaluation.report.results import CellKey, Results, Score
+from evaluation.report.results import CellKey, Results, Score, close_look
 from evaluation.report.table import (
     BOLD,
     DONE,

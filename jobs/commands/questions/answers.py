@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from evaluation.benchmark.encoding import START, words
 from evaluation.benchmark.pictures import Preprocessing, pixels_of
-from evaluation.benchmark.pieces import START, words
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
 from evaluation.report.heatmaps.tokens import Line, beyond_noise, data

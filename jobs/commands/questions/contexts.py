@@ -12,9 +12,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from rich.text import Text
 
-from evaluation.benchmark.contexts import LENGTH, pieces_of, template_of
-from evaluation.benchmark.corpus import Corpus, Entry, entries
-from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.corpus import LENGTH, Corpus, Entry, entries, pieces_of, template_of
+from evaluation.benchmark.encoding import pieces
 from evaluation.benchmark.sources.text import TEXT
 from evaluation.report.heatmaps.tokens import terminal as coloured
 from evaluation.schema import ACTIVATIONS, CONTEXTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluation.report.heatmaps.inline import matrices, shares_table
+from evaluation.report.heatmaps.markup import matrices, shares_table
 from evaluation.report.page import Provenance, explain_page
 from jobs.commands.progress import shown
 from jobs.commands.questions.answers import Answer, answers, finer_arguments, is_matrix, titled

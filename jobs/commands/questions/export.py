@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from evaluation.benchmark.pieces import words
+from evaluation.benchmark.encoding import words
 from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read

@@ -15,8 +15,8 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from evaluation.benchmark.encoding import Pieces
 from evaluation.benchmark.pictures import Preprocessing
-from evaluation.benchmark.pieces import Pieces
 from jobs.commands.terminal import complain
 from jobs.config import ModelConfig
 from jobs.plan.checkpoints import ModelUnavailable

@@ -10,9 +10,9 @@ import numpy as np
 
 from evaluation.benchmark.answers.units import units_of_tokens
 from evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
-from evaluation.benchmark.labelled import TOO_LONG
 from evaluation.benchmark.pictures import picture, view_of
 from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
+from evaluation.benchmark.slotless import TOO_LONG
 from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
 from evaluation.benchmark.views import tokenise
 from jobs.commands.questions.opened import Opened

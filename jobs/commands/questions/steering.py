@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.encoding import pieces
 from evaluation.benchmark.samples import Row
 from jobs.commands.questions.answers import with_targets
 from jobs.commands.questions.opened import Opened

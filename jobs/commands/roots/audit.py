@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evaluation.benchmark import audit as figures
-from evaluation.benchmark import export as card
 from evaluation.benchmark.samples import Row, meta_of
 from jobs.commands import terminal
 from jobs.commands.terminal import say
@@ -90,7 +89,7 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
         records[name] = record_of(ledger, name)
         shards[name] = samples_in(ledger, name)
         tasks[name] = config.task(name)
-    return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
+    return figures.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
 def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | None, n: int) -> None:

@@ -14,11 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.benchmark.pieces import Pieces, seen
+from evaluation.benchmark.encoding import Pieces, seen
 from evaluation.benchmark.samples import Filled, Prompt, Row
 from evaluation.benchmark.sources.own import ids_of
-from evaluation.explained.rows import ExplainedText, MethodRelevance, Name, Tables, tables
-from evaluation.explained.spans import DECODER, SECOND, TEXT, ReadText, TokenLocation, locate
+from evaluation.explained.rows import (
+    DECODER,
+    SECOND,
+    TEXT,
+    ExplainedText,
+    MethodRelevance,
+    Name,
+    ReadText,
+    Tables,
+    TokenLocation,
+    locate,
+    tables,
+)
 from evaluation.schema import RELEVANCE, TOKENS, WORDS
 from jobs.commands.terminal import complain, say
 from jobs.commands.texts.whole import Output

@@ -10,8 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation.benchmark.samples import Filled
-from evaluation.explained.rows import ExplainedText, MethodRelevance, Name, Tables, tables
-from evaluation.explained.spans import DECODER, SECOND, TEXT, ReadText, TokenLocation, locate
+from evaluation.explained.rows import (
+    DECODER,
+    SECOND,
+    TEXT,
+    ExplainedText,
+    MethodRelevance,
+    Name,
+    ReadText,
+    Tables,
+    TokenLocation,
+    locate,
+    tables,
+)
 from jobs.commands.options import as_options
 from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.many import each_answered

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from evaluation.benchmark.samples import Malformed
 from evaluation.benchmark.sources.base import field as field_of
-from evaluation.benchmark.sources.files import fetch
+from evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
 from evaluation.benchmark.sources.own import ID, renamed
-from evaluation.benchmark.sources.tabular import IN_FOLDERS, records
 from evaluation.explained.rows import Name
 from lrp_core.records.types import UserError
 

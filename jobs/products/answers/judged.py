@@ -11,8 +11,8 @@ import numpy as np
 
 from evaluation.ablations import claims
 from evaluation.ablations.claims import Claim, Sample
+from evaluation.ablations.methods import of_units
 from evaluation.ablations.running import answers_of_masks
-from evaluation.ablations.units import of_units
 from jobs.plan.node import Part
 from jobs.products.answers.ablations import ablated_of
 from jobs.products.answers.node import SourcesNode

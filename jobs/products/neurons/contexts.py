@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.contexts import template_of
-from evaluation.benchmark.corpus import CorpusSurvey, stamps
+from evaluation.benchmark.corpus import CorpusSurvey, stamps, template_of
 from evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
 from evaluation.schema import CONTEXTS as SCHEMA
 from jobs.config import RunConfig

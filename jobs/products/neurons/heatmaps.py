@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.contexts import batches
+from evaluation.benchmark.corpus import batches
 from evaluation.schema import CONTEXTS, titled
 from evaluation.schema import HEATMAPS as SCHEMA
 from jobs.plan.node import ModelPlan, Node, Part, Run

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.contexts import batches, pieces_of, template_of
-from evaluation.benchmark.corpus import Corpus, units
+from evaluation.benchmark.corpus import Corpus, batches, pieces_of, template_of, units
 from evaluation.schema import CONTEXTS_TEXTS
 from jobs.products.record import Row
 from jobs.tasks import sources

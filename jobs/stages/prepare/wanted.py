@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from evaluation.benchmark import reading
-from evaluation.benchmark.labelled import separates
 from evaluation.benchmark.labels import plain
 from evaluation.benchmark.reading import Origin, Survey
+from evaluation.benchmark.slotless import separates
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.encoding import pieces
 from evaluation.report.explorers.leaves import Entry
 from evaluation.report.explorers.neurons import NeuronExplorer, entry, short, shown
 from evaluation.report.heatmaps.overlay import patch_names

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.papers import close_look
-from evaluation.report.results import CellKey, Results, Score, Size, Variant
+from evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
 from evaluation.scoring.chance import ChanceLevel

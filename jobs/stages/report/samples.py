@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.encoding import pieces, seen
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.benchmark.pieces import pieces, seen
 from evaluation.report.explorers.leaves import Entry
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data

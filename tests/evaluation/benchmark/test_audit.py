@@ -3,7 +3,7 @@ import pytest
 import yaml
 
 from evaluation.benchmark import audit
-from evaluation.benchmark.export import card, export
+from evaluation.benchmark.audit import card, export
 from evaluation.benchmark.samples import sample, with_evidence
 from evaluation.schema import GENERIC, VIEW
 from lrp_core.records.types import UserError

@@ -12,7 +12,7 @@ from evaluation.benchmark import audit, reading
 from evaluation.benchmark.annotate import Annotator
 from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject, meta_of, sample, with_evidence
-from evaluation.benchmark.sources.blimp import PARADIGMS, parse_inside, written_out
+from evaluation.benchmark.sources.agreement import PARADIGMS, parse_inside, written_out
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW
 from lrp_core.records import kinds

@@ -6,7 +6,7 @@ import pytest
 
 from evaluation.benchmark.reading import Origin, read, survey
 from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources.glue import MNLI
+from evaluation.benchmark.sources.judged import MNLI
 from lrp_core.records.types import UserError
 
 

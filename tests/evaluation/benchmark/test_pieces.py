@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.pieces import Pieces, pieces, words
+from evaluation.benchmark.encoding import Pieces, pieces, words
 
 
 class WordPieces:

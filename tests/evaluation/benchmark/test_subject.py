@@ -4,9 +4,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from evaluation.benchmark import number
-from evaluation.benchmark.annotate.subject import binder, noun, subject, token_at
+from evaluation.benchmark import syntax
 from evaluation.benchmark.samples import Malformed
+from evaluation.benchmark.syntax import binder, noun, subject, token_at
 
 VOCAB = spacy.blank("en").vocab
 
@@ -155,7 +155,7 @@ def test_a_word_that_the_pipeline_splits_otherwise_is_rejected():
     ],
 )
 def test_number_of_verb_forms(form, other, expected):
-    assert number.of_verb(form, other) == expected
+    assert syntax.of_verb(form, other) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_number_of_verb_forms(form, other, expected):
     ],
 )
 def test_number_of_subject_heads(text, expected):
-    assert number.of_head(parse(text)[0]) == expected
+    assert syntax.of_head(parse(text)[0]) == expected
 
 
 def test_morphology_outranks_the_tag():
     doc = parse("fish/NN/ROOT/1")
     doc[0].set_morph("Number=Plur")
-    assert number.of_head(doc[0]) == "plural"
+    assert syntax.of_head(doc[0]) == "plural"
 
 
 @pytest.mark.parametrize(
@@ -209,4 +209,4 @@ def test_a_determiner_without_a_noun_has_no_evidence(text):
 
 @pytest.mark.parametrize(("word", "expected"), [("this", "singular"), ("Those", "plural"), ("that", "singular")])
 def test_the_number_of_a_determiner(word, expected):
-    assert number.of_determiner(word) == expected
+    assert syntax.of_determiner(word) == expected

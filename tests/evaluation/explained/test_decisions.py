@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from evaluation.explained.cases import Variant, cases
-from evaluation.explained.disagreement import disagreements
+from evaluation.explained.cases import Variant, cases, disagreements
 from evaluation.explained.importance import FEWEST, Group, Importances
 from evaluation.explained.pages import overview, sheet
 from evaluation.report.page import Provenance

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.explained.rows import ExplainedText, MethodRelevance, Name, tables
-from evaluation.explained.spans import TokenLocation
+from evaluation.explained.rows import ExplainedText, MethodRelevance, Name, TokenLocation, tables
 from evaluation.schema import TOKENS, WORDS
 
 PAIR = ExplainedText(

@@ -4,10 +4,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.pieces import pieces
+from evaluation.benchmark.encoding import encode, pieces
 from evaluation.benchmark.samples import Filled
-from evaluation.explained.spans import ReadText, TokenLocation, locate
+from evaluation.explained.rows import ReadText, TokenLocation, locate
 
 TEXT = "The keys, (two) to the  cabinet\nare not old!"
 

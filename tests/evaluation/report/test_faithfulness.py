@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.papers import attnlrp
 from evaluation.report.render import markdown
-from evaluation.report.results import Results
+from evaluation.report.results import Results, attnlrp
 from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.faithfulness import (
     CurveSet,

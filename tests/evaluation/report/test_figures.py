@@ -13,9 +13,8 @@ from scipy import stats
 
 from evaluation.report.drawing import Line, Panel, Plot
 from evaluation.report.results import Results
-from evaluation.report.sections.costs import cost_table, runtime_figures
+from evaluation.report.sections.costs import cost_table, costs, runtime_figures
 from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
-from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
 from jobs.methods import METHODS
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.papers import normxlogit_layers
+from evaluation.report.results import normxlogit_layers
 from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
 from evaluation.scoring.statistics import compare

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from evaluation.report.overview.glossary import TERMS
-from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, method_seconds, weak_points
-from evaluation.report.overview.omissions import left_out
+from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, method_seconds, weak_points
 from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey, Results, Score, Variant
 from evaluation.scoring.metrics import METRICS, lead

@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.report.papers import close_look
 from evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
-from evaluation.report.results import CellKey, Results, Score, Size, Variant
+from evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
 from evaluation.report.sections.tables import score_tables
 from evaluation.report.table import Cell, Column, Row, Table, marked_if_best
 from evaluation.scoring.metrics import METRICS

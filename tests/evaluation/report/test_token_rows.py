@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from evaluation.report.heatmaps.token_rows import LABEL, NARROW, WIDE, token_rows, token_table
+from evaluation.report.heatmaps.one_sample import LABEL, NARROW, WIDE, token_rows, token_table
 from evaluation.report.heatmaps.tokens import Line, colour, data
 from evaluation.report.render import comma_separated
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from evaluation.report.sections.evidence import ways_table
 from evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
-from evaluation.report.sections.ways import ways_table
 from evaluation.report.table import UNDEFINED
 from evaluation.scoring.faithfulness.areas import areas_of, mean_curves
 from jobs.methods import METHODS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.scoring.runtime import Pass, bucket, costs
+from evaluation.report.sections.costs import Pass, bucket, costs
 
 
 def row(wall_s, length=10, batch=2, peak=None, **more):

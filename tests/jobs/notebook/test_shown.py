@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import closelook
-from evaluation.report.heatmaps.latex import latex
+from evaluation.report.heatmaps.markup import latex
 from evaluation.report.heatmaps.tokens import Line, data, in_digits, least, share_of
 from jobs.plan.checkpoints import ModelUnavailable
 

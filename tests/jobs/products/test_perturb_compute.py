@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from evaluation.schema import CURVES, RELEVANCE_DOUBLE
+from evaluation.scoring.faithfulness.flipping import Flips
 from evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
-from evaluation.scoring.faithfulness.perturbing import Flips
 from jobs.cluster.attempts import Attempts
 from jobs.products.drawing import Drawing, claims_of
 from jobs.store import Store

@@ -10,7 +10,7 @@ import pytest
 from evaluation.report.render import markdown
 from evaluation.schema import CURVES, RELEVANCE, TRIALS
 from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
-from evaluation.scoring.faithfulness.trials import Trial, choose, trials_of
+from evaluation.scoring.faithfulness.scores import Trial, choose, trials_of
 from jobs.commands.roots.gc import garbage
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError

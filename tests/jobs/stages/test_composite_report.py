@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.scoring.faithfulness.trials import ROUNDING
+from evaluation.scoring.faithfulness.scores import ROUNDING
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run

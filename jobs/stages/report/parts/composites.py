@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from evaluation.report.page import Part
 from evaluation.report.results import Methods
-from evaluation.report.sections.composite_search import Search, best_table, search_figures
+from evaluation.report.sections.choices import Search, best_table, search_figures
 from jobs.config.composites import KEY
 from jobs.plan.node import Choice
 from jobs.stages.report.reported import Reported

@@ -9,10 +9,9 @@ from evaluation.report.page import Part
 from evaluation.report.results import CellKey
 from evaluation.report.sections import faithfulness as tables
 from evaluation.report.sections.choices import MethodTrials, choices_table
-from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
-from evaluation.report.sections.ways import ways_table
+from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table, ways_table
 from evaluation.scoring.faithfulness.areas import AREA_COLUMNS, CURVE_COLUMNS
-from evaluation.scoring.faithfulness.trials import Trial
+from evaluation.scoring.faithfulness.scores import Trial
 from jobs.plan.choices import in_words
 from jobs.plan.forwards import forwards
 from jobs.plan.node import Plan

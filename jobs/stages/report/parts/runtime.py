@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from evaluation.report.page import Part
-from evaluation.report.sections.costs import cost_table, length_tables, runtime_figures
-from evaluation.scoring.runtime import costs
+from evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
 from jobs.bench.storage import measured_by
 from jobs.methods import METHODS
 from jobs.stages.report.reported import Reported

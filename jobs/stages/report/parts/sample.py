@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from evaluation.report.heatmaps.picture_rows import picture_rows
-from evaluation.report.heatmaps.token_rows import token_rows, token_table
+from evaluation.report.heatmaps.one_sample import picture_rows, token_rows, token_table
 from evaluation.report.page import Part
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.samples import one_sample

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from evaluation.benchmark.demo import MODELS, generate, model_dir
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.views import tokenise
-from evaluation.scoring.faithfulness.perturbing import Flips, PerturbedSample, compute_curves
+from evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
 from evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
 from lrp_core import Batch, attribute, load_model
 from lrp_core.readers.predictions import with_predictions

@@ -7,8 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import HEADS, generate, lexicon, model_dir
-from evaluation.benchmark.demo.judged import LABELS
-from evaluation.benchmark.demo.labelled import JUDGED, LABELS_OF, judged
+from evaluation.benchmark.demo.labelled import JUDGED, LABELS, LABELS_OF, judged
 from lrp_core import Batch, load_model
 from tools.demo_models import heads
 

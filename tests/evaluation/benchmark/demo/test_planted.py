@@ -8,8 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import lexicon, model_dir
-from evaluation.benchmark.demo.labelled import judged
-from evaluation.benchmark.demo.planted import VERDICTS, is_balanced, with_other_trigger
+from evaluation.benchmark.demo.labelled import VERDICTS, is_balanced, judged, with_other_trigger
 from lrp_core import load_model
 from tools.demo_models import heads
 

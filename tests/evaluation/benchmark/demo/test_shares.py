@@ -7,8 +7,8 @@ from transformers import AutoTokenizer
 from alti import METHODS as VECTORS
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.benchmark.views import tokenise
+from evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
 from evaluation.scoring.faithfulness.flips import SHARES, SHARES_OF_TOKENS
-from evaluation.scoring.faithfulness.perturbing import Flips, PerturbedSample, compute_curves
 from evaluation.scoring.faithfulness.scores import share_scores
 from lrp_core import METHODS, Batch, load_model
 from lrp_core.interventions.tokens import DELETE, MASK

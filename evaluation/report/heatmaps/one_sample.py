@@ -1,6 +1,6 @@
-"""The relevance of one sample under every method, as AttnLRP's figure 7: rows of coloured tokens, and a table.
+"""The relevance of one sample under every method, as AttnLRP's figure 7: rows of coloured tokens, or images.
 
-The figure is SVG of rectangles and text in a monospaced font, so that no text has to be measured.
+The figure of tokens is SVG of rectangles and text in a monospaced font, so that no text has to be measured.
 """
 
 from __future__ import annotations
@@ -108,3 +108,58 @@ def visible(token: str) -> str:
 def letters_of(word: str) -> int:
     """The width in letters."""
     return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in word)
+
+
+# In pixels: the width of an image, the space between two, the line with a method's name.
+SIDE, _BETWEEN, _NAMES = 168, 14, 20
+_PICTURES_STYLE = (
+    "text{font:600 12px 'DejaVu Sans',Helvetica,Arial,sans-serif;fill:#1d2327}image{image-rendering:pixelated}"
+)
+#: The image below is grey and faint, so that the colours above it are those of the map.
+_FAINT = (
+    '<filter id="faint"><feColorMatrix type="saturate" values="0"/><feComponentTransfer>'
+    + "".join(f'<feFunc{channel} type="linear" slope=".24" intercept=".75"/>' for channel in "RGB")
+    + "</feComponentTransfer></filter>"
+)
+
+
+def picture_rows(entry: Mapping[str, Any], title: str, caption: str) -> Figure:
+    """The image of `entry`, data of :func:`overlay.with_picture`, and an image with relevance for each of its rows."""
+    legend = (
+        " Orange is relevance towards the explained logit, blue is relevance against it, scaled by the largest of each "
+        "image. Patches of evidence are outlined."
+    )
+    return Figure(NAME, title, caption + legend, _pictures_svg(entry, WIDE), WIDE, _pictures_svg(entry, NARROW), NARROW)
+
+
+def _pictures_svg(entry: Mapping[str, Any], width: int) -> str:
+    """The figure as SVG, `width` pixels wide."""
+    rows, columns = entry["image"]["grid"]
+    tall = round(SIDE * rows / columns)
+    across = max(1, (width + _BETWEEN) // (SIDE + _BETWEEN))
+    parts = []
+    pictures = [("the image", None), *((row["label"], row["overlay"]) for row in entry["rows"])]
+    for at, (name, over) in enumerate(pictures):
+        x, y = (at % across) * (SIDE + _BETWEEN), (at // across) * (tall + _NAMES + _BETWEEN)
+        box = f'x="{x}" y="{y + _NAMES}" width="{SIDE}" height="{tall}" preserveAspectRatio="none"'
+        faint = "" if over is None else ' filter="url(#faint)"'
+        parts.append(f'<text x="{x}" y="{y + 13}">{escape(name)}</text>')
+        parts.append(f'<image {box} href="{entry["image"]["source"]}"{faint}/>')
+        if over is not None:
+            parts.append(f'<image {box} href="{over}" style="mix-blend-mode:multiply"/>')
+            parts += _outlines(entry["evidence"], x, y + _NAMES, SIDE / columns, tall / rows, columns)
+    height = -(-len(pictures) // across) * (tall + _NAMES + _BETWEEN)
+    size = f'width="{width}" height="{height}"'
+    style = f"<style>{_PICTURES_STYLE}</style>{_FAINT}"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}{"".join(parts)}</svg>'
+
+
+def _outlines(evidence: list[int], left: float, top: float, wide: float, tall: float, columns: int) -> list[str]:
+    """A dashed box around each patch of evidence; patches are `wide` and `tall` pixels, from (`left`, `top`) on."""
+    look = 'fill="none" stroke="#1d2327" stroke-dasharray="3 2" stroke-width=".8"'
+    boxes = []
+    for patch, marked in enumerate(evidence[1:]):
+        if marked:
+            x, y = left + wide * (patch % columns), top + tall * (patch // columns)
+            boxes.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" {look}/>')
+    return boxes

@@ -1,4 +1,7 @@
-"""Views of texts and pairs of texts that a classifier or a regressor reads whole."""
+"""Views of texts without a slot: a classifier or a regressor reads them whole, other models read their first tokens.
+
+The latter predict the next token.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Malformed, Row, rejecting, view_row
+from evaluation.benchmark.samples import Beginning, Malformed, Row, rejecting, view_row
 from lrp_core.records.kinds import Kind
 
 TOO_LONG = "too long"  # why a text is rejected that does not fit the model
@@ -41,7 +44,7 @@ def read_whole(
     for paired, group in groupby(rows, lambda row: row["second"] is not None):
         alike = list(group)
         apart = not paired or separates(tokenizer)
-        for row, whole in zip(alike, _encoded(alike, paired, tokenizer), strict=True):
+        for row, whole in zip(alike, _encodings(alike, paired, tokenizer), strict=True):
             with rejecting(rejects, "view", sample_id=row["sample_id"]):
                 if not apart:
                     raise Malformed("the tokenizer puts nothing between two texts", "a pair would be read as one text")
@@ -49,13 +52,13 @@ def read_whole(
                 if len(whole) > max_length:
                     if not truncate:
                         raise Malformed(TOO_LONG, f"{len(whole)} tokens, the model takes {max_length}")
-                    [encoding] = _encoded([row], paired, tokenizer, max_length)
+                    [encoding] = _encodings([row], paired, tokenizer, max_length)
                     cut = len(whole) - len(encoding)
-                views.append(_view(row, encoding, kind, cut))
+                views.append(_whole_view(row, encoding, kind, cut))
     return views
 
 
-def _encoded(
+def _encodings(
     rows: Sequence[Row], paired: bool, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
 ) -> list[Encoding]:
     """The encodings of the rows' texts or, if `paired`, of their pairs, cut to `max_length` tokens unless None."""
@@ -63,7 +66,7 @@ def _encoded(
     return encode(tokenizer, [row["text"] for row in rows], seconds=seconds, max_length=max_length)
 
 
-def _view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
+def _whole_view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
     """The view row of an encoded row; `cut` is the number of tokens that the text lost, None if it was not cut.
 
     Raises Malformed if no token of the text, or of its evidence, is left.
@@ -87,3 +90,33 @@ def _view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
         score=row["score"],
         cut=cut,
     )
+
+
+def begin(
+    row: Row, tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int, beginning: Beginning | None
+) -> Row:
+    """The view of a generic row without a slot, read as `beginning` says.
+
+    A causal model reads the first tokens of the text; a masked one reads a mask token after them. Special tokens that
+    the template adds come on top. Of a text that is too short, all tokens but the last are read, so that a token always
+    follows. Raises Malformed for a text of fewer than two tokens, and if `beginning` is None.
+    """
+    if beginning is None:
+        raise Malformed("no slot", "the task's record has no `beginning`, which says how many tokens are read")
+    [encoding] = encode(tokenizer, [row["text"]])
+    ordinary = (~encoding.special).nonzero()[0]
+    if not len(ordinary):
+        raise Malformed("no token follows the beginning", "the text has 0 tokens")
+    behind = encoding.ids[ordinary[-1] + 1 :] if kind.slot else []
+    before = encoding.ids[: ordinary[0]]
+    room = max_length - len(before) - len(behind) - kind.slot
+    count = min(beginning.tokens, room, len(ordinary) - 1)
+    if count < 1:
+        raise Malformed("no token follows the beginning", f"the text has {len(ordinary)} tokens")
+    text = [encoding.ids[at] for at in ordinary[: count + 1]]
+    mask = [tokenizer.mask_token_id] if kind.slot else []
+    ids = [*before, *text[:count], *mask, *behind]
+    read = count + kind.slot
+    special = [True] * len(before) + [False] * read + [True] * len(behind)
+    target = text[count] if beginning.explains == "true" else None
+    return view_row(row, ids, special, len(before) + read - 1, target=target)

@@ -1,7 +1,8 @@
-"""BLiMP (Warstadt et al. 2020): minimal pairs of sentences that differ in one word.
+"""Agreement: minimal pairs of BLiMP (Warstadt et al. 2020), and Goldberg's (2019) sentences after Linzen et al. (2016).
 
-Close Look's task is one of its paradigms, anaphor number agreement, with the text ending at the slot. NormXLogit's are
-five, with the slot inside the sentence: what follows it may be the evidence.
+Of BLiMP, Close Look's task is a paradigm, anaphor number agreement, with the text ending at the slot. NormXLogit's are
+five, with the slot inside the sentence: what follows it may be the evidence. Goldberg's sentences have a verb against
+its form of other number.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from evaluation.benchmark.number import of_verb
 from evaluation.benchmark.samples import Malformed, Row, meta_of, sample
-from evaluation.benchmark.sources.balance import Side
-from evaluation.benchmark.sources.base import Source, field, one_sample
-from evaluation.benchmark.sources.files import json_lines
+from evaluation.benchmark.sources.base import Side, Source, field, one_sample
+from evaluation.benchmark.sources.files import json_lines, tab_separated
+from evaluation.benchmark.syntax import of_verb
 
 _WORD = re.compile(r"([\w'-]+)(\W*)")
 _NEGATION = re.compile(r"\b\w+n't\b")
@@ -127,4 +127,37 @@ BLIMP5 = replace(
     file_url=None,
     hub_config=tuple(PARADIGMS),
     side=regular_plurals,
+)
+
+
+MASK = "***mask***"
+
+
+def parse_masked(columns: list[str]) -> Row:
+    """The sample of a row: number of attractors, sentence, sentence with MASK for its verb, verb, its other form.
+
+    Raises Malformed for a row of another form.
+    """
+    if len(columns) != 5:
+        raise Malformed("not five columns", f"{len(columns)} columns")
+    attractors, sentence, masked, good, bad = columns
+    if not attractors.isdecimal():
+        raise Malformed("the number of attractors is no number", attractors)
+    if masked.count(MASK) != 1:
+        raise Malformed("no mask marker" if MASK not in masked else "more than one mask marker", masked)
+    if masked.replace(MASK, good) != sentence:
+        raise Malformed("the masked sentence is not the sentence", masked)
+    slot = masked.index(MASK)
+    return sample("lgd", masked.replace(MASK, ""), slot, good, bad, meta={"attractors": int(attractors)})
+
+
+LGD = Source(
+    name="lgd",
+    title="Subject-verb agreement sentences of Goldberg (2019), after Linzen et al. (2016)",
+    url="https://github.com/yoavg/bert-syntax",
+    licence="Apache 2.0",
+    suffixes=(".tsv",),
+    records=tab_separated,
+    rows=one_sample(parse_masked),
+    file_url="https://raw.githubusercontent.com/yoavg/bert-syntax/master/lgd_dataset.tsv",
 )

@@ -1,4 +1,8 @@
-"""Data sets of GLUE (Wang et al. 2019): in its own tables, as JSON Lines with the names of labels, and on the hub."""
+"""Texts with a label or score: data sets of GLUE (Wang et al. 2019), and IMDB reviews (Maas et al. 2011).
+
+GLUE is read from its own tables, from JSON Lines with the names of labels, and from the hub; IMDB from a file a review,
+in the folders `pos` and `neg`, and from the hub.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
-from evaluation.benchmark.sources.base import Source, field, one_sample
+from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
 from evaluation.benchmark.sources.files import Record, csv_rows, json_lines, named, tab_separated
 
 HUB = "nyu-mll/glue"
@@ -138,4 +142,47 @@ STSB = _glue(
     licence="CC BY-SA 4.0",
     suffixes=(".csv", ".tsv"),
     records=similarity_records,
+)
+
+
+FOLDERS = {"neg": "negative", "pos": "positive"}
+
+
+def review(file: Path) -> Iterator[Record]:
+    """The review in a file ID_RATING.txt of the folders in FOLDERS; files of other folders yield nothing."""
+    folder = file.parent.name
+    if folder not in FOLDERS:
+        return
+    where = f"{folder}/{file.name}"
+    rating = file.stem.rpartition("_")[2]
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        yield where, Malformed("not UTF-8", str(error))
+        return
+    yield where, {"text": text, "label": FOLDERS[folder], "rating": int(rating) if rating.isdecimal() else None}
+
+
+def parse_review(record: Any) -> Row:
+    """The sample of a review. Line breaks stay in the text as `<br />`, with which models were trained.
+
+    Raises Malformed for a review without a label.
+    """
+    label = label_of(field(record, "label", object), SST2_LABELS)
+    meta = {} if record.get("rating") is None else {"rating": record["rating"]}
+    return sample("imdb", field(record, "text").strip(), label=label, meta=meta)
+
+
+IMDB = Source(
+    name="imdb",
+    title="IMDB reviews of films (Maas et al. 2011)",
+    url="https://ai.stanford.edu/~amaas/data/sentiment",
+    licence="for research",
+    suffixes=(".txt",),
+    records=review,
+    rows=one_sample(parse_review),
+    texts=column_of,
+    nested=True,
+    hub="stanfordnlp/imdb",
+    hub_splits=("test",),
 )
