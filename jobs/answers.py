@@ -8,7 +8,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from evaluation.report.explorers.leaves import Entry
+from evaluation.report.leaves import Entry
 from evaluation.report.page import Provenance, answers_page
 from jobs.config import RunConfig
 from jobs.config.methods import configured

@@ -2,7 +2,7 @@
 
 Pages are safe whatever samples contain. Templates escape every string, JSON islands cannot end their script element,
 and the text of samples reaches the page through textContent only. A content security policy admits the page's script,
-images of the site, and no requests. Pages whose data are in leaves (evaluation/report/explorers/leaves.py) may load
+images of the site, and no requests. Pages whose data are in leaves (evaluation/report/leaves.py) may load
 these into frames.
 """
 
@@ -21,12 +21,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluation.report.explorers.leaves import Entry, Leaves, script_hash
-from evaluation.report.explorers.neurons import NeuronExplorer
-from evaluation.report.explorers.samples import Explorer
-from evaluation.report.explorers.sources import SourcesExplorer
+from evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
 from evaluation.report.heatmaps import tokens as heatmap
 from evaluation.report.heatmaps.overlay import css_ramp
+from evaluation.report.leaves import Entry, Leaves, script_hash
 from evaluation.report.overview.glossary import TERMS
 from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
 from evaluation.report.overview.standings import OtherNumbers
@@ -201,7 +199,7 @@ def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, a
 
 
 def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
-    """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.sources.entry`."""
+    """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
     facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
     return _render("answers_page.html", explorer.leaves, title=title, sources=explorer, **facts)

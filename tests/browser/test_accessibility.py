@@ -9,9 +9,8 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.explorers.neurons import NeuronExplorer
-from evaluation.report.explorers.neurons import entry as neuron
-from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers import Explorer, NeuronExplorer
+from evaluation.report.explorers import neuron_entry as neuron
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
 from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
 from evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table

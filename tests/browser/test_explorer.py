@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers import Explorer
 from evaluation.report.heatmaps.tokens import Line, data
 from evaluation.report.page import Provenance, Site
 from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page

@@ -2,7 +2,8 @@
 
 import pytest
 
-from evaluation.report.explorers.neurons import NeuronExplorer, entry, shown
+from evaluation.report.explorers import NeuronExplorer, shown
+from evaluation.report.explorers import neuron_entry as entry
 from evaluation.report.page import Provenance, Site
 from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
 from tests.evaluation.report.test_tables import some_results

@@ -2,7 +2,8 @@
 
 import pytest
 
-from evaluation.report.explorers.sources import MethodSources, SourcesExplorer, entry
+from evaluation.report.explorers import MethodSources, SourcesExplorer
+from evaluation.report.explorers import answer_entry as entry
 from evaluation.report.page import Provenance, Site, answers_page
 from tests.browser.axe import violations
 from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, wait, write_page

@@ -179,11 +179,11 @@ def data(
         row: dict[str, Any] = {"label": label, "explanation": line.explanation, "scale": scale(line.values, special)}
         if low := least(line.values, special):
             row["low"] = low
-        row["values"] = _short(line.values)
+        row["values"] = _all_short(line.values)
         if not line.finite:
             row["finite"] = False
         if line.decoder is not None:
-            row["decoder"] = _short(line.decoder)
+            row["decoder"] = _all_short(line.decoder)
         if line.of is not None:
             row["of"] = line.of
         if any(evidence):
@@ -198,20 +198,31 @@ def data(
     return {"tokens": list(tokens), "rows": rows, **marks, **seen, **unknown, **known, **facts}
 
 
-def _short(values: Sequence[float]) -> list[float]:
+def _all_short(values: Sequence[float]) -> list[float]:
     """Values with four significant digits; 0 for values that are not finite."""
-    return [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in values]
+    return [short(value) if math.isfinite(value) else 0.0 for value in values]
+
+
+def short(value: float) -> float:
+    """A number rounded to four significant digits.
+
+    >>> short(0.123456)
+    0.1235
+    """
+    return float(f"{value:.4g}")
 
 
 def _rounded(curve: LogitCurve) -> dict[str, Any]:
-    """A curve as JSON, with four significant digits; logits that are not finite are null."""
+    """A curve as JSON, with four significant digits; numbers that are not finite are null."""
+    rounded: dict[str, Any] = {"removed": list(curve.removed)}
+    for name in ("morf", "lerf"):
+        rounded[name] = [_known(value) for value in getattr(curve, name)]
+    return {**rounded, "delta": _known(curve.delta)}
 
-    def short(value: float) -> float | None:
-        """The value with four significant digits; None if it is not finite."""
-        return float(f"{value:.4g}") if math.isfinite(value) else None
 
-    orders = {name: list(map(short, getattr(curve, name))) for name in ("morf", "lerf")}
-    return {"removed": list(curve.removed), **orders, "delta": short(curve.delta)}
+def _known(value: float) -> float | None:
+    """The value with four significant digits; None if it is not finite."""
+    return short(value) if math.isfinite(value) else None
 
 
 def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:

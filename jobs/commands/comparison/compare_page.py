@@ -9,8 +9,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.explorers.leaves import Entry
-from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers import Explorer
+from evaluation.report.leaves import Entry
 from evaluation.report.page import comparison_page
 from evaluation.report.results import Results
 from evaluation.report.table import Cell, Column, Row, Table

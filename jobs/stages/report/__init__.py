@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from evaluation.report.explorers.samples import Explorer
-from evaluation.report.explorers.sources import SourcesExplorer
+from evaluation.report.explorers import Explorer, SourcesExplorer
 from evaluation.report.overview.leaderboard import boards
 from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results

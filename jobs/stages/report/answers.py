@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.ablations.means import Variant
-from evaluation.report.explorers.leaves import Entry
-from evaluation.report.explorers.sources import MethodSources, entry
+from evaluation.report.explorers import MethodSources, answer_entry
+from evaluation.report.leaves import Entry
 from evaluation.report.results import Methods, rank
 from evaluation.report.sections.sources import named
 from evaluation.schema import ANSWER_VIEW, SOURCES
@@ -47,7 +47,7 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
         for variant, row in claims:
             shown_methods.append(MethodSources(named(methods, variant), row["relevance"], row["parts"] or ()))
         ablating = (number for number, (_, row) in enumerate(claims) if row["ablated"])
-        yield entry(
+        yield answer_entry(
             view["prompt"],
             view["unit_spans"],
             view["answer"],

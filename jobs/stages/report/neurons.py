@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.encoding import pieces
-from evaluation.report.explorers.leaves import Entry
-from evaluation.report.explorers.neurons import NeuronExplorer, entry, short, shown
+from evaluation.report.explorers import NeuronExplorer, neuron_entry, shown
 from evaluation.report.heatmaps.overlay import patch_names
+from evaluation.report.heatmaps.tokens import short
+from evaluation.report.leaves import Entry
 from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
@@ -115,7 +116,7 @@ class _Model:
             shown_samples = list(_samples(neuron, texts, self.results, linked))
             facts: dict[str, Any] = {"name": neuron.name, "removed": removed, "writes": words.get(neuron_key)}
             facts |= {"samples": shown_samples} | answers.get(neuron_key, {})
-            yield entry(self.model.name, *neuron_key, ranked, **facts)
+            yield neuron_entry(self.model.name, *neuron_key, ranked, **facts)
 
     def words(self) -> dict[NeuronKey, dict[str, Any]]:
         """The words that each neuron promotes, suppresses and is activated by, for its entry."""

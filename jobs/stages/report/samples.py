@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from evaluation.benchmark.encoding import pieces, seen
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.explorers.leaves import Entry
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
+from evaluation.report.leaves import Entry
 from evaluation.report.results import CellKey, Results, rank
 from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
 from evaluation.scoring.faithfulness.flips import TARGET_LOGIT

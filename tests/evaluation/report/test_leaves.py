@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from evaluation.report.explorers.leaves import Leaves, escaped_json, script_hash
-from evaluation.report.explorers.samples import FIELDS, Explorer
+from evaluation.report.explorers import SAMPLE_FIELDS as FIELDS
+from evaluation.report.explorers import Explorer
 from evaluation.report.heatmaps.tokens import Line, data
+from evaluation.report.leaves import Leaves, escaped_json, script_hash
 from evaluation.report.page import Provenance, explain_page
 from tests.leaves import first_leaf, island
 

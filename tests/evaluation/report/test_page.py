@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from evaluation.report.explorers.samples import Explorer
+from evaluation.report.explorers import Explorer
 from evaluation.report.heatmaps import tokens as heatmap
 from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
 from evaluation.report.sections.tables import score_tables

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from evaluation.ablations.means import DROPPED, judgement_of
-from evaluation.report.explorers.sources import MethodSources, SourcesExplorer, entry
+from evaluation.report.explorers import MethodSources, SourcesExplorer
+from evaluation.report.explorers import answer_entry as entry
 from evaluation.report.sections.sources import Judged, error_figures, sources_tables
 from evaluation.scoring.metrics import UNITS, shown
 from jobs.methods import METHODS
