@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from evaluation.report.heatmaps.tokens import colour
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, rank
+from evaluation.report.results import Methods, ordered
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
@@ -187,7 +187,7 @@ class Plot:
         """
         if not panels:
             return []
-        order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
+        order = [methods[name].label for name in ordered(methods, methods)]
         across = min(self.across, len(panels))
         canvas = self._drawn(panels, across, order)
         wide = _svg(canvas)
@@ -306,7 +306,7 @@ def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -
     A method whose record names no colour takes a colour that no other method has, with a dash-dotted line.
     """
     names = set(names)
-    shown = sorted({*methods, *names} - {baseline}, key=partial(rank, methods))
+    shown = ordered(methods, {*methods, *names} - {baseline})
     named = {name: methods[name].colour for name in shown if name in methods}
     spare = cycle([colour for colour in COLOURS if colour not in named.values()] or COLOURS)
     look_of: dict[str, dict[str, Any]] = {} if baseline is None else {baseline: DASHED}

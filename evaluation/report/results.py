@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -32,6 +32,11 @@ def label(methods: Methods, name: str) -> str:
 def rank(methods: Methods, name: str) -> tuple[int, str]:
     """The key by which tables sort methods: the order in their records, then the name."""
     return (methods[name].order if name in methods else LAST, name)
+
+
+def ordered(methods: Methods, names: Iterable[str]) -> list[str]:
+    """Names of methods in the order of tables."""
+    return sorted(names, key=lambda name: rank(methods, name))
 
 
 class CellKey(NamedTuple):

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import wraps
+from typing import NamedTuple, ParamSpec
 
+from evaluation.scoring.controls import ControlRow
+from evaluation.scoring.faithfulness.areas import Agreement
+from evaluation.scoring.faithfulness.scores import Summary
 from evaluation.scoring.intervals import ROUNDING
 from evaluation.scoring.samples import NOISE as SMALLEST
 from evaluation.scoring.statistics import Comparison
+
+Given = ParamSpec("Given")
 
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
 NOISE = "noise"  # computed, but the relevance is rounding error
@@ -87,16 +93,20 @@ class Table:
     section: str = "task"  # name of the sections of rows
     paper: str = "Close Look"  # the paper of the cells' references
 
-    def filled(self, frame: Iterable[Entry], note: str = "") -> Table:
-        """This table with the cells of `frame`, and with `note` added to its caption.
+    def filled(self, frame: Iterable[Entry | str]) -> Table:
+        """This table with the cells of `frame`, whose strings are added to its caption.
 
         Columns that the specification does not name follow in the order of the frame; so do sections, and rows within
         a section. Cells that the frame lacks are undefined.
         """
         cells: dict[tuple[str, tuple[str, ...]], dict[Column, Cell]] = defaultdict(dict)
         columns = dict.fromkeys(self.columns)
-        states = set()
-        for section, labels, column, cell in frame:
+        states, caption = set(), self.caption
+        for item in frame:
+            if isinstance(item, str):
+                caption += item
+                continue
+            section, labels, column, cell = item
             cells[section, labels][column] = cell
             columns[column] = None
             states.add(cell.state)
@@ -107,11 +117,30 @@ class Table:
             rows.append(Row(section, labels, tuple(of_row.get(column, UNDEFINED_CELL) for column in columns)))
         if NOISE in states:
             share = f"{100 * SMALLEST:.3f}".rstrip("0")
-            note += (
+            caption += (
                 f" {NOISE}: on most samples, no token has more than {share} % of the logit, which is rounding error "
+                "and not relevance."
             )
-            note += "and not relevance."
-        return replace(self, columns=tuple(columns), rows=tuple(rows), caption=self.caption + note)
+        return replace(self, columns=tuple(columns), rows=tuple(rows), caption=caption)
+
+
+def fills(table: Table) -> Callable[[Callable[Given, Iterable[Entry | str]]], Callable[Given, Table]]:
+    """Decorator of a function that yields the cells of `table`, and strings for its caption: it returns the table."""
+
+    def decorated(cells: Callable[Given, Iterable[Entry | str]]) -> Callable[Given, Table]:
+        @wraps(cells)
+        def filled(*args: Given.args, **kwargs: Given.kwargs) -> Table:
+            return table.filled(cells(*args, **kwargs))
+
+        return filled
+
+    return decorated
+
+
+def row_of(section: str, labels: tuple[str, ...], columns: Iterable[Column], cells: Iterable[Cell]) -> Iterator[Entry]:
+    """The entries of a row, from its cells in the order of `columns`."""
+    for column, cell in zip(columns, cells, strict=True):
+        yield Entry(section, labels, column, cell)
 
 
 SMALLEST_ROW = "Smallest difference told"  # label of the row of `smallest_differences`
@@ -153,6 +182,25 @@ def marked_if_best(cell: Cell, compared: Comparison | None, method: str, measure
 def known(value: float | None) -> Cell:
     """The cell of a number; undefined for None."""
     return UNDEFINED_CELL if value is None else Cell(value)
+
+
+def mean_cell(
+    mean: Summary | Agreement | ControlRow, reference: float | None = None, otherwise: str = NOT_FINITE
+) -> Cell:
+    """The cell of a mean, with its interval if it has one; a cell in the state `otherwise` without samples."""
+    if not mean.n or math.isnan(mean.value):
+        return Cell(state=otherwise, reference=reference)
+    low, high = (None if math.isnan(end) else end for end in (mean.low, mean.high))
+    return Cell(mean.value, DONE, mean.n, low, high, reference=reference)
+
+
+def compared_cell(compared: Comparison | None, method: str, metric: str) -> Cell:
+    """The mean of a method with its interval; undefined if the method is not compared."""
+    at = None if compared is None else compared.at(method, metric)
+    if compared is None or at is None:
+        return UNDEFINED_CELL
+    low, high = interval_of(compared, method, metric)
+    return Cell(float(compared.mean[at]), DONE, compared.n, low, high)
 
 
 def interval_of(compared: Comparison | None, method: str, metric: str) -> tuple[float | None, float | None]:

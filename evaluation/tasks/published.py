@@ -7,8 +7,7 @@ from functools import partial
 
 from evaluation.benchmark.demo.grammar import DEMO
 from evaluation.benchmark.samples import Beginning
-from evaluation.benchmark.sources import judged
-from evaluation.benchmark.sources.agreement import BLIMP, BLIMP5, LGD
+from evaluation.benchmark.sources import agreement, judged
 from evaluation.benchmark.sources.generations import GENERATIONS
 from evaluation.benchmark.sources.pictures import IMAGE_FOLDER, MNIST
 from evaluation.benchmark.sources.squad import SQUAD, SQUAD_PASSAGES
@@ -19,7 +18,7 @@ RA = Task(
     name="ra",
     title="reflexive anaphora",
     about="The reflexive pronoun that agrees with its antecedent, against its twin of the other number.",
-    sources=(BLIMP, DEMO),
+    sources=(agreement.BLIMP, DEMO),
     predicts="the reflexive",
     evidence="antecedent",
     evidence_about=(
@@ -34,7 +33,7 @@ SVA = Task(
     name="sva",
     title="subject-verb agreement",
     about="The form of a verb that agrees with its subject, against the form of the other number.",
-    sources=(LGD, DEMO),
+    sources=(agreement.LGD, DEMO),
     predicts="the verb form",
     evidence="subject",
     evidence_about=(
@@ -55,7 +54,7 @@ BLIMP5 = Task(
         "The word of a minimal pair that agrees, against its twin: reflexives (ana), determiners (dna, dnaa) and verbs "
         "(darn, rpsv)."
     ),
-    sources=(BLIMP5,),
+    sources=(agreement.BLIMP5,),
     predicts="the word that agrees",
     evidence="sample",
     evidence_about=(

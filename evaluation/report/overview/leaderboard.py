@@ -13,7 +13,18 @@ import numpy as np
 from evaluation.report.overview.conclusion import conclusion
 from evaluation.report.overview.standings import DELTA, Board, OtherNumbers, Seconds, Standing, Verdicts, first_group
 from evaluation.report.results import CellKey, Methods, Results
-from evaluation.report.table import DONE, UNDEFINED, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
+from evaluation.report.table import (
+    DONE,
+    UNDEFINED,
+    UNDEFINED_CELL,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    compared_cell,
+    known,
+    row_of,
+)
 from evaluation.scoring.faithfulness.scores import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import Comparison
@@ -47,8 +58,8 @@ def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, 
             standing = Standing(
                 method,
                 rank,
-                evidence=_cell(compared, method, lead()),
-                faithfulness=_cell(faithful, method, DELTA),
+                evidence=compared_cell(compared, method, lead()),
+                faithfulness=compared_cell(faithful, method, DELTA),
                 is_unbeaten=method in unbeaten,
                 seconds=other_numbers.seconds.get(cell),
                 failed=other_numbers.verdicts.get(cell),
@@ -75,15 +86,6 @@ def _dropped(results: Results, compared: Comparison, model: str, task: str) -> i
     return max(0, most - compared.n)
 
 
-def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
-    """The mean of a method with its interval; undefined if the method is not compared."""
-    at = None if compared is None else compared.at(method, measure)
-    if compared is None or at is None:
-        return known(None)
-    low, high = interval_of(compared, method, measure)
-    return Cell(float(compared.mean[at]), DONE, compared.n, low, high)
-
-
 def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
@@ -94,14 +96,14 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         Column("", "ms a sample", significant=3),
         Column("", "fails"),
     )
-    frame = []
+    frame: list[Entry] = []
     for board in boards(results, other_numbers):
         for standing in board.standings:
             labels = (board.model, results.label(standing.method))
             milliseconds = None if standing.seconds is None else 1000 * standing.seconds
             failed = Cell(state=standing.failed) if standing.failed else UNDEFINED_CELL
             cells = (Cell(standing.group), standing.evidence, standing.faithfulness, known(milliseconds), failed)
-            frame += [Entry(board.task, labels, *entry) for entry in zip(columns, cells, strict=True)]
+            frame += row_of(board.task, labels, columns, cells)
     return Table(
         "leaderboard",
         "Leaderboard",

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from evaluation.report.drawing import GREY, Grid, Line, Panel, Plot
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label
-from evaluation.report.table import Cell, Column, Entry, Table
+from evaluation.report.table import Cell, Column, Entry, Table, fills
 from evaluation.scoring.agreement import MethodAgreement
 
 Agreements = Mapping[tuple[str, str], MethodAgreement]  # by (model, task)
 _ACROSS = 2
-
-AGREEMENT = Table(
-    "agreement",
-    "Agreement of methods",
-    "Spearman's rank correlation between two methods over the tokens of a sample, averaged over the samples for which "
-    "all methods order the tokens. Methods that agree may be right or wrong together. Occlusion is leave-one-out.",
-    ("model", "method"),
-)
 
 
 def agreement_figures(agreements: Agreements, methods: Methods) -> list[Figure]:
@@ -41,14 +33,21 @@ def agreement_figures(agreements: Agreements, methods: Methods) -> list[Figure]:
     return [*map_plot.figures(maps, methods), *tree_plot.figures(trees, methods)]
 
 
-def agreement_table(agreements: Agreements, methods: Methods) -> Table:
+@fills(
+    Table(
+        "agreement",
+        "Agreement of methods",
+        "Spearman's rank correlation between two methods over the tokens of a sample, averaged over the samples for "
+        "which all methods order the tokens. Methods that agree may be right or wrong together. Occlusion is "
+        "leave-one-out.",
+        ("model", "method"),
+    )
+)
+def agreement_table(agreements: Agreements, methods: Methods) -> Iterator[Entry]:
     """The table of the correlations of every two methods: a row and a column for each method."""
-    frame = []
     for (model, task), agreement in agreements.items():
-        for row, name in enumerate(agreement.methods):
-            for column, other in enumerate(agreement.methods):
-                if row != column:
-                    cell = Cell(float(agreement.mean[row, column]), n=agreement.n)
-                    labels = (model, label(methods, name))
-                    frame.append(Entry(task, labels, Column("", label(methods, other), digits=2), cell))
-    return AGREEMENT.filled(frame)
+        columns = [Column("", label(methods, name), digits=2) for name in agreement.methods]
+        for name, correlations in zip(agreement.methods, agreement.mean, strict=True):
+            for column, other, value in zip(columns, agreement.methods, correlations, strict=True):
+                if other != name:
+                    yield Entry(task, (model, label(methods, name)), column, Cell(float(value), n=agreement.n))

@@ -6,7 +6,7 @@ table 4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from evaluation.report.drawing import COLOURS, POINT, Bar, Line, Panel, Plot
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, Results, label
-from evaluation.report.sections.faithfulness import DELTA, DIGITS, WAYS, Setting
-from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.report.sections.faithfulness import DELTA, DIGITS, LEFT_OUT, WAYS, Setting
+from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table, fills, row_of
 from evaluation.scoring.faithfulness.scores import MEASURES, Trial
 from lrp_core.rules.composite import FIGURES, RULES, Spec
 
@@ -30,28 +30,30 @@ class MethodTrials(Setting):
     left: int  # samples of the task that the choice did not use
 
 
-CHOICES = Table(
-    "faithfulness_choices",
-    "Options that were chosen",
-    "If the config lists several values of an option, every combination was tried on a few samples, for each model, "
-    "task and precision. The combination with the largest ΔA, on the samples for which all combinations have curves, "
-    "was chosen; of equal ones the first (AttnLRP 4.1). All scores and curves of these methods were computed with the "
-    "chosen options on the other samples: samples that chose options count in no score.",
-    ("model", "method", "options"),
-    (
-        Column("", MEASURES[DELTA].label, digits=DIGITS + 1),
-        Column("", "samples", digits=0),
-        Column("", "left out", digits=0),
-        Column("", "chosen"),
-        Column("", "samples left to score", digits=0),
-    ),
+_TRIED = (
+    Column("", MEASURES[DELTA].label, digits=DIGITS + 1),
+    Column("", "samples", digits=0),
+    LEFT_OUT,
+    Column("", "chosen"),
+    Column("", "samples left to score", digits=0),
 )
 
 
-def choices_table(choices: Sequence[MethodTrials], results: Results) -> Table:
+@fills(
+    Table(
+        "faithfulness_choices",
+        "Options that were chosen",
+        "If the config lists several values of an option, every combination was tried on a few samples, for each "
+        "model, task and precision. The combination with the largest ΔA, on the samples for which all combinations "
+        "have curves, was chosen; of equal ones the first (AttnLRP 4.1). All scores and curves of these methods were "
+        "computed with the chosen options on the other samples: samples that chose options count in no score.",
+        ("model", "method", "options"),
+        _TRIED,
+    )
+)
+def choices_table(choices: Sequence[MethodTrials], results: Results) -> Iterator[Entry]:
     """The table of all trials, with a row for each; the chosen trial of each method is bold."""
     tasks = list(results.tasks)
-    frame = []
     for choice in sorted(choices, key=lambda choice: tasks.index(choice.task)):
         model = f"{choice.model}, {choice.dtype}, {WAYS[choice.perturbation]}"
         for at, (options, trial) in enumerate(choice.trials.items()):
@@ -59,9 +61,7 @@ def choices_table(choices: Sequence[MethodTrials], results: Results) -> Table:
             area = Cell(trial.delta_area, mark="best" if is_chosen else "") if trial.n else UNDEFINED_CELL
             marked = Cell(state="chosen") if is_chosen else UNDEFINED_CELL
             cells = (area, Cell(trial.n), Cell(trial.left_out), marked, Cell(choice.left))
-            labels = (model, label(results.methods, choice.method), options)
-            frame += [Entry(choice.task, labels, *entry) for entry in zip(CHOICES.columns, cells, strict=True)]
-    return CHOICES.filled(frame)
+            yield from row_of(choice.task, (model, label(results.methods, choice.method), options), _TRIED, cells)
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,21 @@ def _line(rule: str, at: int, values: Sequence[float]) -> Line:
     return Line(rule, [at], [median], POINT | colour, bars=[extremes, quartiles])
 
 
-BEST = Table(
-    "composites_best",
-    "The best composites",
-    "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
-    "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
-    "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method then "
-    "applies its default rule.",
-    ("model", "layers"),
+@fills(
+    Table(
+        "composites_best",
+        "The best composites",
+        "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
+        "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
+        "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method "
+        "then applies its default rule.",
+        ("model", "layers"),
+    )
 )
-
-
-def best_table(searches: Sequence[Search], methods: Methods) -> Table:
+def best_table(searches: Sequence[Search], methods: Methods) -> Iterator[Entry]:
     """The rules of the chosen composites: a row for each group of layers, a column for each method."""
-    frame = []
     for search in searches:
         column = Column("", label(methods, search.method))
         for group in RULES:
             labels = (f"{search.model}, {search.dtype}", group.replace("_", " "))
-            frame.append(Entry(search.task, labels, column, Cell(state=str(search.chosen.rule(group)))))
-    return BEST.filled(frame)
+            yield Entry(search.task, labels, column, Cell(state=str(search.chosen.rule(group))))

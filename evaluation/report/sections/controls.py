@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
 from evaluation.scoring.controls import (
     ARCHITECTURE,
     BAR,
@@ -28,27 +27,14 @@ PAGE = "controls.html"
 PASSES, FAILS, TOO_FEW = "passes", "fails", "too few samples"
 CAUGHT, NOT_CAUGHT = "caught", "not caught"  # of planted methods
 _PLANTED_LABEL = ", planted"
-_CORRELATION = Column("where all weights are random", "correlation", digits=2)
-_ABSOLUTE = Column("where all weights are random", "of absolute values", digits=2)
-_BETWEEN = Column("", "between two random models", digits=2)
-_SAMPLES, _VERDICT = Column("", "samples", digits=0), Column("", "verdict")
-
-CONTROLS = Table(
-    "controls",
-    "Is relevance about the model?",
-    "All weights of a model are replaced by random ones, and the same numbers are explained again: the logit of the "
-    "right word (target) minus the logit of a wrong word (foil). An explanation of what the model has learnt must then "
-    "change (Adebayo et al. 2018). Correlations are Spearman's over the tokens of a sample, between relevance under "
-    "the trained and under the random model, as means over samples with 95 % intervals. Verdict: a method fails if "
-    f"the whole interval of the signed correlation lies above {BAR}, or if it gives all tokens the same relevance, "
-    "which counts as a correlation of 1. Random relevance is no explanation: it passes if its mean lies within the "
-    "interval that holds 99.9 % of such means by chance. Planted methods, which do not use the model, show that the "
-    "control works: it must catch them. A method that passes is not proven sound; the wider its interval, the less is "
-    "shown. Between two random models: the correlation that the architecture alone causes; it decides no verdict.",
-    ("model", "method"),
-    (_CORRELATION, _ABSOLUTE, _BETWEEN, _SAMPLES, _VERDICT),
+_SAMPLES = Column("", "samples", digits=0)
+_JUDGED = (
+    Column("where all weights are random", "correlation", digits=2),
+    Column("where all weights are random", "of absolute values", digits=2),
+    Column("", "between two random models", digits=2),
+    _SAMPLES,
+    Column("", "verdict"),
 )
-
 _NEARNESS = Column("", "rank correlation", digits=2)
 _ERROR = Column("", "error", digits=2)
 
@@ -97,25 +83,40 @@ def verdicts(rows: Sequence[ControlRow]) -> dict[tuple[str, str, str], str]:
     return failed
 
 
-def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
+@fills(
+    Table(
+        "controls",
+        "Is relevance about the model?",
+        "All weights of a model are replaced by random ones, and the same numbers are explained again: the logit "
+        "of the right word (target) minus the logit of a wrong word (foil). An explanation of what the model has "
+        "learnt must then change (Adebayo et al. 2018). Correlations are Spearman's over the tokens of a sample, "
+        "between relevance under the trained and under the random model, as means over samples with 95 % "
+        f"intervals. Verdict: a method fails if the whole interval of the signed correlation lies above {BAR}, or "
+        "if it gives all tokens the same relevance, which counts as a correlation of 1. Random relevance is no "
+        "explanation: it passes if its mean lies within the interval that holds 99.9 % of such means by chance. "
+        "Planted methods, which do not use the model, show that the control works: it must catch them. A method "
+        "that passes is not proven sound; the wider its interval, the less is shown. Between two random models: "
+        "the correlation that the architecture alone causes; it decides no verdict.",
+        ("model", "method"),
+        _JUDGED,
+    )
+)
+def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Entry | str]:
     """The verdict on every method of each model and task; planted methods come last."""
     by_method: dict[tuple[str, str, str], dict[str, ControlRow]] = {}
     for row in rows:  # of controls by depth, the last row replaces the others: there, all weights are random
-        if row.control in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
-            continue
-        by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
-    frame = []
-    in_order = sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2])))
-    for task, model, method in in_order:
+        if row.control not in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
+            by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
+    for task, model, method in sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2]))):
         controls = by_method[task, model, method]
         verdict = controls.get(RANDOMISED) or controls[CHANCE]
-        numbers = (controls[BY_DEPTH], controls[BY_DEPTH_ABSOLUTE], controls[ARCHITECTURE])
         passes, fails = (NOT_CAUGHT, CAUGHT) if method in PLANTED else (PASSES, FAILS)
         state = {None: TOO_FEW, True: passes, False: fails}[verdict.passed]
-        cells = (*map(_cell, numbers), Cell(verdict.n), Cell(state=state))
-        labels = (model, named(methods, method))
-        frame += [Entry(task, labels, *entry) for entry in zip(CONTROLS.columns, cells, strict=True)]
-    return CONTROLS.filled(frame, f" {summary(rows, methods)}")
+        numbers = [_cell(controls[name]) for name in (BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE)]
+        yield from row_of(
+            task, (model, named(methods, method)), _JUDGED, (*numbers, Cell(verdict.n), Cell(state=state))
+        )
+    yield f" {summary(rows, methods)}"
 
 
 def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
@@ -193,7 +194,4 @@ def _depth_ticks(rows: Sequence[ControlRow], model: str, task: str) -> list[str]
 
 def _cell(row: ControlRow) -> Cell:
     """The cell of a control's number, undefined without samples."""
-    if not row.n or math.isnan(row.value):
-        return UNDEFINED_CELL
-    low, high = (None if math.isnan(end) else end for end in (row.low, row.high))
-    return Cell(row.value, n=row.n, low=low, high=high)
+    return mean_cell(row, otherwise=UNDEFINED)

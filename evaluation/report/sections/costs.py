@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from evaluation.report.drawing import COLOURS, Line, Panel, Plot
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, close_look, label, normxlogit_costs, rank
-from evaluation.report.table import Cell, Column, Entry, Table, known
+from evaluation.report.results import Methods, close_look, label, normxlogit_costs, ordered
+from evaluation.report.table import Cell, Column, Entry, Table, fills, known
 
 
 class Pass(NamedTuple):
@@ -124,25 +123,23 @@ _MEASURED = {name: Column("ms per sample", name, significant=3, spread="quartile
 _MEASURED["tokens/s"] = Column("", "tokens/s", digits=0)
 _MEASURED["peak MiB"] = Column("", "peak MiB", significant=3)
 _MEASURED["batches"] = Column("", "batches", digits=0)
-RUNTIME = Table(
-    "runtime",
-    "Measured passes",
-    "Medians over the batches of a run, with quartiles if there are several batches, by the padded length of the "
-    "batch. A pass may serve several methods: gradients is one forward pass for all methods that need a gradient; "
-    "their backward passes and aggregation have rows of their own. A pass marked (labels) explains every label, with a "
-    "backward pass for each. A dash: not measured; memory on a CPU is measured once for each length only.",
-    ("model", "precision", "pass", "device", "tokens"),
-    tuple(_MEASURED.values()),
+
+
+@fills(
+    Table(
+        "runtime",
+        "Measured passes",
+        "Medians over the batches of a run, with quartiles if there are several batches, by the padded length of "
+        "the batch. A pass may serve several methods: gradients is one forward pass for all methods that need a "
+        "gradient; their backward passes and aggregation have rows of their own. A pass marked (labels) explains "
+        "every label, with a backward pass for each. A dash: not measured; memory on a CPU is measured once for "
+        "each length only.",
+        ("model", "precision", "pass", "device", "tokens"),
+        tuple(_MEASURED.values()),
+    )
 )
-
-
-def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Table:
+def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
     """A row for each timed pass or method, model, precision, device and length; a column for each stage."""
-    return RUNTIME.filled(_passes(costs, methods))
-
-
-def _passes(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
-    """The cells of `cost_table`."""
     columns = _MEASURED
     batches: dict[tuple[str, tuple[str, ...]], int] = {}
     for key, cost in costs.items():
@@ -229,7 +226,7 @@ def length_tables(numbers: Sequence[Number], methods: Methods) -> list[Table]:
     if not measured:
         return []
     shown = {number["method"] for number in measured} | {key[2] for key in printed}
-    names = sorted(shown, key=partial(rank, methods))
+    names = ordered(methods, shown)
     measured.sort(key=lambda number: (*_model(number), number["length"], names.index(number["method"])))
     columns = {name: Column("", label(methods, name), significant=3, spread="quartiles") for name in names}
     seconds, batches = [], []

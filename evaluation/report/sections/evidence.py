@@ -14,9 +14,9 @@ from typing import Any
 
 from evaluation.report.drawing import POINT, Bar, Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Results, label
-from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet, ordered, summary_cell
-from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.report.results import Results, label, ordered
+from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet
+from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
 from evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
 from evaluation.scoring.faithfulness.scores import MEASURES, summarise
 from evaluation.scoring.metrics import METRICS, lead
@@ -56,10 +56,10 @@ class EvidencePoints:
             return None
         at, points = {name: index for index, name in enumerate(joint.methods)}, []
         bounds = (0.0, METRICS[lead()].scale)
-        for method in ordered(joint.methods, results.methods):
+        for method in ordered(results.methods, joint.methods):
             evidence = summarise(joint.evidence[:, at[method]], resamples, seed, bounds, joint.clusters)
             delta = summarise(joint.delta[:, at[method]], resamples, seed, None, joint.clusters)
-            points.append(Point(method, summary_cell(evidence), summary_cell(delta), forwards[method]))
+            points.append(Point(method, mean_cell(evidence), mean_cell(delta), forwards[method]))
         return cls(curve_set, points, joint.agreement(results.baselines, resamples, seed))
 
 
@@ -68,12 +68,12 @@ def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> T
     metric = METRICS[lead()]
     scores = (Column("", metric.label), Column("", MEASURES[DELTA].label, digits=DIGITS))
     columns = (*scores, Column("", "samples", digits=0), Column("", "forwards", significant=3))
-    frame = []
+    frame: list[Entry] = []
     for setting in of_settings:
         for point in setting.points:
             row = setting.curve_set.row(label(results.methods, point.method))
             cells = (point.evidence, point.delta, Cell(setting.agreement.n), Cell(point.forwards))
-            frame += [Entry(*row, *entry) for entry in zip(columns, cells, strict=True)]
+            frame += row_of(*row, columns, cells)
     return Table(
         "evidence_faithfulness",
         "Evidence beside faithfulness",
@@ -86,12 +86,8 @@ def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> T
     ).filled(frame)
 
 
-def ranks_table(of_settings: Sequence[EvidencePoints]) -> Table:
-    """The rank correlation of each setting, with its interval and the number of methods."""
-    frame: list[Entry] = []
-    for setting in of_settings:
-        frame += correlated(setting.curve_set.task, (setting.curve_set.setting(),), setting.agreement)
-    return Table(
+@fills(
+    Table(
         "evidence_faithfulness_ranks",
         "Do both rankings agree?",
         "Spearman's rank correlation between the methods' mean evidence scores and their mean faithfulness, of the "
@@ -99,17 +95,25 @@ def ranks_table(of_settings: Sequence[EvidencePoints]) -> Table:
         "correlation over few methods says little, even if its interval is narrow. 95 % bootstrap intervals over "
         "samples.",
         ("model",),
-    ).filled(frame)
+    )
+)
+def ranks_table(of_settings: Sequence[EvidencePoints]) -> Iterator[Entry]:
+    """The rank correlation of each setting, with its interval and the number of methods."""
+    for setting in of_settings:
+        yield from _correlated(setting.curve_set.task, (setting.curve_set.setting(),), setting.agreement)
 
 
-def correlated(task: str, labels: tuple[str, ...], value: Agreement) -> Iterator[Entry]:
+_RANKS = (
+    Column("", "rank correlation", digits=DIGITS),
+    Column("", "methods", digits=0),
+    Column("", "samples", digits=0),
+)
+
+
+def _correlated(task: str, labels: tuple[str, ...], value: Agreement) -> Iterator[Entry]:
     """A row of a table of rank correlations: the correlation, and its numbers of methods and samples."""
-    cell = UNDEFINED_CELL
-    if not math.isnan(value.value):
-        cell = Cell(value.value, DONE, value.n, value.low, value.high)
-    yield Entry(task, labels, Column("", "rank correlation", digits=DIGITS), cell)
-    yield Entry(task, labels, Column("", "methods", digits=0), Cell(value.methods))
-    yield Entry(task, labels, Column("", "samples", digits=0), Cell(value.n))
+    cells = (mean_cell(value, otherwise=UNDEFINED), Cell(value.methods), Cell(value.n))
+    yield from row_of(task, labels, _RANKS, cells)
 
 
 def _panel_title(curve_set: CurveSet, curve_sets: Sequence[CurveSet]) -> str:
@@ -159,26 +163,21 @@ def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
     return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)
 
 
-WAYS_RANKS = Table(
-    "faithfulness_ways",
-    "Do rankings depend on how tokens are removed?",
-    "Spearman's rank correlation between the methods' mean ΔA under two ways of removing tokens, on the samples that "
-    "all methods have under both: 1 if both ways order the methods alike. Random relevance is left out. "
-    "95 % bootstrap intervals over samples.",
-    ("model", "ways"),
+@fills(
+    Table(
+        "faithfulness_ways",
+        "Do rankings depend on how tokens are removed?",
+        "Spearman's rank correlation between the methods' mean ΔA under two ways of removing tokens, on the samples "
+        "that all methods have under both: 1 if both ways order the methods alike. Random relevance is left out. "
+        "95 % bootstrap intervals over samples.",
+        ("model", "ways"),
+    )
 )
-
-
-def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Table:
+def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Iterator[Entry]:
     """A row for each model, each pair of perturbations, and each number that curves follow.
 
     The table has no rows if there is a single perturbation.
     """
-    return WAYS_RANKS.filled(_correlations(curve_sets, results, resamples, seed))
-
-
-def _correlations(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Iterator[Entry]:
-    """The cells of `ways_table`."""
     by_score: dict[tuple[str, ...], list[CurveSet]] = defaultdict(list)
     for curve_set in curve_sets:
         by_score[curve_set.task, curve_set.model, curve_set.dtype, curve_set.score].append(curve_set)
@@ -188,4 +187,4 @@ def _correlations(curve_sets: Sequence[CurveSet], results: Results, resamples: i
             clusters = results.clusters_of(task, ids)
             agreement = agreement_of(deltas[..., 0], deltas[..., 1], resamples, seed, clusters)
             names = f"{WAYS[first.perturbation]}, {WAYS[second.perturbation]}"
-            yield from correlated(task, (model + OF_SCORE[score], names), agreement)
+            yield from _correlated(task, (model + OF_SCORE[score], names), agreement)

@@ -11,11 +11,13 @@ import numpy as np
 from evaluation.report.drawing import POINT, Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import NOT_FINITE, Cell, Column, Entry, Table
+from evaluation.report.sections.faithfulness import LEFT_OUT
+from evaluation.report.table import NOT_FINITE, Cell, Column, Entry, Table, row_of
 
 LARGEST, MISSING = "largest relevance", "missing from the sum"
 _LEAST = 1e-9  # smaller values are drawn at this one, since the scale is logarithmic
 _UNIT = "times the explained number"
+_SAMPLES = Column("", "samples", digits=0)
 _STATISTICS: dict[str, Callable[..., Any]] = {"median": np.median, "maximum": np.max}
 
 
@@ -119,25 +121,20 @@ BY_LAYER = Table(
 
 def extremes_tables(extremes: Sequence[Extremes], methods: Methods) -> tuple[Table, Table]:
     """(the table over all tokens, a row for each method; the table by layer, a row for each boundary, top down)."""
-    whole, by_layer = [], []
+    whole: list[Entry] = []
+    by_layer: list[Entry] = []
     for record in sorted(extremes, key=lambda record: (record.setting, rank(methods, record.method))):
         section, labels = record.row(methods)
         cells = _statistics(LARGEST, record.largest) | _statistics(MISSING, record.error)
-        cells |= {_count("samples"): Cell(len(record.largest)), _count("left out"): Cell(record.left_out)}
-        whole += [Entry(section, labels, column, cell) for column, cell in cells.items()]
+        cells |= {_SAMPLES: Cell(len(record.largest)), LEFT_OUT: Cell(record.left_out)}
+        whole += row_of(section, labels, cells, cells.values())
         if record.by_layer is None or not len(record.by_layer):
             continue
         for boundary in reversed(range(record.by_layer.shape[1])):
             cells = _statistics(LARGEST, record.by_layer[:, boundary])
-            cells |= {_count("samples"): Cell(len(record.by_layer))}
-            row = (section, (*labels, str(boundary)))
-            by_layer += [Entry(*row, column, cell) for column, cell in cells.items()]
+            cells |= {_SAMPLES: Cell(len(record.by_layer))}
+            by_layer += row_of(section, (*labels, str(boundary)), cells, cells.values())
     return EXTREMES.filled(whole), BY_LAYER.filled(by_layer)
-
-
-def _count(name: str) -> Column:
-    """A column of whole numbers."""
-    return Column("", name, digits=0)
 
 
 def _statistics(group: str, values: np.ndarray) -> dict[Column, Cell]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, Results, attnlrp, label
+from evaluation.report.results import Methods, Results, attnlrp, label, ordered
 from evaluation.report.sections.pruning import span
 from evaluation.report.table import (
     BOLD,
-    DONE,
     MISSING,
     NOISE,
-    NOT_FINITE,
     UNDEFINED,
     UNSEEN,
     Cell,
@@ -24,13 +21,16 @@ from evaluation.report.table import (
     Entry,
     Table,
     difference_cell,
+    fills,
     known,
     marked_if_best,
+    mean_cell,
     smallest_differences,
 )
 from evaluation.scoring.faithfulness.areas import AREAS, GRID, Areas, JointScores, MeanCurve
 from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import MEASURES, Summary
+from evaluation.scoring.faithfulness.shares import Shares
 from evaluation.scoring.metrics import METRICS, overlap
 from evaluation.scoring.statistics import TEST, holm_adjusted
 from lrp_core.records.kinds import RESAMPLE
@@ -75,20 +75,48 @@ class Setting:
         return f"{self.model}, {WAYS[self.perturbation]}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MethodSet(Setting):
+    """The numbers of all methods in a setting."""
+
+    lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
+    noise: Sequence[str] = ()  # methods whose relevance is rounding error: they have no numbers
+    published: str | None = None  # the name of the model in the paper's tables
+
+    @property
+    def numbers(self) -> Areas | Shares:
+        """The numbers of the methods that have any."""
+        raise NotImplementedError
+
+    @property
+    def methods(self) -> list[str]:
+        """All methods of the setting, with or without numbers."""
+        return [*self.numbers.variants, *self.lacking, *self.noise]
+
+    def row(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The section and the labels of a table's row."""
+        return self.task, (self.setting(), name)
+
+    def cell(self, method: str, measure: str, reference: float | None) -> Cell:
+        """The mean of a measure of a method, or the reason that there is none; `reference` is the paper's number."""
+        summary = self.numbers.summaries.get((method, measure))
+        if summary is None:
+            state = MISSING if method in self.lacking else UNDEFINED
+            return Cell(state=NOISE if method in self.noise else state)
+        cell, better = mean_cell(summary, reference), MEASURES[measure].higher_is_better
+        return marked_if_best(cell, self.numbers.comparison, method, measure, better)
+
+
 @dataclass(frozen=True)
-class CurveSet(Setting):
+class CurveSet(MethodSet):
     """The deletion curves of all methods in a setting, of the same score."""
 
     areas: Areas
     curves: Mapping[str, Mapping[str, MeanCurve]]  # by method and order; "delta" is the difference of the orders
-    lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
-    noise: Sequence[str] = ()  # methods whose relevance is rounding error: they have no areas
     overlap: Mapping[str, Summary] = field(default_factory=dict)  # IoU of evidence and the same relevance, by method
     joint: JointScores | None = None  # evidence scores of the same relevance on the same samples
-    published: str | None = None  # the name of the model in AttnLRP's tables
-    bases: Mapping[str, str] = field(
-        default_factory=dict
-    )  # names in AttnLRP's tables, by name of the configured method
+    #: Names in AttnLRP's tables, by name of the configured method.
+    bases: Mapping[str, str] = field(default_factory=dict)
     score: str = TARGET_LOGIT  # the number that curves follow
 
     def setting(self) -> str:
@@ -96,13 +124,9 @@ class CurveSet(Setting):
         return super().setting() + OF_SCORE[self.score]
 
     @property
-    def methods(self) -> list[str]:
-        """All methods of the setting, with or without areas."""
-        return [*self.areas.variants, *self.lacking, *self.noise]
-
-    def row(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """The section and the labels of a table's row."""
-        return self.task, (self.setting(), name)
+    def numbers(self) -> Areas:
+        """The areas."""
+        return self.areas
 
 
 class ShownMethod(NamedTuple):
@@ -121,39 +145,31 @@ def _area_column(measure: str, group: str = "") -> Column:
     return Column(group, MEASURES[measure].label, digits=DIGITS)
 
 
-_LEFT_OUT = Column("", "left out", digits=0)
-FAITHFULNESS = Table(
-    "faithfulness",
-    "Areas under deletion curves",
-    "A curve follows the target's logit, or where the row says so the target's logit minus the foil's, as tokens are "
-    "removed: the most relevant first (MoRF) or the least relevant first (LeRF). Tokens are ranked by relevance that "
-    "explains the same number. The relevance is that of token embeddings without positions, since positions stay, or "
-    "for images the sum over pixels, if the run has it. Areas are taken by the trapezoidal rule over the share of "
-    "removed tokens; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
-    f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over the "
-    "table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed; its areas are means over two random "
-    f"orders a sample. Samples whose relevance or logits are not finite are left out. {UNSEEN}",
-    ("model", "method"),
-    paper=PAPER,
+LEFT_OUT = Column("", "left out", digits=0)
+
+
+@fills(
+    Table(
+        "faithfulness",
+        "Areas under deletion curves",
+        "A curve follows the target's logit, or where the row says so the target's logit minus the foil's, as tokens "
+        "are removed: the most relevant first (MoRF) or the least relevant first (LeRF). Tokens are ranked by "
+        "relevance that explains the same number. The relevance is that of token embeddings without positions, since "
+        "positions stay, or for images the sum over pixels, if the run has it. Areas are taken by the trapezoidal rule "
+        "over the share of removed tokens; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
+        f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over "
+        "the table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed; its areas are means over two "
+        f"random orders a sample. Samples whose relevance or logits are not finite are left out. {UNSEEN}",
+        ("model", "method"),
+        paper=PAPER,
+    )
 )
-
-
-def areas_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
+def areas_table(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry | str]:
     """The three areas of every method with intervals, as AttnLRP's tables 6 to 8.
 
     A method is a row; its inverted relevance, if it has any, is the next one.
     """
-    note = _inverted_note(curve_sets, results) + note_of({curve_set.perturbation for curve_set in curve_sets})
-    return FAITHFULNESS.filled(_areas(curve_sets, results), note)
-
-
-def note_of(ways: Collection[str]) -> str:
-    """The sentences of a caption that explain perturbations of `ways`; only resampling needs any."""
-    return RESAMPLED if RESAMPLE in ways else ""
-
-
-def _areas(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry]:
-    """The cells of `areas_table`."""
+    yield _inverted_note(curve_sets, results) + note_of({curve_set.perturbation for curve_set in curve_sets})
     p = against_zero(curve_sets)
     columns = {measure: _area_column(measure) for measure in AREAS}
     for at, curve_set in enumerate(curve_sets):
@@ -168,8 +184,13 @@ def _areas(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry]:
                     cell = replace(cell, p=p.get((at, method)))
                 yield Entry(*row, column, cell)
             summary = curve_set.areas.summaries.get((method, DELTA))
-            yield Entry(*row, _LEFT_OUT, known(None if summary is None else summary.left_out))
+            yield Entry(*row, LEFT_OUT, known(None if summary is None else summary.left_out))
         yield from smallest_differences(curve_set.task, (curve_set.setting(),), columns, curve_set.areas.comparison)
+
+
+def note_of(ways: Collection[str]) -> str:
+    """The sentences of a caption that explain perturbations of `ways`; only resampling needs any."""
+    return RESAMPLED if RESAMPLE in ways else ""
 
 
 def overview_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
@@ -187,10 +208,10 @@ def overview_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
         f"{MEASURES[DELTA].label} is that of the table below. {iou} is the intersection over union of the evidence and "
         "equally many tokens of the largest relevance, for the same relevance: a mean over correctly predicted samples "
         f"and the tokens that other tables count. Larger is better in both.{no_evidence} Columns named {PAPER} hold "
-        "the paper's numbers for its own models.",
+        f"the paper's numbers for its own models.{_inverted_note(curve_sets, results)}",
         ("method",),
         paper=PAPER,
-    ).filled(_overview(curve_sets, results), _inverted_note(curve_sets, results))
+    ).filled(_overview(curve_sets, results))
 
 
 def _overview(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry]:
@@ -218,11 +239,11 @@ def _overview(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entr
 def pairs_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
     """ΔA of every method minus that of every other method, on the same samples."""
     methods = results.methods
-    names = ordered({method for curve_set in curve_sets for method in curve_set.methods}, methods)
+    names = ordered(methods, {method for curve_set in curve_sets for method in curve_set.methods})
     columns = {name: Column("minus", label(methods, name), signed=True, digits=DIGITS) for name in names}
     frame = []
     for curve_set in curve_sets:
-        for method in ordered(curve_set.methods, methods):
+        for method in ordered(methods, curve_set.methods):
             for other, column in columns.items():
                 cell = _difference(curve_set, method, other)
                 frame.append(Entry(*curve_set.row(label(methods, method)), column, cell))
@@ -247,28 +268,18 @@ def area_cell(curve_set: CurveSet, method: str, measure: str, *, inverted: bool 
 
     Inverted relevance removes the same tokens in the opposite order, so that its areas follow from the method's.
     """
-    summary = curve_set.areas.summaries.get((method, _OPPOSITE[measure] if inverted else measure))
-    if summary is None and method in curve_set.noise:
-        return Cell(state=NOISE)
-    if summary is None:
-        return Cell(state=MISSING if method in curve_set.lacking else UNDEFINED)
-    if not inverted:
-        cell = summary_cell(summary, _printed(curve_set, method, measure))
-        return marked_if_best(cell, curve_set.areas.comparison, method, measure, MEASURES[measure].higher_is_better)
+    summary = curve_set.areas.summaries.get((method, _OPPOSITE[measure]))
+    if not inverted or summary is None:
+        return curve_set.cell(method, measure, _printed(curve_set, method, measure))
     if measure == DELTA:
         summary = replace(summary, value=-summary.value, low=-summary.high, high=-summary.low)
-    return summary_cell(summary)
-
-
-def ordered(names: Collection[str], methods: Methods) -> list[str]:
-    """Names of methods in the order of their records."""
-    return sorted(names, key=lambda name: (methods[name].order, name))
+    return mean_cell(summary)
 
 
 def _shown(names: Collection[str], methods: Methods) -> list[ShownMethod]:
     """Every method, followed by its inverted relevance if its record asks for it."""
     rows = []
-    for name in ordered(names, methods):
+    for name in ordered(methods, names):
         rows.append(ShownMethod(name))
         if methods[name].inverted:
             rows.append(ShownMethod(name, inverted=True))
@@ -290,7 +301,7 @@ def _overlap_cell(curve_set: CurveSet, row: ShownMethod) -> Cell:
     """The mean overlap of a method with evidence; undefined for inverted relevance."""
     summary = None if row.inverted else curve_set.overlap.get(row.method)
     if summary is not None:
-        return summary_cell(summary, _printed(curve_set, row.method, overlap()))
+        return mean_cell(summary, _printed(curve_set, row.method, overlap()))
     return Cell(state=NOISE if row.method in curve_set.noise and curve_set.overlap else UNDEFINED)
 
 
@@ -298,14 +309,6 @@ def _printed(curve_set: CurveSet, method: str, measure: str) -> float | None:
     """The paper's number for the same model."""
     base = curve_set.bases.get(method, method)
     return attnlrp().get((curve_set.task, curve_set.published or "", base, measure))
-
-
-def summary_cell(summary: Summary, reference: float | None = None) -> Cell:
-    """The cell of a mean, with its interval if it has one."""
-    if not summary.n or math.isnan(summary.value):
-        return Cell(state=NOT_FINITE, reference=reference)
-    low, high = (None, None) if math.isnan(summary.low) else (summary.low, summary.high)
-    return Cell(summary.value, DONE, summary.n, low, high, reference=reference)
 
 
 def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from evaluation.report.drawing import Grid, Plot
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, normxlogit_layers, rank
+from evaluation.report.results import Methods, label, normxlogit_layers, ordered
 from evaluation.report.table import (
     DONE,
     MISSING,
@@ -20,6 +19,7 @@ from evaluation.report.table import (
     Entry,
     Table,
     difference_cell,
+    fills,
     interval_of,
     marked_if_best,
 )
@@ -34,23 +34,6 @@ Comparisons = Mapping[tuple[str, str], Comparison]
 DOUBTS = (
     " The paper's text puts NormXLogit ahead in almost all layers. By its figure 5, ALTI has the higher average "
     "precision in layers 2, 3, 9 and 11, and the norm alone is below random in most layers."
-)
-LAYERS = Table(
-    "layers",
-    "Evidence by layer",
-    "The relevance that each layer gives to the tokens, scored against the evidence, in percent with 95 % intervals: "
-    "the map of that layer alone, or the output head applied to its states. Layers are counted from the lowest. The "
-    "paper's numbers are shown for models with the names of its models, roberta-base and, fine-tuned, "
-    "roberta-base-blimp5; those of random relevance, norms, LogAt and NormXLogit are read off its figures 4 and 5.",
-    ("model", "layer"),
-    paper="NormXLogit",
-)
-DIFFERENCES = Table(
-    "layer_differences",
-    "Evidence by layer, methods against the best",
-    "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
-    f"have. * p < 0.05, ** p < 0.01: {TEST} of a layer.",
-    ("model", "layer"),
 )
 
 
@@ -76,23 +59,12 @@ def of_layer(layer: int, metric: str) -> str:
     return f"{metric} of {layer}"
 
 
-def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Table:
-    """The table of scores: a row for each layer, a column for each metric of a method."""
-    doubted = any(key[:2] in {(score.task, score.model) for score in scores} for key in normxlogit_layers())
-    return LAYERS.filled(_scores(scores, methods, missing, compared), DOUBTS * doubted)
-
-
-def layer_differences(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Table:
-    """The table of each method's difference from the best of its layer and metric, on samples that all have."""
-    return DIFFERENCES.filled(_differences(scores, methods, missing, compared))
-
-
 Key = tuple[str, str, int, str, str]  # task, model, layer, method, metric
 
 
 def _keys(scores: Sequence[LayerScore], methods: Methods, missing: Missing) -> Iterator[tuple[Key, Column]]:
     """The keys of all numbers of a table, with their columns: from the last layer to the first, method by method."""
-    names = sorted({s.method for s in scores} | {method for _, _, method in missing}, key=partial(rank, methods))
+    names = ordered(methods, {s.method for s in scores} | {method for _, _, method in missing})
     layers = {(score.task, score.model, score.layer) for score in scores}
     for task, model, layer in sorted(layers, key=lambda key: (*key[:2], -key[2])):
         for name in names:
@@ -102,26 +74,51 @@ def _keys(scores: Sequence[LayerScore], methods: Methods, missing: Missing) -> I
                 yield (task, model, layer, name, metric), column
 
 
-def _scores(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Iterator[Entry]:
-    """The cells of `layer_table`."""
+@fills(
+    Table(
+        "layers",
+        "Evidence by layer",
+        "The relevance that each layer gives to the tokens, scored against the evidence, in percent with 95 % "
+        "intervals: the map of that layer alone, or the output head applied to its states. Layers are counted "
+        "from the lowest. The paper's numbers are shown for models with the names of its models, roberta-base "
+        "and, fine-tuned, roberta-base-blimp5; those of random relevance, norms, LogAt and NormXLogit are read "
+        "off its figures 4 and 5.",
+        ("model", "layer"),
+        paper="NormXLogit",
+    )
+)
+def layer_table(
+    scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
+) -> Iterator[Entry | str]:
+    """The table of scores: a row for each layer, a column for each metric of a method."""
     values = {(s.task, s.model, s.layer, s.method, s.metric): s for s in scores}
+    if any(key[:2] in {(score.task, score.model) for score in scores} for key in normxlogit_layers()):
+        yield DOUBTS
     for key, column in _keys(scores, methods, missing):
         task, model, layer, name, metric = key
-        score = values.get(key)
+        score, comparison, measure = values.get(key), compared.get((task, model)), of_layer(layer, metric)
         cell = _empty(missing, task, model, name)
         if score is not None:
-            low, high = interval_of(compared.get((task, model)), name, of_layer(layer, metric))
+            low, high = interval_of(comparison, name, measure)
             paper = normxlogit_layers().get((task, model, name, str(layer), metric))
-            better = METRICS[metric].higher_is_better
             cell = Cell(score.value, DONE, score.n, low, high, reference=paper)
-            cell = marked_if_best(cell, compared.get((task, model)), name, of_layer(layer, metric), better)
+            cell = marked_if_best(cell, comparison, name, measure, METRICS[metric].higher_is_better)
         yield Entry(task, (model, str(layer)), column, cell)
 
 
-def _differences(
+@fills(
+    Table(
+        "layer_differences",
+        "Evidence by layer, methods against the best",
+        "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
+        f"have. * p < 0.05, ** p < 0.01: {TEST} of a layer.",
+        ("model", "layer"),
+    )
+)
+def layer_differences(
     scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
 ) -> Iterator[Entry]:
-    """The cells of `layer_differences`."""
+    """The table of each method's difference from the best of its layer and metric, on samples that all have."""
     for (task, model, layer, name, metric), column in _keys(scores, methods, missing):
         comparison, measure = compared.get((task, model)), of_layer(layer, metric)
         cell = _empty(missing, task, model, name)
@@ -143,7 +140,7 @@ def layer_figures(scores: Sequence[LayerScore], methods: Methods) -> list[Figure
         by_model.setdefault((score.task, score.model), []).append(score)
     figures = []
     for (task, model), of_model in by_model.items():
-        names = sorted({score.method for score in of_model}, key=partial(rank, methods))
+        names = ordered(methods, {score.method for score in of_model})
         layers = range(max(score.layer for score in of_model), 0, -1)
         values = {(score.layer, score.method, score.metric): score.value for score in of_model}
         rows, columns = list(map(str, layers)), [label(methods, name) for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from evaluation.report.table import (
     Entry,
     Table,
     difference_cell,
+    fills,
     interval_of,
     marked_if_best,
     smallest_differences,
@@ -157,7 +158,7 @@ def ablation_table(
         labels = (model, named(methods, name))
         frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]
     frame.sort(key=lambda entry: entry.section)
-    return Table("knockouts", "Neuron ablation", caption, ("model", "ranking")).filled(frame, note)
+    return Table("knockouts", "Neuron ablation", caption, ("model", "ranking")).filled([*frame, note])
 
 
 def _cell(ablation: Ablations, compared: Comparison | None, name: str, count: str) -> Cell:
@@ -221,19 +222,18 @@ def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Fig
     return Plot("boundaries", "Conservation by layer", caption, axes).figures(panels, methods)
 
 
-CROSSING = Table(
-    "boundaries",
-    "Conservation by layer",
-    "Means over samples of the relevance that enters and leaves a block, that it keeps, and that its feed-forward "
-    "neurons have.",
-    ("model", "method", "layer"),
+@fills(
+    Table(
+        "boundaries",
+        "Conservation by layer",
+        "Means over samples of the relevance that enters and leaves a block, that it keeps, and that its feed-forward "
+        "neurons have.",
+        ("model", "method", "layer"),
+    )
 )
-
-
-def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
+def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Iterator[Entry]:
     """Relevance that enters each block from above, leaves it below, that it keeps, and that its neurons have."""
     reasons = max(crossing.kept.shape[1] for crossing in crossings)
-    frame = []
     for crossing in crossings:
         for layer in reversed(range(len(crossing.kept))):
             above, below = crossing.boundaries[layer + 1], crossing.boundaries[layer]
@@ -245,5 +245,4 @@ def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
             labels = (crossing.model, label(methods, crossing.method), str(layer))
             for name, number in numbers.items():
                 column = Column("relevance", name, digits=3, signed=True)
-                frame.append(Entry(crossing.task, labels, column, Cell(round(float(number), 6) + 0.0)))
-    return CROSSING.filled(frame)
+                yield Entry(crossing.task, labels, column, Cell(round(float(number), 6) + 0.0))

@@ -6,14 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Lacking, Methods, Results, label, rank
+from evaluation.report.results import Lacking, Methods, Results, label, ordered, rank
 from evaluation.report.table import (
     BOLD,
     MISSING,
@@ -24,6 +23,7 @@ from evaluation.report.table import (
     Entry,
     Table,
     marked_if_best,
+    mean_cell,
     smallest_differences,
 )
 from evaluation.scoring.faithfulness.scores import summarise
@@ -273,7 +273,7 @@ def _entries(
     clusters = results.clusters.get(areas.task, {})
     compared = {setting: areas.compared(*setting, *drawing, clusters) for setting in settings}
     methods = {setting[0] for setting in areas.paper}.union(lacking)
-    for method in sorted(methods, key=partial(rank, results.methods)):
+    for method in ordered(results.methods, methods):
         labels = (areas.model, curve_label(results.methods, method))
         for order, pooling in settings:
             setting = (method, *(_RANDOM if method == RANDOM else (order, pooling)))
@@ -291,6 +291,5 @@ def _entries(
 
 def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: Drawing) -> Cell:
     """The mean of the `areas` by sample, with its interval."""
-    summary = summarise(np.array(list(areas.values())), *drawing, (0, 100), cluster_numbers(clusters, list(areas)))
-    low, high = (None if math.isnan(end) else end for end in (summary.low, summary.high))
-    return Cell(summary.value, n=summary.n, low=low, high=high)
+    numbers = cluster_numbers(clusters, list(areas))
+    return mean_cell(summarise(np.array(list(areas.values())), *drawing, (0, 100), numbers))

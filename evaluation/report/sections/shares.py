@@ -7,21 +7,18 @@ from dataclasses import dataclass
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Results, label, normxlogit, rank
-from evaluation.report.sections.faithfulness import WAYS, Setting, note_of, summary_cell
+from evaluation.report.results import Results, label, normxlogit, ordered
+from evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, note_of
 from evaluation.report.table import (
     BOLD,
-    MISSING,
-    NOISE,
-    UNDEFINED,
     UNSEEN,
     Cell,
     Column,
     Entry,
     Table,
     difference_cell,
+    fills,
     known,
-    marked_if_best,
     smallest_differences,
 )
 from evaluation.scoring.faithfulness.flips import SHARES
@@ -40,18 +37,15 @@ DOUBTS = (
 
 
 @dataclass(frozen=True)
-class ShareSet(Setting):
+class ShareSet(MethodSet):
     """The effects of removed shares of tokens for all methods in one setting."""
 
     shares: Shares
-    lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
-    noise: Sequence[str] = ()  # methods whose relevance is rounding error
-    published: str | None = None  # the name of the model in NormXLogit's tables
 
     @property
-    def methods(self) -> list[str]:
-        """All methods of the setting, with or without numbers."""
-        return [*self.shares.variants, *self.lacking, *self.noise]
+    def numbers(self) -> Shares:
+        """The effects."""
+        return self.shares
 
 
 def published(task: str, model: str, model_id: str) -> str | None:
@@ -63,30 +57,24 @@ def published(task: str, model: str, model_id: str) -> str | None:
     return next((name for name in names if model.startswith(name) or model_id.rpartition("/")[2] == name), None)
 
 
-LEADS = Table(
-    "shares_overview",
-    "Faithfulness on labels and scores",
-    "AOPC: the probability that is lost without 10, ..., 90 % of the top tokens, a mean over shares; larger is "
-    "better. Sufficiency: the probability that is lost with these tokens alone; smaller is better. For scores: "
-    "Pearson's r with the gold scores, smaller without the top tokens and larger with the top tokens alone. "
-    f"Columns named {PAPER} hold the paper's numbers for its own models.",
-    ("method",),
-    paper=PAPER,
+@fills(
+    Table(
+        "shares_overview",
+        "Faithfulness on labels and scores",
+        "AOPC: the probability that is lost without 10, ..., 90 % of the top tokens, a mean over shares; larger is "
+        "better. Sufficiency: the probability that is lost with these tokens alone; smaller is better. For scores: "
+        "Pearson's r with the gold scores, smaller without the top tokens and larger with the top tokens alone. "
+        f"Columns named {PAPER} hold the paper's numbers for its own models.",
+        ("method",),
+        paper=PAPER,
+    )
 )
-
-
-def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
+def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
     """AOPC (for scores: Pearson's r) and its sufficiency, a row for each method, as NormXLogit's table 1.
 
     The paper's numbers of models that are not among those of `share_sets` have columns of their own.
     """
-    return LEADS.filled(_leads(share_sets, results))
-
-
-def _leads(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
-    """The cells of `lead_table`."""
-    names = {method for share_set in share_sets for method in share_set.methods}
-    methods = sorted(names, key=lambda name: rank(results.methods, name))
+    methods = ordered(results.methods, {method for share_set in share_sets for method in share_set.methods})
     computed = {(share_set.task, share_set.published) for share_set in share_sets}
     tasks = {share_set.task for share_set in share_sets}
     printed = {}
@@ -106,7 +94,6 @@ def _leads(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
 
 
 MEASURED = (*OF_LABELS, *OF_SCORES)
-_LEFT_OUT = Column("", "left out", digits=0)
 
 
 def _column(measure: str, group: str = "") -> Column:
@@ -119,34 +106,30 @@ def _over(measure: str) -> Column:
     return Column("", f"{MEASURES[measure].label} over random", signed=True, digits=DIGITS)
 
 
-EVERY = Table(
-    "shares",
-    "Shares of the top tokens removed, and all other tokens removed",
-    "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals the "
-    "gold label or, for a text without one, the prediction for the whole text. "
-    f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired sign-flip "
-    "tests; for r, which is computed over all samples at once, the test swaps the predictions under the two methods "
-    f"(Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
-    ("model", "method"),
-    (*map(_column, MEASURED), _LEFT_OUT, *map(_over, MEASURED)),
-    paper=PAPER,
+@fills(
+    Table(
+        "shares",
+        "Shares of the top tokens removed, and all other tokens removed",
+        "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals "
+        "the gold label or, for a text without one, the prediction for the whole text. "
+        f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired "
+        "sign-flip tests; for r, which is computed over all samples at once, the test swaps the predictions under the "
+        f"two methods (Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
+        ("model", "method"),
+        (*map(_column, MEASURED), LEFT_OUT, *map(_over, MEASURED)),
+        paper=PAPER,
+    )
 )
-
-
-def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Table:
+def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry | str]:
     """The table of every measure with intervals: a row for each method of a setting."""
-    return EVERY.filled(_shares(share_sets, results), note_of({share_set.perturbation for share_set in share_sets}))
-
-
-def _shares(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
-    """The cells of `shares_table`."""
+    yield note_of({share_set.perturbation for share_set in share_sets})
     columns = {measure: _column(measure) for measure in MEASURED}
     for share_set in share_sets:
         shares = share_set.shares
-        for method in sorted(share_set.methods, key=lambda name: rank(results.methods, name)):
-            row = (share_set.task, (share_set.setting(), label(results.methods, method)))
+        for method in ordered(results.methods, share_set.methods):
+            row = share_set.row(label(results.methods, method))
             summary = shares.summaries.get((method, shares.lead))
-            yield Entry(*row, _LEFT_OUT, known(None if summary is None else summary.left_out))
+            yield Entry(*row, LEFT_OUT, known(None if summary is None else summary.left_out))
             for measure, column in columns.items():
                 yield Entry(*row, column, _cell(share_set, method, measure))
                 over = difference_cell(shares.comparison, method, results.baseline, measure)
@@ -155,15 +138,9 @@ def _shares(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]
 
 
 def _cell(share_set: ShareSet, method: str, measure: str) -> Cell:
-    """The mean of a measure of a method, or the reason that there is none."""
-    if method in share_set.noise:
-        return Cell(state=NOISE)
-    summary = share_set.shares.summaries.get((method, measure))
-    if summary is None:
-        return Cell(state=MISSING if method in share_set.lacking else UNDEFINED)
+    """The mean of a measure of a method, beside the paper's number for the same model."""
     reference = normxlogit().get((share_set.task, share_set.published or "", method, measure))
-    cell = summary_cell(summary, reference)
-    return marked_if_best(cell, share_set.shares.comparison, method, measure, MEASURES[measure].higher_is_better)
+    return share_set.cell(method, measure, reference)
 
 
 def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figure]:

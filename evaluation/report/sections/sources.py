@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,17 @@ from evaluation.ablations.means import AGAINST, EVIDENCE, MEASURES, Judgement, M
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.report.sections.faithfulness import summary_cell
-from evaluation.report.table import BOLD, UNSEEN, Column, Entry, Table, known, marked_if_best, smallest_differences
+from evaluation.report.table import (
+    BOLD,
+    UNSEEN,
+    Column,
+    Entry,
+    Table,
+    known,
+    marked_if_best,
+    mean_cell,
+    smallest_differences,
+)
 from evaluation.scoring.faithfulness.scores import Summary
 from lrp_core.records.explained import TARGET
 
@@ -74,8 +84,8 @@ def sources_tables(judged: Sequence[Judged], methods: Methods) -> list[Table]:
     tables = []
     for table, shown, cost in groups:
         columns = {name: _column(measure) for name, measure in MEASURES.items() if measure.group in shown}
-        frame = [entry for judged_setting in judged for entry in _entries(judged_setting, methods, columns, cost)]
-        tables.append(table.filled(frame, _left_out(judged)))
+        entries = (_entries(judged_setting, methods, columns, cost) for judged_setting in judged)
+        tables.append(table.filled([*chain.from_iterable(entries), _left_out(judged)]))
     return tables
 
 
@@ -95,7 +105,7 @@ def _entries(
         labels = (judged.setting, named(methods, variant))
         for name, column in columns.items():
             measure = MEASURES[name]
-            cell = summary_cell(_scaled(judgement.summaries[variant, name], measure.scale))
+            cell = mean_cell(_scaled(judgement.summaries[variant, name], measure.scale))
             compared = judgement.comparisons.get(name)
             cell = marked_if_best(cell, compared, key_of(variant), name, measure.higher_is_better)
             yield Entry(judgement.task, labels, column, cell)
@@ -116,8 +126,7 @@ def named(methods: Methods, variant: Variant) -> str:
 
 def _scaled(summary: Summary, scale: float) -> Summary:
     """`summary` with its mean and interval multiplied by `scale`."""
-    value, low, high = (scale * end for end in (summary.value, summary.low, summary.high))
-    return Summary(value, low, high, summary.n, summary.left_out)
+    return replace(summary, value=scale * summary.value, low=scale * summary.low, high=scale * summary.high)
 
 
 def _left_out(judged: Sequence[Judged]) -> str:

@@ -20,9 +20,11 @@ from evaluation.report.table import (
     Entry,
     Table,
     difference_cell,
+    fills,
     interval_of,
     known,
     marked_if_best,
+    row_of,
     smallest_differences,
 )
 from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
@@ -75,18 +77,7 @@ def score_tables(results: Results) -> list[Table]:
 
 def overview(results: Results) -> Table:
     """Table 1: every method in its default setting."""
-    scopes = "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
-    return Table(
-        "table1",
-        "Table 1. Overview",
-        f"Contrastive explanations, full embeddings, no special tokens{scopes}. "
-        f"Percent, over correctly predicted samples. {CHANCE} {BOLD}",
-        ("model",),
-    ).filled(_overview(results))
-
-
-def _overview(results: Results) -> Iterator[Entry]:
-    """The cells of `overview`."""
+    frame = []
     for cell_key in default_cell_keys(results):
         compared = results.comparisons.get(cell_key[:3])
         for group in results.groups():
@@ -94,23 +85,32 @@ def _overview(results: Results) -> Iterator[Entry]:
             for metric in shown(OVERVIEW):
                 cell = score_cell(results, of_method, metric, "1", "left")
                 cell = marked_if_best(cell, compared, of_method.method, metric, METRICS[metric].higher_is_better)
-                yield Entry(cell_key.task, (cell_key.model,), _metric_column(results, group, metric), cell)
-
-
-def beside_random(results: Results) -> Table:
-    """Table 1 with every metric, its interval, and its difference from random relevance: a row for each method."""
+                frame.append(Entry(cell_key.task, (cell_key.model,), _metric_column(results, group, metric), cell))
+    scopes = "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
     return Table(
+        "table1",
+        "Table 1. Overview",
+        f"Contrastive explanations, full embeddings, no special tokens{scopes}. "
+        f"Percent, over correctly predicted samples. {CHANCE} {BOLD}",
+        ("model",),
+    ).filled(frame)
+
+
+@fills(
+    Table(
         "table1_random",
         "Table 1, beside random",
         f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
         "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
         f"are not tested). {UNSEEN}",
         ("model", "method"),
-    ).filled(_beside_random(results))
+    )
+)
+def beside_random(results: Results) -> Iterator[Entry]:
+    """Table 1 with every metric, its interval, and its difference from random relevance: a row for each method.
 
-
-def _beside_random(results: Results) -> Iterator[Entry]:
-    """The cells of `beside_random`; the smallest detectable differences follow the methods of a model and task."""
+    The smallest detectable differences follow the methods of a model and task.
+    """
     base, measures = results.baseline, {name: Column(metric.label, metric.unit) for name, metric in METRICS.items()}
     places = list(_defined_cell_keys(results))
     for cell_key, following in zip_longest(places, places[1:]):
@@ -144,34 +144,30 @@ def against_each_other(results: Results) -> Table:
     ).filled(frame)
 
 
+SHAPE = {name: Column("model", name, digits=0) for name in ("parameters", "layers", "heads", "hidden size")}
+SHAPE["parameters"] = replace(SHAPE["parameters"], digits=2, unit=" M")
+
+
 def accuracies(results: Results) -> Table:
     """Table 9: the models, and how often the target's logit is larger than the foil's."""
-    columns = (*SHAPE.values(), *(Column("accuracy", task) for task in results.tasks))
+    tasks = {task: Column("accuracy", task) for task in results.tasks}
+    frame: list[Entry] = []
+    for model in results.models:
+        size = results.sizes.get(model)
+        shape = (None,) * len(SHAPE) if size is None else (size.parameters / 1e6, *size[1:])
+        frame += row_of("", (model,), SHAPE.values(), map(known, shape))
+        for task, column in tasks.items():
+            if (model, task) in results.dtypes:
+                score = results.accuracy(model, task, results.dtypes[model, task][0])
+                reference = results.reference("9", "left", CellKey(model, task, "", "none"), "accuracy")
+                frame.append(Entry("", (model,), column, _cell_of(score, MISSING, reference)))
     return Table(
         "table9",
         "Table 9. Models and prediction accuracy",
         "Accuracy is the share of samples whose target has a larger logit than the foil, in percent.",
         ("model",),
-        columns,
-    ).filled(_accuracies(results))
-
-
-SHAPE = {name: Column("model", name, digits=0) for name in ("parameters", "layers", "heads", "hidden size")}
-SHAPE["parameters"] = replace(SHAPE["parameters"], digits=2, unit=" M")
-
-
-def _accuracies(results: Results) -> Iterator[Entry]:
-    """The cells of `accuracies`."""
-    for model in results.models:
-        size = results.sizes.get(model)
-        shape = (None,) * len(SHAPE) if size is None else (size.parameters / 1e6, *size[1:])
-        for column, number in zip(SHAPE.values(), shape, strict=True):
-            yield Entry("", (model,), column, known(number))
-        for task in results.tasks:
-            if (model, task) in results.dtypes:
-                score = results.accuracy(model, task, results.dtypes[model, task][0])
-                reference = results.reference("9", "left", CellKey(model, task, "", "none"), "accuracy")
-                yield Entry("", (model,), Column("accuracy", task), _cell_of(score, MISSING, reference))
+        (*SHAPE.values(), *tasks.values()),
+    ).filled(frame)
 
 
 def pair_table(results: Results, pair: Pair) -> Table:

@@ -110,7 +110,7 @@ def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
             aside = _beside(run, results, curves_of_task, way)
             published = curves_of_task.model.resolved.config.id.rpartition("/")[2]
             bases = {name: record.base for name, record in results.methods.items()}
-            told_beside = (overlaps, aside, published, bases)
+            told_beside = (overlaps, aside, bases, curves_of_task.score)
             yield CurveSet(
                 model,
                 task,
@@ -118,10 +118,10 @@ def drawn_curves(run: Run, results: Results) -> Iterator[CurveSet]:
                 way,
                 areas,
                 curves,
-                lacking,
-                curves_of_task.noise,
                 *told_beside,
-                curves_of_task.score,
+                lacking=lacking,
+                noise=curves_of_task.noise,
+                published=published,
             )
 
 

@@ -41,6 +41,6 @@ def _taken(report: Reported) -> Iterator[ShareSet]:
                 shares = shares_of(
                     perturbed_cells.tables, gold, flips.way, config.report.resamples, config.seed, clusters
                 )
-                yield ShareSet(
-                    model, task, dtype, flips.way, shares, perturbed_cells.lacking, perturbed_cells.noise, known
-                )
+                absent, noise = perturbed_cells.lacking, perturbed_cells.noise
+                setting = (model, task, dtype, flips.way)
+                yield ShareSet(*setting, shares, lacking=absent, noise=noise, published=known)
