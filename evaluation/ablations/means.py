@@ -6,7 +6,7 @@ Shapes: N samples, V variants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,16 +82,16 @@ class Judgement:
     way: str  # how sources are ablated
     values: Mapping[Measured, Values]  # by variant and name of the measure
     prompts: Mapping[Variant, float]  # mean number of ablated prompts that a sample takes
-    summaries: Mapping[Measured, Summary] = field(default_factory=dict)
-    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # of `variants`, by name of the measure
-    samples: int = 0
+    summaries: Mapping[Measured, Summary]
+    comparisons: Mapping[str, Comparison]  # of `variants`, by name of the measure
+    samples: int
     #: The measure LEAD of variants, those of smaller budgets and screened ones included, on common samples.
-    alike: Mapping[Variant, Summary] = field(default_factory=dict)
+    alike: Mapping[Variant, Summary]
 
     @property
     def variants(self) -> list[Variant]:
         """The methods' own variants: neither screened nor of a smaller budget."""
-        return [variant for variant in self.prompts if not variant.screened and not variant.budget]
+        return _own(self.prompts)
 
     def left_out(self, measure: str) -> int:
         """The largest number of samples for which a variant of `variants` lacks the measure."""
@@ -118,18 +118,35 @@ def judgement_of(
     prompts: dict[Variant, list[float]] = {}
     samples: set[str] = set()
     for method, method_rows in rows.items():
-        whole = {(row["sample_id"], row["explanation"]): row["ablated"] for row in method_rows if _is_whole(row)}
         for row in method_rows:
             samples.add(row["sample_id"])
-            variant = _variant(method, row, whole)
+            variant = _variant(method, row)
             prompts.setdefault(variant, []).append(row["ablated"])
             for name, value in _numbers(row):
                 values.setdefault((variant, name), {})[row["sample_id"]] = value
     for variant in prompts:
         for name in MEASURES:
             values.setdefault((variant, name), {})
-    judgement = Judgement(*setting, values, {variant: float(np.mean(counts)) for variant, counts in prompts.items()})
-    return _summarised(judgement, sorted(samples), resamples, seed, clusters)
+    counts = {variant: float(np.mean(of_variant)) for variant, of_variant in prompts.items()}
+    ids = sorted(samples)
+    numbers, columns, summaries = cluster_numbers(clusters, ids), {}, {}
+    for (variant, name), by_sample in values.items():
+        columns[variant, name] = np.array([by_sample.get(sample, np.nan) for sample in ids])
+        summaries[variant, name] = summarise(columns[variant, name], resamples, seed, MEASURES[name].bounds, numbers)
+    own, comparisons = _own(counts), {}
+    for name in MEASURES:
+        stacked = np.stack([columns[variant, name] for variant in own], axis=1)[..., None]  # [N, V, 1]
+        compared = paired(stacked, tuple(map(key_of, own)), (name,), resamples, seed, numbers)
+        if compared is not None:
+            comparisons[name] = compared
+    leading = {variant: columns[variant, LEAD] for variant in counts}
+    alike = _alike(leading, resamples, seed, numbers)
+    return Judgement(*setting, values, counts, summaries, comparisons, len(ids), alike)
+
+
+def _own(variants: Iterable[Variant]) -> list[Variant]:
+    """The methods' own variants: neither screened nor of a smaller budget."""
+    return [variant for variant in variants if not variant.screened and not variant.budget]
 
 
 def _is_whole(row: Row) -> bool:
@@ -137,7 +154,7 @@ def _is_whole(row: Row) -> bool:
     return bool(row["drop_l"])
 
 
-def _variant(method: str, row: Row, whole: Mapping[tuple[str, str], int]) -> Variant:
+def _variant(method: str, row: Row) -> Variant:
     """The variant of a method's row."""
     if row["screened"]:
         return Variant(method, row["explanation"], screened=row["ablated"] - 1)
@@ -158,40 +175,17 @@ def _numbers(row: Row) -> Iterable[tuple[str, float]]:
             yield name, row[name]
 
 
-def _summarised(judgement: Judgement, samples: list[str], resamples: int, seed: int, clusters: Clusters) -> Judgement:
-    """`judgement` with means, intervals and comparisons over `samples`."""
-    of = cluster_numbers(clusters, samples)
-    columns, summaries = {}, {}
-    for (variant, name), by_sample in judgement.values.items():
-        values = np.array([by_sample.get(sample, np.nan) for sample in samples])
-        columns[variant, name] = values
-        summaries[variant, name] = summarise(values, resamples, seed, MEASURES[name].bounds, of)
-    variants, comparisons = judgement.variants, {}
-    names = tuple(map(key_of, variants))
-    for name in MEASURES:
-        stacked = np.stack([columns[variant, name] for variant in variants], axis=1)[..., None]  # [N, V, 1]
-        compared = paired(stacked, names, (name,), resamples, seed, of)
-        if compared is not None:
-            comparisons[name] = compared
-    kept = (judgement.model, judgement.task, judgement.way, judgement.values, judgement.prompts)
-    return Judgement(*kept, summaries, comparisons, len(samples), _alike(judgement, columns, resamples, seed, of))
-
-
 def _alike(
-    judgement: Judgement,
-    columns: Mapping[Measured, np.ndarray],
-    resamples: int,
-    seed: int,
-    clusters: ClusterNumbers,
+    columns: Mapping[Variant, np.ndarray], resamples: int, seed: int, clusters: ClusterNumbers
 ) -> dict[Variant, Summary]:
     """The mean of LEAD, on common samples, of each variant that has it for all of these.
 
     Common samples are those for which every variant that is not screened has a value; `columns` [N] are the values.
     """
-    measure = MEASURES[LEAD]
-    by_variant = {variant: columns[variant, measure.name] for variant in judgement.prompts}
-    known = [np.isfinite(values) for variant, values in by_variant.items() if not variant.screened]
-    common = np.all(known, axis=0)
-    of = None if clusters is None else clusters[common]
-    complete = {variant: values[common] for variant, values in by_variant.items() if np.isfinite(values[common]).all()}
-    return {variant: summarise(values, resamples, seed, measure.bounds, of) for variant, values in complete.items()}
+    common = np.all([np.isfinite(values) for variant, values in columns.items() if not variant.screened], axis=0)
+    of_common, bounds = None if clusters is None else clusters[common], MEASURES[LEAD].bounds
+    alike = {}
+    for variant, values in columns.items():
+        if np.isfinite(values[common]).all():
+            alike[variant] = summarise(values[common], resamples, seed, bounds, of_common)
+    return alike

@@ -62,9 +62,9 @@ class Encoding:
             covered |= in_span
         return covered
 
-    def mask(self, spans: Iterable[Sequence[int]] | None, first: bool = False) -> list[bool] | None:
+    def mask(self, spans: Iterable[Sequence[int]] | None) -> list[bool] | None:
         """The result of `covers` as a list; None if `spans` is None."""
-        return None if spans is None else self.covers(spans, first).tolist()
+        return None if spans is None else self.covers(spans).tolist()
 
 
 def encode(
@@ -124,11 +124,11 @@ def encoding_of_ids(
     known, begin, end = [*context, *ids], 0, len(context)
     text, offsets = "", []
     for at in range(len(context), len(known)):
-        spelt = _decoded(tokenizer, known[begin : at + 1])
+        spelt = decoded(tokenizer, known[begin : at + 1])
         pending = at + 1 - end
         if spelt.endswith(_PART_OF_CHARACTER) and pending < _BYTES and at + 1 < len(known):
             continue
-        piece = spelt[len(_decoded(tokenizer, known[begin:end])) :]
+        piece = spelt[len(decoded(tokenizer, known[begin:end])) :]
         offsets += [(len(text), len(text) + len(piece))] * pending
         text += piece
         begin, end = end, at + 1
@@ -136,7 +136,7 @@ def encoding_of_ids(
     return with_specials(Encoding(list(ids), cover, np.zeros(len(ids), bool)), tokenizer), text
 
 
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """The text of tokens, special tokens included, with spaces as they are."""
     return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 

@@ -76,7 +76,6 @@ def picture(
     *,
     label: str | None,
     regions: Sequence[Region] | None = None,
-    meta: Mapping[str, Any] | None = None,
 ) -> Row:
     """A row of the generic schema for the image file `data`; its `sample_id` is a hash of its pixels and label.
 
@@ -88,7 +87,7 @@ def picture(
         if not (0 <= top < bottom <= image.height and 0 <= left < right <= image.width):
             raise Malformed("region outside the image", f"{[top, left, bottom, right]} of {_size(image)}")
     content = json.dumps([image.mode, image.size, label]).encode() + image.tobytes()
-    row = sample(source, name, label=label, meta=meta)
+    row = sample(source, name, label=label)
     row["sample_id"] = hashlib.sha256(content).hexdigest()[:20]
     row["image"] = data
     row["regions"] = None if regions is None else [list(region) for region in regions]

@@ -6,7 +6,7 @@ all rows of a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,14 +86,21 @@ class Block:
         return self.relevance.ravel()[self._evidence_at]
 
     @cached_property
-    def above(self) -> np.ndarray:
-        """[E] the number of tokens in the row whose relevance is larger than the evidence token's."""
-        return self.relevance.shape[1] - self._count_below(np.less_equal)
-
-    @cached_property
     def at_least(self) -> np.ndarray:
-        """[E] the number of tokens in the row whose relevance is at least the evidence token's, itself included."""
-        return self.relevance.shape[1] - self._count_below(np.less)
+        """[E] the number of tokens in the row whose relevance is at least the evidence token's, itself included.
+
+        The number of smaller values is found by bisection.
+        """
+        width = self.relevance.shape[1]
+        low = np.zeros(len(self.evidence_values), np.int64)
+        high = np.full_like(low, width)
+        while (low < high).any():
+            middle, inside = (low + high) // 2, low < high
+            value = self.ascending[self.evidence_rows, np.minimum(middle, width - 1)]
+            is_smaller = value < self.evidence_values
+            low = np.where(inside & is_smaller, middle + 1, low)
+            high = np.where(inside & ~is_smaller, middle, high)
+        return width - low
 
     def largest(self, size: np.ndarray) -> Largest:
         """The `size` [B] tokens of largest relevance in each row; `size` is between 1 and the row's chosen tokens."""
@@ -108,22 +115,6 @@ class Block:
     def evidence_total(self, values: np.ndarray) -> np.ndarray:
         """[B] the sum of `values` [E] over each row's evidence tokens."""
         return np.add.reduceat(values, self._evidence_starts, dtype=np.float64)
-
-    def _count_below(self, is_below: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """[E] the number of values in the row that are below the evidence token's, found by bisection.
-
-        `is_below(value, evidence_value)` is np.less or np.less_equal.
-        """
-        low = np.zeros(len(self.evidence_values), np.int64)
-        high = np.full_like(low, self.relevance.shape[1])
-        while (low < high).any():
-            middle = (low + high) // 2
-            inside = low < high
-            value = self.ascending[self.evidence_rows, np.minimum(middle, self.relevance.shape[1] - 1)]
-            right = inside & is_below(value, self.evidence_values)
-            low = np.where(right, middle + 1, low)
-            high = np.where(inside & ~right, middle, high)
-        return low
 
     def evidence_sum(self, values: np.ndarray) -> np.ndarray:
         """[B] the sum of `values` [B, T] over each row's evidence tokens."""

@@ -23,6 +23,7 @@ import numpy as np
 import scipy  # its parts are imported when they are first used: scipy.stats takes a while
 
 LEVEL = 0.95
+POWER = 0.8
 ROUNDING = 1e-6  # share of a range: nearer values lie on its bound, since scores are stored in single precision
 FEWEST = 10  # fewer values are not resampled
 FEWEST_CLUSTERS = 10  # fewer say too little about how clusters differ: there is no interval
@@ -35,14 +36,14 @@ ClusterNumbers = np.ndarray | None  # [N] the number of each sample's cluster; N
 NO_CLUSTERS: Clusters = MappingProxyType({})
 
 
-def clopper_pearson(successes: np.ndarray | float, n: float, level: float = LEVEL) -> Ends:
+def clopper_pearson(successes: np.ndarray | float, n: float) -> Ends:
     """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole.
 
     >>> low, high = clopper_pearson(30, 30)
     >>> print(f"{low:.3f} {high:.3f}")
     0.884 1.000
     """
-    outside = (1 - level) / 2
+    outside = (1 - LEVEL) / 2
     k = np.asarray(successes, float)
     low = np.where(k > 0, scipy.stats.beta.ppf(outside, np.maximum(k, 1e-300), n - k + 1), 0.0)
     high = np.where(k < n, scipy.stats.beta.ppf(1 - outside, k + 1, np.maximum(n - k, 1e-300)), 1.0)
@@ -161,10 +162,8 @@ def difference_intervals(
     return np.minimum(low, mean), np.maximum(high, mean)  # rounding may put the mean outside
 
 
-def smallest_difference(
-    differences: np.ndarray, tests: int = 1, power: float = 0.8, clusters: ClusterNumbers = None
-) -> float:
-    """The smallest true mean difference that a two-sided t test of level 0.05 / `tests` detects with this `power`.
+def smallest_difference(differences: np.ndarray, tests: int = 1, clusters: ClusterNumbers = None) -> float:
+    """The smallest true mean difference that a two-sided t test of level 0.05 / `tests` detects with POWER.
 
     `differences` [N, P] are paired differences of P pairs of methods; the median of their standard errors is taken.
     Smaller differences may exist and go undetected with this number of samples. NaN for fewer than three samples or
@@ -176,7 +175,7 @@ def smallest_difference(
         return float("nan")
     error = float(np.median(_standard_error(sums, sizes)))
     critical = scipy.stats.t.ppf(1 - (1 - LEVEL) / 2 / tests, n - 1)
-    return float((critical + scipy.stats.t.ppf(power, n - 1)) * error)
+    return float((critical + scipy.stats.t.ppf(POWER, n - 1)) * error)
 
 
 def cluster_numbers(clusters: Clusters, samples: Sequence[str]) -> ClusterNumbers:

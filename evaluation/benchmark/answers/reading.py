@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.answers.prompts import Prompt, Written, encoded, written
 from evaluation.benchmark.answers.units import NO_UNIT, checked, sentences_in, units_of, units_of_tokens
-from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.encoding import Encoding, decoded, encode
 from evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
 from lrp_core.records.kinds import Kind
 
@@ -109,8 +109,8 @@ def _behind(entry: _Entry, context: Encoding, joint: Encoding, tokenizer: PreTra
     else:
         [by_itself] = encode(tokenizer, [target], template=False)
         answer = _Answer(by_itself.ids, by_itself.offsets)
-    before = _decoded(tokenizer, context.ids)
-    if _decoded(tokenizer, context.ids + answer.ids) != before + target:
+    before = decoded(tokenizer, context.ids)
+    if decoded(tokenizer, context.ids + answer.ids) != before + target:
         raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
     return answer
 
@@ -122,16 +122,9 @@ def _of_decoder(entry: _Entry, writer: PreTrainedTokenizerBase) -> _Answer:
     """
     target: str = entry.row["target"]
     [by_itself] = encode(writer, [target.strip()], template=False)
-    if _decoded(writer, by_itself.ids).strip() != target.strip():
+    if decoded(writer, by_itself.ids).strip() != target.strip():
         raise Malformed("the tokenizer does not reproduce the answer", repr(target)[:80])
     return _Answer(by_itself.ids, by_itself.offsets + len(target) - len(target.lstrip()))
-
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The text of tokens, special tokens and spaces as they are."""
-    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str)
-    return text
 
 
 def _view(entry: _Entry, context: Encoding, answer: _Answer, kind: Kind, max_length: int) -> Row:

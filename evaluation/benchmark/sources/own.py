@@ -268,8 +268,6 @@ def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
         number = int(number)  # as tables with empty cells hold integers
     if type(number) is not int:
         raise Malformed("column 'slot' is not int", repr(written)[:80])
-    if not 0 <= number <= len(text):
-        raise Malformed("slot outside the text", f"{number} of {len(text)} characters")
     return number, ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.heatmaps.tokens import FAINT, colour, share_of
+from evaluation.report.heatmaps.tokens import FAINT, colour, share_of, values_of
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -70,7 +70,7 @@ def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Mark
 
     Cells are squares coloured by their share of the largest magnitude; their tooltips show the numbers.
     """
-    values = [[*row["values"], *row.get("decoder", ())] for _, row in rows]
+    values = [values_of(row) for _, row in rows]
     high = max((abs(value) for line in values for value in line), default=0.0) or 1.0
     longest, of_longest = rows[max(range(len(rows)), key=lambda at: len(values[at]))]
     seen = longest["decoder"] if "decoder" in of_longest else ()

@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
-from evaluation.report.heatmaps.tokens import FAINT, colour, in_digits, share_of
+from evaluation.report.heatmaps.tokens import FAINT, colour, in_digits, share_of, values_of
 
 Entry = Mapping[str, Any]  # of heatmaps.tokens.data
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
@@ -152,7 +152,7 @@ def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, b
 def _matrices(entries: Sequence[Entry], title: str) -> Plot:
     """The figure with a matrix for each method: a row for each entry, a column for each token of the longest entry."""
     longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
-    tables = [[_values(entry, entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
+    tables = [[values_of(entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
     columns = [*longest["tokens"], *(longest.get("decoder", ()) if "decoder" in longest["rows"][0] else ())]
     left = max(letters_of(visible(entry["target"])) for entry in entries) * _LETTER + 0.1
     above = max(letters_of(visible(token)) for token in columns) * _LETTER + 0.1
@@ -173,11 +173,6 @@ def _matrices(entries: Sequence[Entry], title: str) -> Plot:
             axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **_FONT)
         top = base + tall * len(entries) + _LINE * 0.5
     return figure
-
-
-def _values(entry: Entry, row: Mapping[str, Any]) -> list[float]:
-    """The relevance of a line's tokens, then that of the decoder's tokens if it has any."""
-    return [*row["values"], *row.get("decoder", ())]
 
 
 def _draw_matrix(

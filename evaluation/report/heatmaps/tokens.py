@@ -7,7 +7,7 @@ them apart. Special tokens are dim and do not set the scale. Evidence is underli
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
@@ -223,6 +223,11 @@ def _rounded(curve: LogitCurve) -> dict[str, Any]:
 def _known(value: float) -> float | None:
     """The value with four significant digits; None if it is not finite."""
     return short(value) if math.isfinite(value) else None
+
+
+def values_of(row: Mapping[str, Any]) -> list[float]:
+    """The relevance of the tokens of a line of :func:`data`, then that of the decoder's tokens if it has any."""
+    return [*row["values"], *row.get("decoder", ())]
 
 
 def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:

@@ -16,16 +16,15 @@ import numpy as np
 from evaluation.scoring.faithfulness.areas import (
     CurveTables,
     MeanCurve,
-    Samples,
     Variants,
     by_sample,
     mean_curve,
     on_common_samples,
 )
-from evaluation.scoring.faithfulness.correlations import Correlations, paired_correlations, pearson
+from evaluation.scoring.faithfulness.correlations import paired_correlations, pearson
 from evaluation.scoring.faithfulness.flips import SHARE_ORDERS
 from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
-from evaluation.scoring.intervals import NO_CLUSTERS, Clusters, cluster_numbers
+from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.statistics import Comparison, interval
 
 SHARE_COLUMNS = [
@@ -80,61 +79,59 @@ def shares_of(
     a cluster to its name. Samples that are not finite are left out and counted.
     """
     variants, rows = by_sample(tables, perturbation, SHARE_ORDERS, ["logit", "probability", "correct"])
-    if any(gold.get(name) is not None for samples in rows.values() for name in samples):
-        return _of_scores(rows, variants, gold, resamples, seed, clusters)
+    has_gold = any(gold.get(name) is not None for samples in rows.values() for name in samples)
+    measures, of_sample = (OF_SCORES, _predictions) if has_gold else (OF_LABELS, _label_scores)
     values: dict[str, dict[str, np.ndarray]] = {}
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
     for method, samples in rows.items():
-        values[method] = {name: _label_scores(orders) for name, orders in samples.items()}
-        stacked, numbers = np.array(list(values[method].values())), cluster_numbers(clusters, list(samples))
-        finite = np.isfinite(stacked).all(axis=(1, 2))  # stacked: [N, 4, K]
-        for at, measure in enumerate(OF_LABELS):
-            bounds = (0.0, 1.0) if MEASURES[measure].is_share else None
-            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed, bounds, numbers)
-            if finite.any():
-                of_finite = None if numbers is None else numbers[finite]
-                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed, bounds, of_finite)
-    ids, common = on_common_samples(values)  # [N, M, 4, K]
-    drawing = (resamples, seed, cluster_numbers(clusters, ids))
-    compared = paired(common.mean(axis=-1), tuple(values), OF_LABELS, *drawing) if ids else None
-    return Shares(OF_LABELS, summaries, variants, compared, curves)
+        values[method] = {name: of_sample(orders) for name, orders in samples.items()}
+        stacked = np.array(list(values[method].values()))  # [N, measures, K]
+        drawing = (resamples, seed, cluster_numbers(clusters, list(samples)))
+        scores, finite = _gold_of(samples, gold), np.isfinite(stacked).all(axis=(1, 2))
+        for at, measure in enumerate(measures):
+            if has_gold:
+                summary, curve = _of_scores(stacked[:, at], scores, *drawing)
+            else:
+                summary, curve = _of_labels(stacked[:, at], finite, MEASURES[measure].is_share, *drawing)
+            summaries[method, measure] = summary
+            if curve is not None:
+                curves[method, measure] = curve
+    ids, common = on_common_samples(values)  # [N, M, measures, K]
+    drawing, compared = (resamples, seed, cluster_numbers(clusters, ids)), None
+    if ids and has_gold:
+        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, *drawing)
+    elif ids:
+        compared = paired(common.mean(axis=-1), tuple(values), measures, *drawing)
+    return Shares(measures, summaries, variants, compared, curves)
+
+
+def _of_labels(
+    values: np.ndarray, finite: np.ndarray, is_share: bool, resamples: int, seed: int, clusters: ClusterNumbers
+) -> tuple[Summary, MeanCurve | None]:
+    """The mean of a measure, and its mean at each share, from `values` [N, K]; None if no sample is `finite` [N]."""
+    bounds = (0.0, 1.0) if is_share else None
+    summary = summarise(values.mean(axis=-1), resamples, seed, bounds, clusters)
+    if not finite.any():
+        return summary, None
+    of_finite = None if clusters is None else clusters[finite]
+    return summary, mean_curve(values[finite], resamples, seed, bounds, of_finite)
 
 
 def _of_scores(
-    rows: Mapping[str, Samples],
-    variants: Variants,
-    gold: Gold,
-    resamples: int,
-    seed: int,
-    clusters: Clusters,
-) -> Shares:
-    """The result of `shares_of` for a task with gold scores: Pearson's r instead of AOPC and accuracy."""
-    values: dict[str, dict[str, np.ndarray]] = {}
-    summaries: dict[tuple[str, str], Summary] = {}
-    curves: dict[tuple[str, str], MeanCurve] = {}
-    for method, samples in rows.items():
-        values[method] = {name: _predictions(orders) for name, orders in samples.items()}
-        scores, predictions = _gold_of(samples, gold), np.array(list(values[method].values()))  # [N], [N, 2, K]
-        numbers = cluster_numbers(clusters, list(samples))
-        for at, measure in enumerate(OF_SCORES):
-            correlations = pearson(predictions[:, at], scores, resamples, seed, numbers)
-            summaries[method, measure] = correlations.summary
-            if np.isfinite(correlations.by_share).any():
-                curves[method, measure] = _curve_of(correlations)
-    ids, common = on_common_samples(values)  # [N, M, 2, K]
-    compared = None
-    if ids:
-        drawing = (resamples, seed, cluster_numbers(clusters, ids))
-        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), OF_SCORES, *drawing)
-    return Shares(OF_SCORES, summaries, variants, compared, curves)
+    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers
+) -> tuple[Summary, MeanCurve | None]:
+    """Pearson's r of `predictions` [N, K] with `gold` scores [N], averaged over shares and at each share.
 
-
-def _curve_of(correlations: Correlations) -> MeanCurve:
-    """Correlations as a curve over shares; NaN where predictions do not vary, and for intervals without resamples."""
-    absent = np.full_like(correlations.by_share, np.nan)
+    The curve is None without an r; it is NaN where predictions do not vary, and for intervals without resamples.
+    """
+    correlations = pearson(predictions, gold, resamples, seed, clusters)
+    by_share = correlations.by_share
+    if not np.isfinite(by_share).any():
+        return correlations.summary, None
+    absent = np.full_like(by_share, np.nan)
     low, high = interval(correlations.drawn) if len(correlations.drawn) else (absent, absent)
-    return MeanCurve(correlations.by_share, low, high, correlations.n)
+    return correlations.summary, MeanCurve(by_share, low, high, correlations.n)
 
 
 def _gold_of(names: Iterable[str], gold: Gold) -> np.ndarray:
