@@ -33,16 +33,17 @@ def agreement_figures(agreements: Agreements, methods: Methods) -> list[Figure]:
     return [*map_plot.figures(maps, methods), *tree_plot.figures(trees, methods)]
 
 
-@fills(
-    Table(
-        "agreement",
-        "Agreement of methods",
-        "Spearman's rank correlation between two methods over the tokens of a sample, averaged over the samples for "
-        "which all methods order the tokens. Methods that agree may be right or wrong together. Occlusion is "
-        "leave-one-out.",
-        ("model", "method"),
-    )
+AGREEMENT = Table(
+    "agreement",
+    "Agreement of methods",
+    "Spearman's rank correlation between two methods over the tokens of a sample, averaged over the samples for "
+    "which all methods order the tokens. Methods that agree may be right or wrong together. Occlusion is "
+    "leave-one-out.",
+    ("model", "method"),
 )
+
+
+@fills(AGREEMENT)
 def agreement_table(agreements: Agreements, methods: Methods) -> Iterator[Entry]:
     """The table of the correlations of every two methods: a row and a column for each method."""
     for (model, task), agreement in agreements.items():

@@ -39,18 +39,19 @@ _TRIED = (
 )
 
 
-@fills(
-    Table(
-        "faithfulness_choices",
-        "Options that were chosen",
-        "If the config lists several values of an option, every combination was tried on a few samples, for each "
-        "model, task and precision. The combination with the largest ΔA, on the samples for which all combinations "
-        "have curves, was chosen; of equal ones the first (AttnLRP 4.1). All scores and curves of these methods were "
-        "computed with the chosen options on the other samples: samples that chose options count in no score.",
-        ("model", "method", "options"),
-        _TRIED,
-    )
+CHOICES = Table(
+    "faithfulness_choices",
+    "Options that were chosen",
+    "If the config lists several values of an option, every combination was tried on a few samples, for each "
+    "model, task and precision. The combination with the largest ΔA, on the samples for which all combinations "
+    "have curves, was chosen; of equal ones the first (AttnLRP 4.1). All scores and curves of these methods were "
+    "computed with the chosen options on the other samples: samples that chose options count in no score.",
+    ("model", "method", "options"),
+    _TRIED,
 )
+
+
+@fills(CHOICES)
 def choices_table(choices: Sequence[MethodTrials], results: Results) -> Iterator[Entry]:
     """The table of all trials, with a row for each; the chosen trial of each method is bold."""
     tasks = list(results.tasks)
@@ -114,17 +115,18 @@ def _line(rule: str, at: int, values: Sequence[float]) -> Line:
     return Line(rule, [at], [median], POINT | colour, bars=[extremes, quartiles])
 
 
-@fills(
-    Table(
-        "composites_best",
-        "The best composites",
-        "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
-        "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
-        "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method "
-        "then applies its default rule.",
-        ("model", "layers"),
-    )
+BEST = Table(
+    "composites_best",
+    "The best composites",
+    "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
+    "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
+    "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method "
+    "then applies its default rule.",
+    ("model", "layers"),
 )
+
+
+@fills(BEST)
 def best_table(searches: Sequence[Search], methods: Methods) -> Iterator[Entry]:
     """The rules of the chosen composites: a row for each group of layers, a column for each method."""
     for search in searches:

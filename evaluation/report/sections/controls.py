@@ -83,24 +83,25 @@ def verdicts(rows: Sequence[ControlRow]) -> dict[tuple[str, str, str], str]:
     return failed
 
 
-@fills(
-    Table(
-        "controls",
-        "Is relevance about the model?",
-        "All weights of a model are replaced by random ones, and the same numbers are explained again: the logit "
-        "of the right word (target) minus the logit of a wrong word (foil). An explanation of what the model has "
-        "learnt must then change (Adebayo et al. 2018). Correlations are Spearman's over the tokens of a sample, "
-        "between relevance under the trained and under the random model, as means over samples with 95 % "
-        f"intervals. Verdict: a method fails if the whole interval of the signed correlation lies above {BAR}, or "
-        "if it gives all tokens the same relevance, which counts as a correlation of 1. Random relevance is no "
-        "explanation: it passes if its mean lies within the interval that holds 99.9 % of such means by chance. "
-        "Planted methods, which do not use the model, show that the control works: it must catch them. A method "
-        "that passes is not proven sound; the wider its interval, the less is shown. Between two random models: "
-        "the correlation that the architecture alone causes; it decides no verdict.",
-        ("model", "method"),
-        _JUDGED,
-    )
+CONTROLS = Table(
+    "controls",
+    "Is relevance about the model?",
+    "All weights of a model are replaced by random ones, and the same numbers are explained again: the logit "
+    "of the right word (target) minus the logit of a wrong word (foil). An explanation of what the model has "
+    "learnt must then change (Adebayo et al. 2018). Correlations are Spearman's over the tokens of a sample, "
+    "between relevance under the trained and under the random model, as means over samples with 95 % "
+    f"intervals. Verdict: a method fails if the whole interval of the signed correlation lies above {BAR}, or "
+    "if it gives all tokens the same relevance, which counts as a correlation of 1. Random relevance is no "
+    "explanation: it passes if its mean lies within the interval that holds 99.9 % of such means by chance. "
+    "Planted methods, which do not use the model, show that the control works: it must catch them. A method "
+    "that passes is not proven sound; the wider its interval, the less is shown. Between two random models: "
+    "the correlation that the architecture alone causes; it decides no verdict.",
+    ("model", "method"),
+    _JUDGED,
 )
+
+
+@fills(CONTROLS)
 def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Entry | str]:
     """The verdict on every method of each model and task; planted methods come last."""
     by_method: dict[tuple[str, str, str], dict[str, ControlRow]] = {}

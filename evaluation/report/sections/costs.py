@@ -125,19 +125,20 @@ _MEASURED["peak MiB"] = Column("", "peak MiB", significant=3)
 _MEASURED["batches"] = Column("", "batches", digits=0)
 
 
-@fills(
-    Table(
-        "runtime",
-        "Measured passes",
-        "Medians over the batches of a run, with quartiles if there are several batches, by the padded length of "
-        "the batch. A pass may serve several methods: gradients is one forward pass for all methods that need a "
-        "gradient; their backward passes and aggregation have rows of their own. A pass marked (labels) explains "
-        "every label, with a backward pass for each. A dash: not measured; memory on a CPU is measured once for "
-        "each length only.",
-        ("model", "precision", "pass", "device", "tokens"),
-        tuple(_MEASURED.values()),
-    )
+RUNTIME = Table(
+    "runtime",
+    "Measured passes",
+    "Medians over the batches of a run, with quartiles if there are several batches, by the padded length of "
+    "the batch. A pass may serve several methods: gradients is one forward pass for all methods that need a "
+    "gradient; their backward passes and aggregation have rows of their own. A pass marked (labels) explains "
+    "every label, with a backward pass for each. A dash: not measured; memory on a CPU is measured once for "
+    "each length only.",
+    ("model", "precision", "pass", "device", "tokens"),
+    tuple(_MEASURED.values()),
 )
+
+
+@fills(RUNTIME)
 def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
     """A row for each timed pass or method, model, precision, device and length; a column for each stage."""
     columns = _MEASURED

@@ -86,17 +86,18 @@ def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> T
     ).filled(frame)
 
 
-@fills(
-    Table(
-        "evidence_faithfulness_ranks",
-        "Do both rankings agree?",
-        "Spearman's rank correlation between the methods' mean evidence scores and their mean faithfulness, of the "
-        "same relevance on the same samples: 1 if both rank the methods alike. Random relevance is left out. A "
-        "correlation over few methods says little, even if its interval is narrow. 95 % bootstrap intervals over "
-        "samples.",
-        ("model",),
-    )
+RANKS = Table(
+    "evidence_faithfulness_ranks",
+    "Do both rankings agree?",
+    "Spearman's rank correlation between the methods' mean evidence scores and their mean faithfulness, of the "
+    "same relevance on the same samples: 1 if both rank the methods alike. Random relevance is left out. A "
+    "correlation over few methods says little, even if its interval is narrow. 95 % bootstrap intervals over "
+    "samples.",
+    ("model",),
 )
+
+
+@fills(RANKS)
 def ranks_table(of_settings: Sequence[EvidencePoints]) -> Iterator[Entry]:
     """The rank correlation of each setting, with its interval and the number of methods."""
     for setting in of_settings:
@@ -163,16 +164,17 @@ def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
     return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)
 
 
-@fills(
-    Table(
-        "faithfulness_ways",
-        "Do rankings depend on how tokens are removed?",
-        "Spearman's rank correlation between the methods' mean ΔA under two ways of removing tokens, on the samples "
-        "that all methods have under both: 1 if both ways order the methods alike. Random relevance is left out. "
-        "95 % bootstrap intervals over samples.",
-        ("model", "ways"),
-    )
+WAYS_RANKS = Table(
+    "faithfulness_ways",
+    "Do rankings depend on how tokens are removed?",
+    "Spearman's rank correlation between the methods' mean ΔA under two ways of removing tokens, on the samples "
+    "that all methods have under both: 1 if both ways order the methods alike. Random relevance is left out. "
+    "95 % bootstrap intervals over samples.",
+    ("model", "ways"),
 )
+
+
+@fills(WAYS_RANKS)
 def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Iterator[Entry]:
     """A row for each model, each pair of perturbations, and each number that curves follow.
 

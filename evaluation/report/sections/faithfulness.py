@@ -148,22 +148,23 @@ def _area_column(measure: str, group: str = "") -> Column:
 LEFT_OUT = Column("", "left out", digits=0)
 
 
-@fills(
-    Table(
-        "faithfulness",
-        "Areas under deletion curves",
-        "A curve follows the target's logit, or where the row says so the target's logit minus the foil's, as tokens "
-        "are removed: the most relevant first (MoRF) or the least relevant first (LeRF). Tokens are ranked by "
-        "relevance that explains the same number. The relevance is that of token embeddings without positions, since "
-        "positions stay, or for images the sum over pixels, if the run has it. Areas are taken by the trapezoidal rule "
-        "over the share of removed tokens; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
-        f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over "
-        "the table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed; its areas are means over two "
-        f"random orders a sample. Samples whose relevance or logits are not finite are left out. {UNSEEN}",
-        ("model", "method"),
-        paper=PAPER,
-    )
+FAITHFULNESS = Table(
+    "faithfulness",
+    "Areas under deletion curves",
+    "A curve follows the target's logit, or where the row says so the target's logit minus the foil's, as tokens "
+    "are removed: the most relevant first (MoRF) or the least relevant first (LeRF). Tokens are ranked by "
+    "relevance that explains the same number. The relevance is that of token embeddings without positions, since "
+    "positions stay, or for images the sum over pixels, if the run has it. Areas are taken by the trapezoidal rule "
+    "over the share of removed tokens; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
+    f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over "
+    "the table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed; its areas are means over two "
+    f"random orders a sample. Samples whose relevance or logits are not finite are left out. {UNSEEN}",
+    ("model", "method"),
+    paper=PAPER,
 )
+
+
+@fills(FAITHFULNESS)
 def areas_table(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entry | str]:
     """The three areas of every method with intervals, as AttnLRP's tables 6 to 8.
 

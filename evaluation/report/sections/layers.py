@@ -74,19 +74,20 @@ def _keys(scores: Sequence[LayerScore], methods: Methods, missing: Missing) -> I
                 yield (task, model, layer, name, metric), column
 
 
-@fills(
-    Table(
-        "layers",
-        "Evidence by layer",
-        "The relevance that each layer gives to the tokens, scored against the evidence, in percent with 95 % "
-        "intervals: the map of that layer alone, or the output head applied to its states. Layers are counted "
-        "from the lowest. The paper's numbers are shown for models with the names of its models, roberta-base "
-        "and, fine-tuned, roberta-base-blimp5; those of random relevance, norms, LogAt and NormXLogit are read "
-        "off its figures 4 and 5.",
-        ("model", "layer"),
-        paper="NormXLogit",
-    )
+LAYERS = Table(
+    "layers",
+    "Evidence by layer",
+    "The relevance that each layer gives to the tokens, scored against the evidence, in percent with 95 % "
+    "intervals: the map of that layer alone, or the output head applied to its states. Layers are counted "
+    "from the lowest. The paper's numbers are shown for models with the names of its models, roberta-base "
+    "and, fine-tuned, roberta-base-blimp5; those of random relevance, norms, LogAt and NormXLogit are read "
+    "off its figures 4 and 5.",
+    ("model", "layer"),
+    paper="NormXLogit",
 )
+
+
+@fills(LAYERS)
 def layer_table(
     scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
 ) -> Iterator[Entry | str]:
@@ -106,15 +107,16 @@ def layer_table(
         yield Entry(task, (model, str(layer)), column, cell)
 
 
-@fills(
-    Table(
-        "layer_differences",
-        "Evidence by layer, methods against the best",
-        "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
-        f"have. * p < 0.05, ** p < 0.01: {TEST} of a layer.",
-        ("model", "layer"),
-    )
+DIFFERENCES = Table(
+    "layer_differences",
+    "Evidence by layer, methods against the best",
+    "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
+    f"have. * p < 0.05, ** p < 0.01: {TEST} of a layer.",
+    ("model", "layer"),
 )
+
+
+@fills(DIFFERENCES)
 def layer_differences(
     scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
 ) -> Iterator[Entry]:

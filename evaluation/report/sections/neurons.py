@@ -222,15 +222,16 @@ def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Fig
     return Plot("boundaries", "Conservation by layer", caption, axes).figures(panels, methods)
 
 
-@fills(
-    Table(
-        "boundaries",
-        "Conservation by layer",
-        "Means over samples of the relevance that enters and leaves a block, that it keeps, and that its feed-forward "
-        "neurons have.",
-        ("model", "method", "layer"),
-    )
+CROSSING = Table(
+    "boundaries",
+    "Conservation by layer",
+    "Means over samples of the relevance that enters and leaves a block, that it keeps, and that its feed-forward "
+    "neurons have.",
+    ("model", "method", "layer"),
 )
+
+
+@fills(CROSSING)
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Iterator[Entry]:
     """Relevance that enters each block from above, leaves it below, that it keeps, and that its neurons have."""
     reasons = max(crossing.kept.shape[1] for crossing in crossings)

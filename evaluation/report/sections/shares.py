@@ -57,18 +57,19 @@ def published(task: str, model: str, model_id: str) -> str | None:
     return next((name for name in names if model.startswith(name) or model_id.rpartition("/")[2] == name), None)
 
 
-@fills(
-    Table(
-        "shares_overview",
-        "Faithfulness on labels and scores",
-        "AOPC: the probability that is lost without 10, ..., 90 % of the top tokens, a mean over shares; larger is "
-        "better. Sufficiency: the probability that is lost with these tokens alone; smaller is better. For scores: "
-        "Pearson's r with the gold scores, smaller without the top tokens and larger with the top tokens alone. "
-        f"Columns named {PAPER} hold the paper's numbers for its own models.",
-        ("method",),
-        paper=PAPER,
-    )
+LEADS = Table(
+    "shares_overview",
+    "Faithfulness on labels and scores",
+    "AOPC: the probability that is lost without 10, ..., 90 % of the top tokens, a mean over shares; larger is "
+    "better. Sufficiency: the probability that is lost with these tokens alone; smaller is better. For scores: "
+    "Pearson's r with the gold scores, smaller without the top tokens and larger with the top tokens alone. "
+    f"Columns named {PAPER} hold the paper's numbers for its own models.",
+    ("method",),
+    paper=PAPER,
 )
+
+
+@fills(LEADS)
 def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry]:
     """AOPC (for scores: Pearson's r) and its sufficiency, a row for each method, as NormXLogit's table 1.
 
@@ -106,20 +107,21 @@ def _over(measure: str) -> Column:
     return Column("", f"{MEASURES[measure].label} over random", signed=True, digits=DIGITS)
 
 
-@fills(
-    Table(
-        "shares",
-        "Shares of the top tokens removed, and all other tokens removed",
-        "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals "
-        "the gold label or, for a text without one, the prediction for the whole text. "
-        f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired "
-        "sign-flip tests; for r, which is computed over all samples at once, the test swaps the predictions under the "
-        f"two methods (Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
-        ("model", "method"),
-        (*map(_column, MEASURED), LEFT_OUT, *map(_over, MEASURED)),
-        paper=PAPER,
-    )
+EVERY = Table(
+    "shares",
+    "Shares of the top tokens removed, and all other tokens removed",
+    "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals "
+    "the gold label or, for a text without one, the prediction for the whole text. "
+    f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired "
+    "sign-flip tests; for r, which is computed over all samples at once, the test swaps the predictions under the "
+    f"two methods (Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
+    ("model", "method"),
+    (*map(_column, MEASURED), LEFT_OUT, *map(_over, MEASURED)),
+    paper=PAPER,
 )
+
+
+@fills(EVERY)
 def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Entry | str]:
     """The table of every measure with intervals: a row for each method of a setting."""
     yield note_of({share_set.perturbation for share_set in share_sets})

@@ -96,16 +96,17 @@ def overview(results: Results) -> Table:
     ).filled(frame)
 
 
-@fills(
-    Table(
-        "table1_random",
-        "Table 1, beside random",
-        f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
-        "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
-        f"are not tested). {UNSEEN}",
-        ("model", "method"),
-    )
+BESIDE_RANDOM = Table(
+    "table1_random",
+    "Table 1, beside random",
+    f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
+    "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
+    f"are not tested). {UNSEEN}",
+    ("model", "method"),
 )
+
+
+@fills(BESIDE_RANDOM)
 def beside_random(results: Results) -> Iterator[Entry]:
     """Table 1 with every metric, its interval, and its difference from random relevance: a row for each method.
 
