@@ -193,16 +193,14 @@ def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, a
 
     `above` is shown above the heat maps.
     """
-    facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = Explorer.of(entries, budget_bytes=math.inf)
-    return _render("explain.html", title=title, above=above, explorer=explorer, leaves=explorer.leaves, **facts)
+    return _alone("explain.html", title, provenance, explorer.leaves, above=above, explorer=explorer)
 
 
 def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
     """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
-    facts = {"page": "", "pages": [], "provenance": provenance}
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
-    return _render("answers_page.html", explorer.leaves, title=title, sources=explorer, **facts)
+    return _alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
 
 
 def comparison_page(
@@ -212,9 +210,8 @@ def comparison_page(
 
     The models of the explorer are named with their run; its `pairs` name the same model of the other run.
     """
-    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "explorer": explorer}
     title = " against ".join(names)
-    return _render("comparison.html", explorer.leaves, title=title, facts=facts, t=table, **known)
+    return _alone("comparison.html", title, provenance, explorer.leaves, facts=facts, t=table, explorer=explorer)
 
 
 def decisions_page(
@@ -230,9 +227,9 @@ def decisions_page(
 
     `disagreements` are (record, address of the page about the case); `no_disagreements` is the text if there are none.
     """
-    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "disagreements": disagreements}
-    known |= {"decisions": decisions, "importances": importances, "no_disagreements": no_disagreements}
-    return _render("decisions.html", title=title, facts=facts, **known)
+    known: dict[str, Any] = {"disagreements": disagreements, "no_disagreements": no_disagreements}
+    known |= {"decisions": decisions, "importances": importances, "facts": facts}
+    return _alone("decisions.html", title, provenance, **known)
 
 
 def case_page(
@@ -245,8 +242,13 @@ def case_page(
     provenance: Provenance,
 ) -> str:
     """The page of a text and its decision, which prints on one sheet; `sides` are its coloured texts."""
-    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "methods": methods}
-    return _render("case.html", title=title, facts=facts, sides=sides, caption=caption, decision=decision, **known)
+    known: dict[str, Any] = {"facts": facts, "sides": sides, "methods": methods}
+    return _alone("case.html", title, provenance, caption=caption, decision=decision, **known)
+
+
+def _alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
+    """A page that belongs to no site; `values` are further variables of its template."""
+    return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)
 
 
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:

@@ -157,11 +157,10 @@ class Sources:
 SOURCES = versioned("sources", 1, Sources)
 
 
-class Word:
-    """Relevance of a word of a text under one method: the sum over its tokens, or their mean.
+class Part:
+    """A word or token of a text under one method.
 
-    `at` numbers the words of each `side` of a text, from 0; special tokens are words of their own. All rows of a text
-    and method repeat what is explained.
+    `at` numbers the parts of each `side` of a text, from 0. All rows of a text and method repeat what is explained.
     """
 
     id: str  # the user's, else the number of the row in the file; in a run the sample's
@@ -177,8 +176,16 @@ class Word:
     explained: float  # the explained number: a logit, a difference of two, a log-probability or a score
     side: str  # text | second | decoder
     at: int
-    start: int | None  # [start, end) in characters of the text; null for a word that is not in it
+    start: int | None  # [start, end) in characters of the text; null for a part that is not in it
     end: int | None
+
+
+class Word(Part):
+    """Relevance of a word of a text under one method: the sum over its tokens, or their mean.
+
+    Special tokens are words of their own.
+    """
+
     word: str
     special: bool  # True for a token that the tokenizer's template added
     tokens: int  # number of tokens of the word
@@ -189,24 +196,9 @@ class Word:
 WORDS = versioned("words", 1, Word)
 
 
-class Token:
-    """Relevance of a token of a text under one method; columns as of words, `word_at` is the word it is part of."""
+class Token(Part):
+    """Relevance of a token of a text under one method; `word_at` is the word that it is part of."""
 
-    id: str
-    row: Long | None
-    model: str
-    task: str | None
-    method: str
-    explanation: str
-    embedding: str
-    decision: str | None
-    against: str | None
-    probability: float | None
-    explained: float
-    side: str
-    at: int
-    start: int | None
-    end: int | None
     token: str  # the first of a word includes the space before it
     special: bool
     word_at: int

@@ -43,6 +43,11 @@ class Draw:
     meta: dict[str, Any]
     key: str
 
+    @property
+    def content(self) -> tuple[str, str]:
+        """The text and its target."""
+        return self.text, self.target
+
     def row(self) -> Row:
         """The draw as a generic sample."""
         scope = None if self.scope is None else [self.scope]
@@ -60,7 +65,7 @@ def draws(task: str, seed: int, split: Split) -> Iterator[Draw]:
     Raises KeyError for a task other than ra, sva and qa.
     """
     make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: make(rng), split, lambda draw: draw.key, lambda draw: (draw.text, draw.target))
+    return distinct(lambda: make(rng), split)
 
 
 def _agreement_sentence(rng: random.Random) -> Draw:

@@ -46,9 +46,11 @@ class Judged:
     meta: dict[str, Any]
 
     @property
-    def content(self) -> str:
-        """Both texts together, by which draws are told apart."""
+    def key(self) -> str:
+        """Both texts together, by which draws are told apart and split."""
         return f"{self.text} {self.second or ''}"
+
+    content = key
 
     def row(self) -> Row:
         """The draw as a generic sample. A pair has no evidence, since half of it would lie in the second text."""
@@ -258,9 +260,4 @@ JUDGED = tuple(_DRAWS)
 def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
     """Distinct draws of a task for training or test, in an order fixed by `seed`. Raises KeyError for another task."""
     draw, rng = _DRAWS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: draw(rng), split, _content, _content)
-
-
-def _content(draw: Judged) -> str:
-    """The texts of a draw, by which draws are told apart and split."""
-    return draw.content
+    return distinct(lambda: draw(rng), split)

@@ -8,7 +8,7 @@ The evidence is the passages about these persons.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from evaluation.benchmark.demo import lexicon
@@ -75,20 +75,22 @@ class Reading:
     @property
     def spans(self) -> list[Span]:
         """The spans [start, end) of the passages in the prompt."""
-        spans, at = [], len(_CONTEXT)
-        for passage in self.passages:
-            spans.append((at + 1, at + 1 + len(passage)))
-            at = spans[-1][1]
-        return spans
+        return _spans(len(_CONTEXT), self.passages)
 
     @property
     def parts(self) -> list[Span]:
         """The spans [start, end) of the sentences in the answer."""
-        parts, at = [], 0
-        for fact in (self.facts[asked] for asked in self.asked):
-            parts.append((at + 1, at + 1 + len(fact.sentence)))
-            at = parts[-1][1]
-        return parts
+        return _spans(0, (self.facts[at].sentence for at in self.asked))
+
+    @property
+    def key(self) -> str:
+        """The prompt, by which draws are split."""
+        return self.prompt
+
+    @property
+    def content(self) -> Reading:
+        """The draw itself, by which draws are told apart."""
+        return self
 
     def row(self) -> Row:
         """The generic sample; its evidence is the passages that the question asks for."""
@@ -98,12 +100,19 @@ class Reading:
         return sample("demo", self.prompt, len(self.prompt), self.answer, evidence=evidence, meta=meta)
 
 
+def _spans(start: int, texts: Iterable[str]) -> list[Span]:
+    """The spans [start, end) of texts that follow each other from `start` on, each after a space."""
+    spans = []
+    for text in texts:
+        spans.append((start + 1, start + 1 + len(text)))
+        start = spans[-1][1]
+    return spans
+
+
 def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES, most: int = PASSAGES) -> Iterator[Reading]:
     """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to `most` passages each."""
     rng = random.Random(f"{SOURCES} {split} {seed}")
-    return distinct(
-        lambda: _drawn(rng, rng.randint(fewest, most)), split, lambda reading: reading.prompt, lambda reading: reading
-    )
+    return distinct(lambda: _drawn(rng, rng.randint(fewest, most)), split)
 
 
 def _drawn(rng: random.Random, passages: int) -> Reading:

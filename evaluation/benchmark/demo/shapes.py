@@ -33,9 +33,11 @@ class Drawing:
     mask: np.ndarray
 
     @property
-    def content(self) -> bytes:
-        """The pixels as bytes, by which images are told apart and split."""
-        return self.pixels.tobytes()
+    def key(self) -> str:
+        """The pixels in hex, by which images are told apart and split."""
+        return self.pixels.tobytes().hex()
+
+    content = key
 
     @property
     def regions(self) -> list[tuple[int, int, int, int]]:
@@ -52,9 +54,7 @@ class Drawing:
 def shapes(seed: int, split: Split) -> Iterator[Drawing]:
     """Distinct images for training or test, in an order fixed by `seed`."""
     rng = random.Random(f"shapes {split} {seed}")
-    return distinct(
-        lambda: _drawing(rng), split, lambda drawing: drawing.content.hex(), lambda drawing: drawing.content
-    )
+    return distinct(lambda: _drawing(rng), split)
 
 
 def _drawing(rng: random.Random) -> Drawing:

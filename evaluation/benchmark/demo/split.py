@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 Split = Literal["train", "test"]
-Drawn = TypeVar("Drawn")
+
+
+class Draw(Protocol):
+    """What the generator draws: a hash of its `key` decides the split; draws of equal `content` are the same."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def content(self) -> Hashable: ...
+
+
+Drawn = TypeVar("Drawn", bound=Draw)
 
 _TEST_SHARE = 0.1
 _MAX_MISSES = 10_000  # after so many successive draws without a new one, the language counts as exhausted
@@ -19,10 +31,8 @@ def side(text: str) -> Split:
     return "test" if share < _TEST_SHARE else "train"
 
 
-def distinct(
-    make: Callable[[], Drawn], split: Split, key: Callable[[Drawn], str], content: Callable[[Drawn], Hashable]
-) -> Iterator[Drawn]:
-    """Draws of `make()` that are for `split` by their `key`, and differ in their `content`.
+def distinct(make: Callable[[], Drawn], split: Split) -> Iterator[Drawn]:
+    """Draws of `make()` that are for `split`, no two of which are the same.
 
     They end once _MAX_MISSES successive draws were for the other side or not new.
     """
@@ -30,9 +40,9 @@ def distinct(
     misses = 0
     while misses < _MAX_MISSES:
         draw = make()
-        if side(key(draw)) != split or content(draw) in seen:
+        if side(draw.key) != split or draw.content in seen:
             misses += 1
             continue
-        seen.add(content(draw))
+        seen.add(draw.content)
         misses = 0
         yield draw

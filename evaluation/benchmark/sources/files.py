@@ -178,16 +178,24 @@ def separated(file: Path) -> Iterator[Record]:
     UserError for a header that names a column twice.
     """
     first = next((line for _, line in lines(file) if isinstance(line, str)), "")
+    return headed(csv_rows(file, "utf-8-sig", _separator(first)), file)
+
+
+def headed(rows: Iterator[Record], file: Path) -> Iterator[Record]:
+    """Rows of fields, of which the first is the header, by the names of their columns.
+
+    A row of another length is Malformed. Raises UserError for a header that names a column twice.
+    """
     header: list[str] | None = None
-    for where, row in csv_rows(file, "utf-8-sig", _separator(first)):
+    for where, row in rows:
         if isinstance(row, Malformed):
             yield where, row
         elif header is None:
-            header = row
-            if len(set(row)) < len(row):
-                raise UserError(f"{file} has two columns of one name: {', '.join(row)}; rename one")
+            header = [name.strip() for name in row]
+            if len(set(header)) < len(header):
+                raise UserError(f"{file} has two columns of one name: {', '.join(header)}; rename one")
         elif len(row) != len(header):
-            yield where, Malformed("not as many fields as the header has")
+            yield where, Malformed("not as many fields as the header has", f"{len(row)} of {len(header)}")
         else:
             yield where, named(header, row)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import Record, csv_rows, json_lines, named, tab_separated
+from evaluation.benchmark.sources.files import Record, csv_rows, headed, json_lines, named, tab_separated
 
 HUB = "nyu-mll/glue"
 NO_LABEL = ("-", "-1", -1)  # what the data sets write where annotators did not agree, or the label is held back
@@ -73,16 +73,7 @@ def _present(record: Any, names: Sequence[str]) -> str:
 
 def table(file: Path) -> Iterator[Record]:
     """The rows of a table with tabs and a header, as {column: text}; quotation marks are part of the texts."""
-    header: list[str] | None = None
-    for where, row in tab_separated(file):
-        if isinstance(row, Malformed):
-            yield where, row
-        elif header is None:
-            header = [name.strip() for name in row]
-        elif len(row) != len(header):
-            yield where, Malformed("not as many fields as the header has", f"{len(row)} of {len(header)}")
-        else:
-            yield where, dict(zip(header, row, strict=True))
+    return headed(tab_separated(file), file)
 
 
 def table_or_json(file: Path) -> Iterator[Record]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.heatmaps.tokens import FAINT, colour, share_of, values_of
+from evaluation.report.heatmaps.tokens import colour, ground, share_of, values_of
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -138,10 +138,10 @@ def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int
     """Tokens coloured by their relevance on the scale of `row`; `specials` are 1 for special tokens, which are dim."""
     spans = Markup("")
     for token, value, special in zip(tokens, values, specials, strict=True):
-        word, share = token.removeprefix(" "), share_of(value, row["scale"], row.get("low", 0.0))
+        word, behind = token.removeprefix(" "), ground(value, row, bool(special))
         style = "opacity:.6" if special else ""
-        if not special and abs(share) >= FAINT:
-            style = f"background:{colour(share)};color:#000"
+        if behind:
+            style = f"background:{behind};color:#000"
         spans += " " * (token != word) + _TOKEN.format(title=f"{word}: {value:.4g}", style=style, word=word or "␣")
     return spans
 
@@ -181,11 +181,10 @@ def _strip(tokens: Sequence[str], values: Sequence[float], row: Mapping[str, Any
     r"""The tokens in boxes coloured on the scale of `row`; lines may break between boxes (\allowbreak)."""
     boxes = []
     for token, value in zip(tokens, values, strict=True):
-        word, share = token.removeprefix(" "), share_of(value, row["scale"], row.get("low", 0.0))
+        word, behind = token.removeprefix(" "), ground(value, row) or "#ffffff"
         shown = _escaped(word.replace("\n", " ")) or r"\textvisiblespace{}"
-        ground = colour(share) if abs(share) >= FAINT else "#ffffff"
         space = " " if token != word else r"\allowbreak{}"
-        boxes.append(rf"{space}\colorbox[HTML]{{{ground.removeprefix('#').upper()}}}{{\strut {shown}}}")
+        boxes.append(rf"{space}\colorbox[HTML]{{{behind.removeprefix('#').upper()}}}{{\strut {shown}}}")
     return "".join(boxes).removeprefix(r"\allowbreak{}").lstrip()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-from evaluation.report.heatmaps.tokens import FAINT, colour, share_of
+from evaluation.report.heatmaps.tokens import ground
 from evaluation.report.page import Figure
 from evaluation.report.table import Cell, Column, Row, Table
 
@@ -70,10 +70,10 @@ def _tokens(entry: Entry, row: Mapping[str, Any], starts: Starts, left: int, top
     for at, ((token, value, special, evidence), (line, letter)) in enumerate(zip(marks, starts, strict=True)):
         word = visible(token)
         x, y = round(left + LETTER * letter, 1), top + LINE * line
-        width, share = round(LETTER * letters_of(word), 1), share_of(value, row["scale"], row.get("low", 0.0))
+        width = round(LETTER * letters_of(word), 1)
         box = f'<rect x="{x}" y="{y + 1}" width="{width}" height="17" rx="2" '
-        if not special and abs(share) >= FAINT:
-            yield f'{box}fill="{colour(share)}"/>'
+        if behind := ground(value, row, bool(special)):
+            yield f'{box}fill="{behind}"/>'
         if at == entry["position"]:
             yield f'{box}fill="none" stroke="#8a8577"/>'
         if evidence:

@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
-from evaluation.report.heatmaps.tokens import FAINT, colour, in_digits, share_of, values_of
+from evaluation.report.heatmaps.tokens import colour, ground, in_digits, values_of
 
 Entry = Mapping[str, Any]  # of heatmaps.tokens.data
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
@@ -95,7 +95,7 @@ class _Strip(NamedTuple):
     """The tokens of a method, possibly over several lines; without tokens, a heading of the strips below it."""
 
     label: str
-    tokens: list[tuple[str, float, bool]]  # (token, share of the scale, True if it is dim)
+    tokens: list[tuple[str, str | None, bool]]  # (token, colour behind it or None, True if it is dim)
     starts: list[tuple[int, int]]  # (line, letter) at which each token begins
     lines: int  # number of lines
 
@@ -130,23 +130,22 @@ def _rows(entries: Sequence[Entry], title: str) -> Plot:
 
 def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
     """Draws the tokens of a strip, whose upper edge is at `top` inches, on coloured boxes."""
-    for (token, share, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
+    for (token, behind, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
         x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token)
-        if abs(share) >= FAINT and not dim:
-            box = Rectangle((x, y + 0.02), letters_of(word) * _LETTER, _LINE * 0.84, color=colour(share), lw=0)
+        if behind:
+            box = Rectangle((x, y + 0.02), letters_of(word) * _LETTER, _LINE * 0.84, color=behind, lw=0)
             axes.add_patch(box)
         axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **_FONT)
 
 
-def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, float, bool]]:
-    """(token, share of the scale, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
-    high, low = row["scale"], row.get("low", 0.0)
-    for token, value, special in zip(entry["tokens"], row["values"], entry["special"], strict=True):
-        yield token, share_of(value, high, low), bool(special)
+def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, str | None, bool]]:
+    """(token, colour behind it, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
+    for token, value, special in zip(entry["tokens"], row["values"], map(bool, entry["special"]), strict=True):
+        yield token, ground(value, row, special), special
     if "decoder" in row:
-        yield " |", 0.0, True
+        yield " |", None, True
         for token, value in zip(entry["decoder"], row["decoder"], strict=True):
-            yield token, share_of(value, high, low), False
+            yield token, ground(value, row), False
 
 
 def _matrices(entries: Sequence[Entry], title: str) -> Plot:

@@ -88,6 +88,12 @@ def colour(share: float) -> str:
     return "#" + "".join(f"{round(z + (e - z) * abs(share)):02x}" for z, e in zip(ZERO, end, strict=True))
 
 
+def ground(value: float, row: Mapping[str, Any], special: bool = False) -> str | None:
+    """The colour behind a token of a line of :func:`data`; None if it is special, or too faint to paint."""
+    share = share_of(value, row["scale"], row.get("low", 0.0))
+    return None if special or abs(share) < FAINT else colour(share)
+
+
 def terminal(
     tokens: Sequence[str],
     values: Sequence[float],
@@ -99,18 +105,11 @@ def terminal(
     Tokens at the start of a word hold a leading space. `evidence` and `special` mark tokens; None marks none.
     """
     evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
-    high, low = scale(values, special), least(values, special)
-    line = Text()
+    row, line = {"scale": scale(values, special), "low": least(values, special)}, Text()
     for token, value, marked, dim in zip(tokens, values, evidence, special, strict=True):
-        word, share = token.lstrip(" "), share_of(value, high, low)
+        word, behind = token.lstrip(" "), ground(value, row, dim)
         line.append(" " * (len(token) - len(word)))
-        painted = not dim and abs(share) >= FAINT
-        style = Style(
-            color="black" if painted else None,
-            bgcolor=colour(share) if painted else None,
-            underline=marked or None,
-            dim=dim or None,
-        )
+        style = Style(color=behind and "black", bgcolor=behind, underline=marked or None, dim=dim or None)
         line.append(word.replace("\n", "⏎"), style)
     return line
 
