@@ -92,12 +92,6 @@ def most_relevant(relevance: np.ndarray, count: int, ties: np.ndarray) -> np.nda
     return kept
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """The mean of the finite `values`; NaN if there are none."""
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else NAN
-
-
 BUDGET = "budget"  # name of the option that limits to how many masks a method is fitted
 
 
@@ -223,12 +217,13 @@ def _of_masks(sample: Sample, claim: Claim, by_chance: bool) -> dict[str, float 
             numbers.setdefault(f"lds_{name}", []).append(correlation * (0.0 if by_chance else 1.0))
             error = infidelity(relevance, kept, of_masks, float(worth[fold.full]))
             numbers.setdefault(f"infidelity_{name}", []).append(error)
-    return {name: _known(mean_of(values)) for name, values in numbers.items()}
+    return {name: _mean(values) for name, values in numbers.items()}
 
 
-def _known(value: float) -> float | None:
-    """The value; None if it is not finite."""
-    return value if np.isfinite(value) else None
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean of the finite `values`; None if there are none."""
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.mean(known)) if known else None
 
 
 def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[str, list[float]]:

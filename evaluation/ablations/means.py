@@ -149,16 +149,11 @@ def _own(variants: Iterable[Variant]) -> list[Variant]:
     return [variant for variant in variants if not variant.screened and not variant.budget]
 
 
-def _is_whole(row: Row) -> bool:
-    """True for the row of a method's own claim: only these have drops."""
-    return bool(row["drop_l"])
-
-
 def _variant(method: str, row: Row) -> Variant:
     """The variant of a method's row."""
     if row["screened"]:
         return Variant(method, row["explanation"], screened=row["ablated"] - 1)
-    budget = 0 if _is_whole(row) else row["ablated"]
+    budget = 0 if row["drop_l"] else row["ablated"]  # only a method's own claim has drops
     return Variant(method, row["explanation"], budget=budget)
 
 

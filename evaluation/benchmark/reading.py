@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, rejecting, with_meta
+from evaluation.benchmark.samples import Row, is_reject, meta_of, with_meta
 from evaluation.benchmark.sources.base import AnySource, Generated, Source, draw, repeated
 from evaluation.benchmark.sources.files import Record, checksum, fetch
-from evaluation.benchmark.sources.own import REPEATED, SAMPLES, Wanted, own_rows, renamed
+from evaluation.benchmark.sources.own import REPEATED, Wanted, distinct_rows, renamed
 from evaluation.tasks import SOURCES
 from lrp_core.records.types import UserError
 
@@ -149,29 +149,16 @@ def _rows(origin: Origin, fields: Wanted | None) -> Iterator[Row]:
     source = SOURCES[origin.source]
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
-    elif origin.balance and source.side is not None:
-        yield from repeated(_distinct(source, origin), draw(_distinct(source, origin), source.side, origin.seed))
-    elif source is SAMPLES:
-        yield from own_rows(records(source, origin), fields or Wanted())
+        return
+
+    def rows() -> Iterator[Row]:
+        """The rows, before any is drawn several times."""
+        return distinct_rows(source, records(source, origin), fields or Wanted())
+
+    if origin.balance and source.side is not None:
+        yield from repeated(rows(), draw(rows(), source.side, origin.seed))
     else:
-        yield from _distinct(source, origin)
-
-
-def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
-    """Every row of the source; a row with the `sample_id` of an earlier one, thus the same content, is a reject."""
-    seen: set[str] = set()
-    for record in records(source, origin):
-        for row in source.rows(record):
-            if is_reject(row):
-                yield row
-                continue
-            out: list[Row] = []
-            with rejecting(out, "source", sample_id=row["sample_id"], where=record[0]):
-                if row["sample_id"] in seen:
-                    raise Malformed("same content as an earlier row")
-                out.append(row)
-                seen.add(row["sample_id"])
-            yield from out
+        yield from rows()
 
 
 def records(source: Source, origin: Origin) -> Iterator[Record]:

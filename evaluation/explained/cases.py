@@ -86,7 +86,7 @@ def cases(table: pa.Table) -> Iterator[Case]:
         return
     columns = {name: table[name].take(pa.array(starts)).to_pylist() for name in (*_OF_CASE, *Variant._fields)}
     relevance = table["relevance"].to_numpy()
-    words = _words(table)
+    words = list(map(Word, *(table[name].to_pylist() for name in Word._fields)))
     ends = [*starts[1:], table.num_rows]
     case: Case | None = None
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -103,11 +103,6 @@ def cases(table: pa.Table) -> Iterator[Case]:
         case.relevance[variant] = relevance[start:end]
     if case is not None:
         yield case
-
-
-def _words(table: pa.Table) -> list[Word]:
-    """The word of every row of the table."""
-    return list(map(Word, *(table[name].to_pylist() for name in Word._fields)))
 
 
 def _is_same(case: Case, name: Name, facts: dict[str, Any]) -> bool:

@@ -56,6 +56,10 @@ class Name(NamedTuple):
     row: int | None = None
 
 
+#: Rows of a table: values that all of them share, kept once, and columns with a value for each row.
+Block = tuple[dict[str, Any], dict[str, Any]]
+
+
 class Tables(NamedTuple):
     """Rows of the schemas WORDS and TOKENS."""
 
@@ -68,7 +72,8 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
 
     A word's relevance is the sum over its tokens if the method conserves the explained number, else their mean.
     """
-    by_word, by_token = _Columns(WORDS), _Columns(TOKENS)
+    by_word: list[Block] = []
+    by_token: list[Block] = []
     for name, text in texts:
         known: dict[int, _Groups] = {}
         for entry in text.by_method:
@@ -78,12 +83,10 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
             groups = known[count]
             shared = _facts(name, text, entry, model, task)
             sums = np.add.reduceat(entry.relevance.astype(np.float64), groups.starts)
-            by_word.add(
-                shared | {"summed": entry.conserves},
-                {**groups.of_words, "relevance": sums if entry.conserves else sums / groups.sizes},
-            )
-            by_token.add(shared, {**groups.of_tokens, "relevance": entry.relevance})
-    return Tables(by_word.table(), by_token.table())
+            of_words = groups.of_words | {"relevance": sums if entry.conserves else sums / groups.sizes}
+            by_word.append((shared | {"summed": entry.conserves}, of_words))
+            by_token.append((shared, groups.of_tokens | {"relevance": entry.relevance}))
+    return Tables(_table(WORDS, by_word), _table(TOKENS, by_token))
 
 
 def _facts(name: Name, text: ExplainedText, entry: MethodRelevance, model: str, task: str | None) -> dict[str, Any]:
@@ -173,36 +176,19 @@ def _extent(locations: Sequence[TokenLocation]) -> tuple[int | None, int | None]
     return (min(starts), max(ends)) if starts and ends else (None, None)
 
 
-class _Columns:
-    """Collects a table of a schema in blocks of rows; a value that all rows of a block share is kept once."""
+def _table(schema: pa.Schema, blocks: Sequence[Block]) -> pa.Table:
+    """The rows of all `blocks` as a table of `schema`."""
+    counts = np.array([len(columns["relevance"]) for _, columns in blocks], int)
+    rows = pa.array(np.repeat(np.arange(len(blocks)), counts))
+    return pa.Table.from_arrays([_column(field, blocks, rows) for field in schema], schema=schema)
 
-    def __init__(self, schema: pa.Schema) -> None:
-        """An empty table of `schema`."""
-        self._schema = schema
-        self._counts: list[int] = []
-        self._shared: dict[str, list[Any]] = {}
-        self._own: dict[str, list[Any]] = {}
 
-    def add(self, shared: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Adds a block of rows: `shared` values, equal in all of them, and `columns` with a value for each row."""
-        self._counts.append(len(columns["relevance"]))
-        for name, value in shared.items():
-            self._shared.setdefault(name, []).append(value)
-        for name, values in columns.items():
-            self._own.setdefault(name, []).append(values)
-
-    def table(self) -> pa.Table:
-        """All rows that were added."""
-        rows = pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
-        columns = [self._column(field, rows) for field in self._schema]
-        return pa.Table.from_arrays(columns, schema=self._schema)
-
-    def _column(self, field: pa.Field, rows: pa.Array) -> pa.Array:
-        """A column of the table; `rows` has the number of its block for each row."""
-        if field.name in self._shared:
-            return pa.array(self._shared[field.name], field.type).take(rows)
-        arrays: list[pa.Array] = [pa.array(values, field.type) for values in self._own.get(field.name, ())]
-        return pa.concat_arrays(arrays) if arrays else pa.array([], field.type)
+def _column(field: pa.Field, blocks: Sequence[Block], rows: pa.Array) -> pa.Array:
+    """A column of a table; `rows` has the number of its block for each row."""
+    own = [pa.array(columns[field.name], field.type) for _, columns in blocks if field.name in columns]
+    if own:
+        return pa.concat_arrays(own)
+    return pa.array([shared[field.name] for shared, _ in blocks], field.type).take(rows)
 
 
 TEXT, SECOND, DECODER = "text", "second", "decoder"  # the sides that a model reads

@@ -124,7 +124,7 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
         return Verdict(float("nan"), float("nan"), float("nan"), 0)
     counts = np.array([count for _, count in pairs], float)
     half = _CHANCE_Z * float(np.sqrt((1 / (counts - 1)).sum())) / len(values)
-    mean = _mean(values)
+    mean = float(values.mean())
     return Verdict(mean, -half, half, len(values), abs(mean) <= half)
 
 
@@ -145,16 +145,6 @@ def mean_verdict(
 
 def largest(changes: Iterable[float | None]) -> Verdict:
     """The largest of `changes`, without an interval or a verdict; NaN if none is finite."""
-    known = finite(changes)
+    values = np.array(list(changes), float)  # None becomes NaN
+    known = values[np.isfinite(values)]
     return Verdict(float(known.max()) if len(known) else float("nan"), float("nan"), float("nan"), len(known))
-
-
-def finite(values: Iterable[float | None]) -> np.ndarray:
-    """The values that are neither None, NaN nor infinite."""
-    known = np.array([np.nan if value is None else value for value in values], float)
-    return known[np.isfinite(known)]
-
-
-def _mean(values: np.ndarray) -> float:
-    """The mean of `values` [N]; NaN without values."""
-    return float(values.mean()) if len(values) else float("nan")

@@ -124,7 +124,8 @@ def score_relevance(
     token, offsets = _tokens_of(relevance, masks)
     values = _flat(relevance["relevance"])
     correct = pc.fill_null(predicted_right(relevance, masks), False)
-    known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or _any_needs_evidence(metrics)}
+    needs_evidence = any(declared.needs_evidence for declared in metrics.values())
+    known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or needs_evidence}
     tables, defects = [], dict.fromkeys(known.values(), 0)
     for tokens, scope, chosen in masks.choices():
         scores = score(values, masks.evidence[token], chosen[token], offsets, metrics)
@@ -184,11 +185,6 @@ def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, score
         columns[name] = pa.array([value] * len(relevance), pa.string())
     columns |= {"sample_id": relevance["sample_id"], "correct": correct}
     return pa.table(columns | {name: pa.array(values) for name, values in scores.values.items()})
-
-
-def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:
-    """True if at least one of `metrics` needs evidence."""
-    return any(declared.needs_evidence for declared in metrics.values())
 
 
 def _as_bytes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:

@@ -102,29 +102,31 @@ def ids_of(meta: str) -> list[str | None]:
     return [None if row.get(ID) is None else str(row[ID]) for row in rows]
 
 
-def own_rows(records: Iterable[Record], fields: Wanted) -> Iterator[Row]:
-    """The samples and rejects of `records`, in their order.
+def distinct_rows(source: Source, records: Iterable[Record], fields: Wanted) -> Iterator[Row]:
+    """The samples and rejects of `records`, in their order; a row with the content of an earlier one is a reject.
 
-    A further row with the content of an earlier sample is no sample again: it has the `sample_id`, and under REPEATED
-    its other columns. If its evidence or cluster differs from the earlier one's, it is a reject.
+    Of users' own rows, those that `fields` does not accept are rejects. A further row with the content of an earlier
+    sample has its `sample_id`, and under REPEATED its other columns, unless its evidence or cluster differs.
     """
-    seen: dict[str, Row] = {}  # evidence and cluster of every sample
+    seen: dict[str, list[Any]] = {}  # evidence and cluster of every sample
     for where, record in records:
-        for row in SAMPLES.rows((where, record)):
+        for row in source.rows((where, record)):
             if is_reject(row):
                 yield row
                 continue
             name, out = row["sample_id"], list[Row]()
             with rejecting(out, "source", sample_id=name, where=where):
-                taken = fields.taken(row)
-                marks = {mark: taken[mark] for mark in ("evidence", "cluster")}
+                taken = fields.taken(row) if source is SAMPLES else row
+                marks = [taken["evidence"], taken["cluster"]]
                 if name not in seen:
                     seen[name] = marks
                     out.append(taken)
-                elif seen[name] == marks:
-                    out.append({"sample_id": name, REPEATED: meta_of(taken).get("columns", {})})
-                else:
+                elif source is not SAMPLES:
+                    raise Malformed("same content as an earlier row")
+                elif seen[name] != marks:
                     raise Malformed("same content as an earlier row", "with other evidence or another cluster")
+                else:
+                    out.append({"sample_id": name, REPEATED: meta_of(taken).get("columns", {})})
             yield from out
 
 

@@ -94,13 +94,12 @@ def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
         on_device = {key: cost for key, cost in by_pass.items() if key.device == device}
         seconds = {key: [1000 * second for second in cost.sample_s] for key, cost in on_device.items()}
         peaks = {key: [np.nan, cost.peak_bytes / _MIB, np.nan] for key, cost in on_device.items() if cost.peak_bytes}
-        axes, logarithmic = ("tokens of the longest sample, up to", "ms per sample"), "Both axes are logarithmic. "
-        caption = f"{logarithmic}Lines are medians over batches, bands are between quartiles."
-        plot = Plot(f"runtime_{number}", f"Time against length, {device}", caption, axes, powers=True)
-        figures += plot.figures(_cost_panels(seconds), {})
-        axes, caption = (axes[0], "peak MiB of a batch"), f"{logarithmic}Memory beyond the weights."
-        plot = Plot(f"memory_{number}", f"Memory against length, {device}", caption, axes, powers=True)
-        figures += plot.figures(_cost_panels(peaks), {})
+        of_time = ("runtime", "Time", "ms per sample", "Lines are medians over batches, bands are between quartiles.")
+        of_memory = ("memory", "Memory", "peak MiB of a batch", "Memory beyond the weights.")
+        for (name, title, unit, about), measured in ((of_time, seconds), (of_memory, peaks)):
+            caption, axes = f"Both axes are logarithmic. {about}", ("tokens of the longest sample, up to", unit)
+            plot = Plot(f"{name}_{number}", f"{title} against length, {device}", caption, axes, powers=True)
+            figures += plot.figures(_cost_panels(measured), {})
     return figures
 
 
