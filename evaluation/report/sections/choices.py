@@ -62,7 +62,7 @@ def choices_table(choices: Sequence[MethodTrials], results: Results) -> Iterator
             area = Cell(trial.delta_area, mark="best" if is_chosen else "") if trial.n else UNDEFINED_CELL
             marked = Cell(state="chosen") if is_chosen else UNDEFINED_CELL
             cells = (area, Cell(trial.n), Cell(trial.left_out), marked, Cell(choice.left))
-            yield from row_of(choice.task, (model, label(results.methods, choice.method), options), _TRIED, cells)
+            yield from row_of(choice.task, (model, results.label(choice.method), options), _TRIED, cells)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluation.report.drawing import POINT, Bar, Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Results, label, ordered
+from evaluation.report.results import Results, ordered
 from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet
 from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
 from evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
@@ -71,7 +71,7 @@ def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> T
     frame: list[Entry] = []
     for setting in of_settings:
         for point in setting.points:
-            row = setting.curve_set.row(label(results.methods, point.method))
+            row = setting.curve_set.row(results.label(point.method))
             cells = (point.evidence, point.delta, Cell(setting.agreement.n), Cell(point.forwards))
             frame += row_of(*row, columns, cells)
     return Table(
@@ -135,7 +135,7 @@ def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> 
     curve_sets = [setting.curve_set for setting in of_settings]
     panels = []
     for setting in of_settings:
-        lines = [_point(point, label(results.methods, point.method), look[point.method]) for point in setting.points]
+        lines = [_point(point, results.label(point.method), look[point.method]) for point in setting.points]
         value = setting.agreement.value
         rho = "" if math.isnan(value) else f" · ρ = {value:.2f}"
         title = _panel_title(setting.curve_set, curve_sets)

@@ -340,7 +340,7 @@ def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figu
                 for method, curves in curve_set.curves.items():
                     curve = curves[order]
                     counts.add(curve.n)
-                    name = label(results.methods, method)
+                    name = results.label(method)
                     lines.append(Line(name, GRID, curve.mean, look[method], curve.low, curve.high))
                 if lines:
                     panels.append(Panel(f"{curve_set.model} · {title}", lines))

@@ -26,6 +26,7 @@ from evaluation.report.table import (
     mean_cell,
     smallest_differences,
 )
+from evaluation.scoring.faithfulness.areas import on_common_samples
 from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
 from evaluation.scoring.intervals import Clusters, cluster_numbers
@@ -81,9 +82,8 @@ class PrunedAreas:
         by_method = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
         if not by_method:
             return None
-        common = sorted(set.intersection(*map(set, by_method.values())))
-        table = [[areas[name] for areas in by_method.values()] for name in common]
-        values = np.array(table).reshape(-1, len(by_method), 1)
+        common, areas = on_common_samples(by_method)
+        values = areas.reshape(len(common), len(by_method), 1)
         numbers = cluster_numbers(clusters, common)
         return compare(values, tuple(by_method), (AREA,), resamples, seed, 1.0, False, numbers)
 
@@ -95,20 +95,15 @@ def areas_of(rows: Iterable[Mapping[str, Any]]) -> list[PrunedAreas]:
     """
     by_task: dict[tuple[str, str], tuple[_Areas, _Areas]] = {}
     for row in (row for row in rows if row["samples"] is not None):
-        paper, halves = by_task.setdefault((row["task"], row["model"]), (defaultdict(_lists), defaultdict(_lists)))
+        paper, halves = by_task.setdefault((row["task"], row["model"]), (defaultdict(dict), defaultdict(dict)))
         sides = [halves] if row["half"] is not None else [paper]
         if row["order"] == RANDOM:
             sides = [paper, halves]
         for side in sides:
             by_sample = side[row["method"], row["order"], row["pooling"]]
             for sample, value in zip(row["samples"], row["areas"], strict=True):
-                by_sample[sample].append(100 * value)
+                by_sample.setdefault(sample, []).append(100 * value)
     return [PrunedAreas(model, task, *map(_means, sides)) for (task, model), sides in by_task.items()]
-
-
-def _lists() -> dict[str, list[float]]:
-    """An empty mapping whose values start as empty lists."""
-    return defaultdict(list)
 
 
 def _means(side: _Areas) -> dict[Setting, dict[str, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Results, label, normxlogit, ordered
+from evaluation.report.results import Results, normxlogit, ordered
 from evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, note_of
 from evaluation.report.table import (
     BOLD,
@@ -85,7 +85,7 @@ def lead_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[Ent
         if has_numbers and task in tasks and (task, model) not in computed:
             printed[task, model, lead] = _column(lead, f"{PAPER}: {task} · {model}")
     for method in methods:
-        row = ("", (label(results.methods, method),))
+        row = ("", (results.label(method),))
         for share_set in share_sets:
             group = f"{share_set.task} · {share_set.setting()}"
             for measure in share_set.shares.measures[:2]:
@@ -129,7 +129,7 @@ def shares_table(share_sets: Sequence[ShareSet], results: Results) -> Iterator[E
     for share_set in share_sets:
         shares = share_set.shares
         for method in ordered(results.methods, share_set.methods):
-            row = share_set.row(label(results.methods, method))
+            row = share_set.row(results.label(method))
             summary = shares.summaries.get((method, shares.lead))
             yield Entry(*row, LEFT_OUT, known(None if summary is None else summary.left_out))
             for measure, column in columns.items():
@@ -181,7 +181,7 @@ def _panel(share_set: ShareSet, measure: str, look: Mapping[str, Mapping[str, ob
     for method in share_set.shares.variants:
         curve = share_set.shares.curves.get((method, measure))
         if curve is not None:
-            name = label(results.methods, method)
+            name = results.label(method)
             lines.append(Line(name, SHARES, curve.mean, look[method], curve.low, curve.high))
     return Panel(f"{share_set.model} · {MEASURES[measure].label}", lines)
 

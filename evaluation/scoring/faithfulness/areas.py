@@ -140,13 +140,11 @@ def areas_of(
     name. Methods of `chance` rank at random: as LeRF is MoRF reversed, both of their orders are random. Their ΔA is 0
     by definition, without an interval, and both areas are the mean of the two.
     """
-    variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
+    variants, values = _areas_by_sample(tables, perturbation, chance)
     summaries, p_zero, deltas = {}, {}, {}
-    values: dict[str, dict[str, np.ndarray]] = {}
-    for method, samples in rows.items():
+    for method, samples in values.items():
         at_random = method in chance
-        values[method] = {name: _areas(orders, at_random) for name, orders in samples.items()}
-        columns = np.array(list(values[method].values())).T  # [3, N]
+        columns = np.array(list(samples.values())).T  # [3, N]
         numbers = cluster_numbers(clusters, list(samples))  # [N]
         if not at_random:
             p_zero[method] = _p_zero(columns[0], numbers, resamples, seed)
@@ -174,13 +172,13 @@ def joint_scores(
     Samples without an evidence score or without a finite area are left out. `clusters` maps samples that share a
     cluster to its name; `chance` are the methods that rank at random (see `areas_of`).
     """
-    _, rows = by_sample({name: tables[name] for name in evidence}, perturbation, ORDERS, ["area"])
+    _, areas = _areas_by_sample({name: tables[name] for name in evidence}, perturbation, chance)
     values = {}
-    for method, samples in rows.items():
-        deltas = {name: _areas(sample, method in chance)[0] for name, sample in samples.items()}
-        known = {name: delta for name, delta in deltas.items() if name in evidence[method] and np.isfinite(delta)}
-        if known:
-            values[method] = {name: np.array([evidence[method][name], delta]) for name, delta in known.items()}
+    for method, samples in areas.items():
+        scores = evidence[method]
+        deltas = {name: delta for name, (delta, *_) in samples.items() if name in scores and np.isfinite(delta)}
+        if deltas:
+            values[method] = {name: np.array([scores[name], delta]) for name, delta in deltas.items()}
     ids, stacked = on_common_samples(values)
     stacked = stacked.reshape(len(ids), len(values), 2)
     return JointScores(tuple(values), stacked[..., 0], stacked[..., 1], cluster_numbers(clusters, ids))
@@ -215,7 +213,7 @@ def by_sample(
     return variants, rows
 
 
-def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray]]) -> tuple[list[str], np.ndarray]:
+def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray | float]]) -> tuple[list[str], np.ndarray]:
     """(ids [N] of the samples that all methods have, their values [N, M, ...]), from `values` by method and sample.
 
     >>> ids, stacked = on_common_samples({"a": {"s": np.array(1.0), "t": np.array(2.0)}, "b": {"t": np.array(3.0)}})
@@ -351,15 +349,21 @@ def ranks_of(values: Iterable[float]) -> np.ndarray:
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
-def _areas(rows: Mapping[str, Mapping[str, float]], at_random: bool) -> np.ndarray:
-    """The AREAS [3] of a sample, from its `rows` by order and column.
+def _areas_by_sample(
+    tables: CurveTables, perturbation: str, chance: Collection[str]
+) -> tuple[Variants, dict[str, dict[str, np.ndarray]]]:
+    """(the shown variant of each method, its AREAS [3] by sample).
 
-    `at_random`: both orders are random, so that ΔA is 0 and each area is the mean of the two.
+    Both orders of methods of `chance` are random, so that their ΔA is 0 and each area is the mean of the two.
     """
-    morf, lerf = rows["morf"]["area"], rows["lerf"]["area"]
-    if at_random:
-        return np.array([0.0, 0.5, 0.5]) * (morf + lerf)
-    return np.array([lerf - morf, morf, lerf], float)
+    variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
+    values: dict[str, dict[str, np.ndarray]] = {method: {} for method in rows}
+    for method, samples in rows.items():
+        for name, orders in samples.items():
+            morf, lerf = orders["morf"]["area"], orders["lerf"]["area"]
+            areas = np.array([lerf - morf, morf, lerf], float)
+            values[method][name] = np.array([0.0, 0.5, 0.5]) * (morf + lerf) if method in chance else areas
+    return variants, values
 
 
 def _selected(table: pa.Table, perturbation: str, variant: Variant, orders: Sequence[str]) -> pa.Table:
