@@ -16,12 +16,13 @@ help:  ## list the targets
 venv: $(STAMP)  ## build .venv with the exact versions of constraints.txt
 
 # torch goes first and alone: a resolver that meets it among others may prefer a CUDA build of several gigabytes.
+# Modules are compiled when they are first imported: most never are.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "closelook needs Python 3.11 or newer; set PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: venv  ## run the whole job on the embedded default and say where the report is

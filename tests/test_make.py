@@ -1,12 +1,17 @@
-"""What the Makefile's targets run, with a Python and a command that note how they are called."""
+"""What the targets of the Makefile run, with a Python and a command that note how they are called, and what by day."""
 
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import thin
+
 REPOSITORY = Path(__file__).parents[1]
+FAMILIES = [f"family {i}" for i in range(18)]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
@@ -53,3 +58,48 @@ def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing
     assert call.startswith("default ")
     assert "-m numeric" in call
     assert bool(status) == fails
+
+
+# which cases of a test that is marked `thinned` run by day
+
+
+def cases(name, n, parameters):
+    """A case for each parameter, as pytest collects them."""
+    made = []
+    for parameter in parameters:
+        marks = [pytest.mark.thinned(n).mark] if n else []
+        case = SimpleNamespace(path=Path("test.py"), originalname=name, parameter=parameter, marks=marks)
+        case.get_closest_marker = lambda mark, marks=marks: next((one for one in marks if one.name == mark), None)
+        case.add_marker = lambda mark, marks=marks: marks.append(mark.mark)
+        made.append(case)
+    return made
+
+
+def by_day(items):
+    return [item.parameter for item in items if not item.get_closest_marker("nightly")]
+
+
+def test_a_share_of_the_cases_runs_by_day_and_unmarked_tests_run_whole():
+    thinned, whole = cases("test_a", 3, FAMILIES), cases("test_b", None, FAMILIES)
+    thin([*thinned, *whole])
+    assert len(by_day(thinned)) == len(FAMILIES) / 3
+    assert by_day(whole) == FAMILIES
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_the_second_parameter_is_not_always_the_same(n):
+    items = cases("test_a", n, product(FAMILIES, ("target", "contrastive")))
+    thin(items)
+    assert {explanation for _, explanation in by_day(items)} == {"target", "contrastive"}
+
+
+def test_tests_of_a_file_meet_every_case_together():
+    items = [cases(f"test_{i}", 4, FAMILIES) for i in range(4)]
+    thin([case for test in items for case in test])
+    assert {family for test in items for family in by_day(test)} == set(FAMILIES)
+
+
+def test_one_case_runs_by_day_whatever_n_is():
+    items = cases("test_a", 9, FAMILIES[:2])
+    thin(items)
+    assert len(by_day(items)) == 1

@@ -262,6 +262,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     wait_for(lambda: stopped(root))
 
 
+@pytest.mark.nightly
 def test_a_package_that_is_sent_as_a_wheel_is_there_for_the_driver_and_for_workers(head, tmp_path):
     config, wheel = using_all(tmp_path), built(tmp_path)
     job = submitter(head, "--config", config, package=("--wheel", str(wheel)))

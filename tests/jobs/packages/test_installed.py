@@ -93,6 +93,7 @@ def mine(environment, run):
     shutil.rmtree(logs)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
     said, logs = mine
@@ -104,6 +105,7 @@ def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
     """A sentence and a model from a folder, own samples with an own method, their scores, what another run changes."""
