@@ -20,9 +20,7 @@ from alti.transformed import slices
 from lrp_core.device.precision import wide_dtype
 from lrp_core.device.transfer import to_device
 from lrp_core.parts.block import BlockView
-from lrp_core.parts.linear import LinearLayer
-from lrp_core.parts.norms import NormView
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import LinearLayer, NormView, weights_of
 from lrp_core.records.explained import explained_by, relevance_of
 from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.records.variants import unpadded

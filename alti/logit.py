@@ -22,7 +22,7 @@ from lrp_core.device.precision import wide
 from lrp_core.records.explained import explained_by
 from lrp_core.records.types import Batch
 from lrp_core.rules.heads import pool
-from lrp_core.views.spans import AT_ONCE
+from lrp_core.views.repeated import TOKENS_AT_ONCE
 from lrp_core.views.view import ModelView
 
 
@@ -122,7 +122,7 @@ class _Parts:
             columns = self.position[..., None, None].expand(*initial.shape, 1)
             self.tokens.scatter_add_(-1, columns, initial[..., None])
             self.layers[0]["initial"] = initial
-        pieces = zip(position.split(AT_ONCE, 1), direction.split(AT_ONCE, 1), strict=True)
+        pieces = zip(position.split(TOKENS_AT_ONCE, 1), direction.split(TOKENS_AT_ONCE, 1), strict=True)
         parts = [_head_contributions(layer.at(at), some) for at, some in pieces]
         sums = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
         to_tokens = sums["attention"]  # [B, N, E, T]

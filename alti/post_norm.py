@@ -21,7 +21,7 @@ from alti.layers import Layer, visiting
 from alti.maps import Rollout, normalised, output_weights, post_norm_map, post_norm_row
 from alti.transformed import Chunk, slices
 from lrp_core.device.precision import wide
-from lrp_core.parts.norms import NormView
+from lrp_core.parts.layers import NormView
 from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView
 

@@ -5,22 +5,23 @@ Models have random weights and the shapes of real ones. Runs without Ray, on a C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
-from alti import METHODS, MemoryNeeds, explain_many, predict
+from alti import METHODS, MemoryNeeds, explain_many
 from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
-from benchmarks.parts.alti_baselines import bare_products, materialising
-from benchmarks.parts.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
+from alti.threads import run_all, without_python
+from alti.transformed import Chunk, extents, slices, value_output
+from benchmarks.parts.harness import GIB, WALL, Bench, Runs, parser, peak_bytes
 from benchmarks.parts.samples import geometry_of, random_sample
-from jobs.bench.record import seconds_of, summary
-from jobs.geometries import GEOMETRIES
+from jobs.bench.record import seconds_of
 from lrp_core import ModelView, Request
 from lrp_core.device.memory import peak_memory
 from lrp_core.families import family_of
@@ -31,6 +32,7 @@ from lrp_core.records.explained import LINEAR
 #: (samples, tokens) of the batches whose memory is compared with the planner's prediction.
 SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384))
 QUICK_SHAPES = ((1, 16), (4, 8))
+_PRODUCT_BYTES = 2**22  # of a product's output: smaller products are slower
 REQUESTS = [Request("alti_logit", explanation, "none") for explanation in LINEAR]
 
 
@@ -49,58 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 # parts
 
 
-def against_materialising(bench: Bench) -> None:
-    """Time and memory of ALTI-Logit for a sample of gpt2, against code that holds every transformed vector at once."""
-    length = 8 if bench.quick else 64
-    view = _model(bench, "gpt2")
-    batch = random_sample(view, length)
-    runs: Runs = {
-        "materialising": partial(materialising, view, batch),
-        "ours": partial(explain_many, view, batch, REQUESTS),
-    }
-    facts = {"part": "materialising", "geometry": "gpt2", "length": length}
-    seconds = bench.timed(runs, min(bench.chosen.repeats, 3), facts, column="run")
-    bench.peaks(runs, view.device)
-    bench.paired(f"gpt2, T={length}: materialising / ours", seconds.values(), 50, "higher")
-
-
 def layers(bench: Bench) -> None:
-    """Time and memory of one attention block with its map, at several lengths T; its cost grows as T^2 H D.
-
-    At the longest T they are compared with targets: the time with that of its bare matrix products.
-    """
-    lengths = (16, 32) if bench.quick else (128, 256, 512, 1024)
-    for name in ("gpt2", "gpt2-xl", "Llama-3.1-8B"):
+    """Time and memory of one attention block with its map, compared with the time of its bare matrix products."""
+    length = 32 if bench.quick else 1024
+    for name in ("gpt2-xl", "Llama-3.1-8B"):
         view = _model(bench, name, layers=2)
-        costs = [_layer(bench, view, name, length, length == lengths[-1] and name != "gpt2") for length in lengths]
-        print(f"{name}: a layer at T, and picoseconds per T^2 H D / 2: {'; '.join(costs)}")
-
-
-def _layer(bench: Bench, view: ModelView, name: str, length: int, promised: bool) -> str:
-    """Measure one layer of a model for a text of `length` tokens; returns the time in words.
-
-    With `promised` time and memory are compared with targets.
-    """
-    layer, attention = _first_layer(view, length)
-    chunk = MemoryNeeds.of(view).chunk(1, length)
-
-    def ours() -> None:
-        attention()
-        pre_norm_map(layer, chunk)
-
-    repeats = bench.chosen.repeats if promised else min(bench.chosen.repeats, 3)
-    with torch.no_grad():
-        seconds = interleave({"ours": ours, "floor": bare_products(layer, chunk)}, repeats)
-        peak = peak_bytes(ours, view.device)
-    operations = length**2 / 2 * view.n_heads * view.d_model
-    for run, values in seconds.items():
-        measured = {**summary(values), "ps_per_operation": min(values) / operations * 1e12, "peak_bytes": peak}
-        bench.row(part="layer", geometry=name, length=length, run=run, **measured, unit="s")
-    if promised:
-        bench.paired(f"{name} layer, T={length}: ours / bare products", seconds.values(), 1.5)
+        layer, attention = _first_layer(view, length)
+        chunk = MemoryNeeds.of(view).chunk(1, length)
+        ours = partial(_with_map, attention, layer, chunk)
+        with torch.no_grad():
+            facts = {"part": "layer", "geometry": name, "length": length}
+            runs: Runs = {"ours": ours, "floor": bare_products(layer, chunk)}
+            seconds = bench.timed(runs, bench.chosen.repeats, **facts)
+            peak = peak_bytes(ours, view.device)
+        bench.paired(f"{name} layer, T={length}: ours / bare products", seconds[WALL], 1.5)
         bench.ratio(f"{name} layer, T={length}: GiB beyond the weights", peak / GIB, 1.5, "lower")
-    row = bench.rows[-2]
-    return f"{length}: {1e3 * row['median']:.3g} ms, {row['ps_per_operation']:.3g}"
+
+
+def _with_map(attention: Callable[[], None], layer: Layer, chunk: Chunk) -> None:
+    """Run a layer's attention, and compute its map."""
+    attention()
+    pre_norm_map(layer, chunk)
 
 
 def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None]]:
@@ -140,7 +111,7 @@ def whole_model(bench: Bench) -> None:
 
 
 def planner(bench: Bench) -> None:
-    """Compare the planner's predicted bytes with the measured peak, and predict them for models that need a GPU."""
+    """Compare the planner's predicted bytes with the measured peak."""
     shapes = QUICK_SHAPES if bench.quick else SHAPES
     errors = []
     for name in ("gpt2", "gpt2-xl", "Llama-3.2-1B", "bert-base"):
@@ -154,17 +125,9 @@ def planner(bench: Bench) -> None:
                 bench.row(part="planner", **facts, predicted_bytes=plan.bytes, peak_bytes=peak.peak_bytes)
                 errors.append(abs(plan.bytes / peak.peak_bytes - 1))
     bench.ratio("planner: worst error of predicted bytes", max(errors), 0.2, "lower")
-    for name, dtype in (("gpt2-xl", "float32"), ("Llama-3.2-3B", "bfloat16"), ("Llama-3.1-8B", "bfloat16")):
-        needs = replace(MemoryNeeds.of(_weights(GEOMETRIES[name].config(), "meta", dtype)), device="cuda", fused=True)
-        weights = GEOMETRIES[name].parameters * DTYPES[dtype].itemsize
-        for length in (256, 1024, 4096):
-            need = predict(needs, 1, length, needs.chunk(1, length))
-            facts = {"geometry": name, "dtype": dtype, "length": length}
-            bench.row(part="prediction for a GPU", **facts, predicted_bytes=need, weight_bytes=weights)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "materialising": against_materialising,
     "layers": layers,
     "whole-model": whole_model,
     "planner": planner,
@@ -175,15 +138,61 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 def _model(bench: Bench, name: str, dtype: str = "float32", layers: int | None = None) -> ModelView:
-    """A model with random weights and the shape `name`; with `layers`, cut to so many layers and a small vocabulary."""
+    """A model with random weights and the shape `name`; with `layers`, cut to so many layers and a small vocabulary.
+
+    It is made on the device in its dtype, since large models do not fit twice.
+    """
     geometry = geometry_of(name, bench.quick, layers)
     if layers is not None:
         geometry = replace(geometry, vocabulary=128)
-    return _weights(geometry.config(), bench.chosen.device, dtype)
-
-
-def _weights(config: Any, device: str, dtype: str) -> ModelView:
-    """A model of `config` with random weights, made on the device in their dtype, since large ones do not fit twice."""
+    config = geometry.config()
     auto = getattr(transformers, family_of(config).kind.auto)
-    with torch.device(device):
+    with torch.device(bench.chosen.device):
         return view_of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))
+
+
+# the matrix products that a layer is compared with
+
+
+def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
+    """A function that computes the matrix products of one sample's attention block and of its map, and nothing else.
+
+    It uses as many threads as `chunk` has workers, blocks of the size that is fastest for products alone, and the same
+    output buffers again and again.
+    """
+    heads, key_heads, head_dim = layer.query.shape[1], layer.key.shape[1], layer.query.shape[-1]
+    x = layer.residual[0]
+    length, width = x.shape
+    query, values, weights = layer.query[0], layer.values()[0], layer.weights()[0]  # weights [H, Tj, Ti]
+    keys = layer.key[0].repeat_interleave(heads // key_heads, 0)
+    output, _ = layer.block.output_weights()
+    context = x.new_empty(length, heads * head_dim).normal_()
+    projections = [x.new_empty(width, n * head_dim).normal_() for n in (heads, key_heads, key_heads)]
+    held = extents(1, length, chunk)[1]
+    rows = max(1, _PRODUCT_BYTES // (4 * width))
+    buffers = [(x.new_empty(min(rows, length), width), x.new_empty(held * heads * width)) for _ in range(chunk.workers)]
+
+    def transformed(groups: Iterator[slice], vectors: Tensor, products: Tensor) -> None:
+        for group in groups:
+            some = value_output(values[None, :, group], output, products)[0]
+            _causal_products(weights[:, group], some, vectors, group.start, rows)
+
+    def run() -> None:
+        for projection in projections:
+            torch.mm(x, projection)
+        torch.bmm(keys, query.transpose(1, 2))
+        torch.bmm(weights.transpose(1, 2), values)
+        torch.mm(context, output.flatten(0, 1))
+        groups = iter(list(slices(0, length, held)))  # for all workers
+        run_all([partial(transformed, groups, *pair) for pair in buffers])
+
+    return run
+
+
+@without_python
+def _causal_products(weights: Tensor, products: Tensor, buffer: Tensor, first: int, rows: int) -> None:
+    """Multiplies weights [H, Tj, Ti] by products [Tj, H, D], for each source j and the destinations i that see it."""
+    for j in range(weights.size(1)):
+        for i in range(first + j, weights.size(2), rows):
+            some = weights[:, j, i : i + rows].t()
+            torch.mm(some, products[j], out=buffer[: some.size(0)])

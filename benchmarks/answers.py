@@ -1,4 +1,4 @@
-"""`closelook bench answers`: the cost of explaining a long answer, as a whole or token by token.
+"""`closelook bench answers`: the cost of explaining a long answer.
 
 Half of a text is a prompt and half its answer. The relevance of the whole answer by attnlrp takes one forward and one
 backward pass: it is timed against a bare forward and backward of the same sum of logits, in wall seconds and, on a CPU,
@@ -12,58 +12,56 @@ a GPU.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, product
 
-import torch
-
-from benchmarks.parts.ablated_prompts import LONGEST, compare_prefixes
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
-from benchmarks.parts.growth import power_law
-from benchmarks.parts.harness import Bench, Runs, parser, peak_bytes
-from benchmarks.parts.samples import drawn, geometry_of
-from benchmarks.parts.two_clocks import on_two_clocks
-from jobs.geometries import GEOMETRIES
+from benchmarks.parts.harness import Bench, Runs, parser, power_law
+from benchmarks.parts.samples import drawn, geometry_of, title_of
+from jobs.bench.record import paired_ratio
 from lrp_core import Batch, ModelView
-from lrp_core.device.memory import is_out_of_memory
+from lrp_core.interventions.ablations import answers_after
 from lrp_core.records.types import span_row
 
 LENGTHS = (1024, 2048, 4096, 8192)  # tokens of prompt and answer
 COMPARED = 2048  # tokens: a prompt of about 1,000 and an answer of about 1,000
 QUICK = (32, 64)
-SUBJECTS = ("gpt2", "Llama-3.2-1B")
 BESIDE_BARE = 1.15  # target: seconds of a span's relevance over those of a bare forward and backward
 LINEAR = 1.1  # target: the exponent with which peak bytes grow with tokens, with checkpointing
-ROWS = 4  # tokens of an answer that are explained one by one
 BARE = "bare forward and backward"
 PARTS = SPAN, GROWTH, PROMPTS = "span", "growth", "prompts"
-_MIB = 2**20
+
+SOURCES, TOKENS = 24, 16  # sources of a prompt, and tokens of each source
+ASKED, ANSWER = 16, 32  # tokens of the question and of the answer; all sources together have 384
+HALVES, QUICK_HALVES = 64, 4  # prompts that each keep a random half of the sources
+FASTER = 1.6  # target where each source is left out once: plain seconds / seconds with shared beginnings; at most 2
+Prompts = list[tuple[int, ...]]  # token ids
+LONGEST = SOURCES * TOKENS + ASKED + ANSWER
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     options = parser("answers", __doc__)
-    options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="default gpt2, Llama-3.2-1B")
+    options.geometries("gpt2", "Llama-3.2-1B")
     options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured; default all")
     options.layers()
     options.number("--longest", LENGTHS[-1], "tokens of prompt and answer", quick=QUICK[-1])
     options.number("--repeats", 3, "of what is timed", quick=1, on_gpu=10)
     options.devices()
     results = options.begin(arguments)
-    for name in results.chosen.geometry or SUBJECTS:
-        lengths = [length for length in (QUICK if results.quick else LENGTHS) if length <= results.chosen.longest]
-        geometry = replace(geometry_of(name, results.quick, results.chosen.layers), max_length=lengths[-1])
-        whole = geometry_of(name, results.quick)
-        some = f", {geometry.layers} of {whole.layers} layers" if geometry.layers < whole.layers else ""
-        bench = results.about(geometry=f"{name}{some}")
-        view = drawn(geometry, bench.chosen)
-        if SPAN in bench.chosen.parts:
+    chosen = results.chosen
+    lengths = [length for length in (QUICK if results.quick else LENGTHS) if length <= chosen.longest]
+    for name in chosen.geometry:
+        geometry = replace(geometry_of(name, results.quick, chosen.layers), max_length=lengths[-1])
+        bench = results.about(geometry=title_of(name, geometry, results.quick))
+        view = drawn(geometry, chosen)
+        if SPAN in chosen.parts:
             compare(bench, view, COMPARED if COMPARED in lengths else lengths[-1])
-        if GROWTH in bench.chosen.parts:
+        if GROWTH in chosen.parts:
             grow(bench, view, lengths)
-        if PROMPTS in bench.chosen.parts and view.max_length >= LONGEST:
+        if PROMPTS in chosen.parts and view.max_length >= LONGEST:
             compare_prefixes(bench, view)
         del view
     return results.finish()
@@ -82,58 +80,24 @@ def answered(view: ModelView, length: int, weights: Sequence[float] | None = Non
 
 
 def compare(bench: Bench, view: ModelView, length: int) -> None:
-    """Time the relevance of an answer against a bare forward and backward, and that of some tokens one by one."""
+    """Time the relevance of an answer against a bare forward and backward."""
     batch = answered(view, length)
     runs: Runs = {ATTNLRP: partial(explain, ATTNLRP, view, batch), BARE: partial(bare, view, batch)}
     facts = {"part": "span", "length": length, "answer_tokens": length // 2, "layers": view.n_layers}
-    for clock, pair in on_two_clocks(bench, runs, view.device, facts).items():
+    for clock, pair in bench.timed(runs, bench.chosen.repeats, **facts).items():
         bench.paired(f"answer of {length // 2} tokens: attnlrp, {clock} / {BARE}", pair, BESIDE_BARE)
-    rows = single_rows(batch)
-    together = partial(explain, ATTNLRP, view, rows, texts=1)
-    one_by_one: Runs = {"attnlrp, a forward for all": together, "attnlrp, each alone": partial(alone, view, rows)}
-    facts |= {"part": "rows", "rows": len(rows)}
-    taken = bench.timed(one_by_one, 1, facts, "method", "wall_s")
-    for name, of_name in taken.items():
-        print(f"{bench.title}, T={length}: {len(rows)} tokens by themselves, {name}: {min(of_name):.2f} s", flush=True)
-
-
-def single_rows(batch: Batch) -> Batch:
-    """A batch with a row for each of some tokens of the answer, all with the same text."""
-    assert batch.span_positions is not None
-    assert batch.span_ids is not None
-    count = min(ROWS, batch.span_ids.shape[1])
-    chosen = torch.linspace(0, batch.span_ids.shape[1] - 1, count, device=batch.span_ids.device).long()
-    plain = replace(batch, span_positions=None, span_ids=None, span_weights=None)
-    tiled = plain.mapped(lambda value: value.expand(count, *value.shape[1:]))
-    return replace(tiled, position=batch.span_positions[0, chosen], target_ids=batch.span_ids[0, chosen])
-
-
-def alone(view: ModelView, rows: Batch) -> None:
-    """Explain each row by a forward and a backward of its own."""
-    for part in rows.parts(1):
-        explain(ATTNLRP, view, part)
 
 
 def grow(bench: Bench, view: ModelView, lengths: Sequence[int]) -> None:
     """Measure the peak bytes of an answer's relevance by the length of the text, and how they grow."""
-    peaks: dict[str, dict[float, float]] = defaultdict(dict)
-    for length in lengths:
-        batch = answered(view, length)
-        runs = {ATTNLRP: {}, CHECKPOINT: {"checkpoint": True}}
-        for name, settings in runs.items():
-            run = partial(explain, ATTNLRP, view, batch, **settings)
-            facts = {"part": "growth", "method": name, "length": length, "layers": view.n_layers}
-            try:
-                peak = peak_bytes(run, view.device)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                bench.row(**facts, state="out of memory")
-                print(f"{bench.title}, T={length}: {name} out of memory", flush=True)
-                continue
+    peaks: dict[str, dict[float, float]] = {ATTNLRP: {}, CHECKPOINT: {}}
+    for length, name in product(lengths, peaks):
+        run = partial(explain, ATTNLRP, view, answered(view, length), checkpoint=name == CHECKPOINT)
+        facts = {"part": "growth", "method": name, "length": length, "layers": view.n_layers}
+        peak = bench.peak_that_fits(run, view.device, **facts)
+        if peak is not None:
             peaks[name][length] = peak
             bench.row(**facts, peak_bytes=peak)
-            print(f"{bench.title}, T={length:5}: {name:24} {peak / _MIB:9.1f} MiB", flush=True)
     for name, curve in peaks.items():
         law = power_law(curve)
         if law is None:
@@ -141,3 +105,64 @@ def grow(bench: Bench, view: ModelView, lengths: Sequence[int]) -> None:
         bench.row(part="exponents in tokens", method=name, bytes_exponent=law[1])
         if name == CHECKPOINT:
             bench.ratio("peak bytes with checkpointing, exponent in tokens", law[1], LINEAR, "lower")
+
+
+# prompts that lack some of their sources
+
+
+def compare_prefixes(bench: Bench, view: ModelView) -> None:
+    """Measures how much faster answers are computed if the tokens that prompts begin with are read once.
+
+    The result is the seconds of plain forwards divided by those of forwards that share beginnings. Plain forwards read
+    batches of the same size, whose prompts have similar lengths. How much prompts share depends on which sources they
+    lack: the target holds where each prompt lacks one source; prompts with random halves share less.
+    """
+    source = random.Random(0)
+    answer = _tokens(source, view.vocab, ANSWER)
+    halves = QUICK_HALVES if bench.quick else HALVES
+    random_masks = [[source.random() < 0.5 for _ in range(SOURCES)] for _ in range(halves)]
+    each_left_out = [[at != gone for at in range(SOURCES)] for gone in range(SOURCES)]
+    _compare(bench, view, "each source left out", prompts_of(source, view.vocab, each_left_out), answer, FASTER)
+    _compare(bench, view, "random halves", prompts_of(source, view.vocab, random_masks), answer)
+
+
+def prompts_of(source: random.Random, vocab: int, masks: Sequence[Sequence[bool]]) -> Prompts:
+    """Prompts of random tokens, one for each mask: the sources where the mask is True, then the question.
+
+    All prompts draw on the same SOURCES sources and end with the same question.
+    """
+    sources = [_tokens(source, vocab, TOKENS) for _ in range(SOURCES)]
+    question = _tokens(source, vocab, ASKED)
+    prompts = []
+    for mask in masks:
+        kept = [tokens for tokens, stays in zip(sources, mask, strict=True) if stays]
+        prompts.append((*chain(*kept), *question))
+    return prompts
+
+
+def _tokens(source: random.Random, vocab: int, count: int) -> list[int]:
+    """`count` random token ids."""
+    return [source.randrange(vocab) for _ in range(count)]
+
+
+def _compare(
+    bench: Bench,
+    view: ModelView,
+    masks: str,
+    prompts: Prompts,
+    answer: Sequence[int],
+    target: float | None = None,
+) -> None:
+    """Times both ways on these prompts, and adds their rows; with a `target`, also the ratio of their seconds."""
+    runs: Runs = {
+        "plain forwards": partial(answers_after, view, prompts, answer, cache=False),
+        "beginnings read once": partial(answers_after, view, prompts, answer),
+    }
+    facts = {"part": "ablated prompts", "masks": masks, "prompts": len(prompts), "answer_tokens": ANSWER}
+    facts |= {"layers": view.n_layers}
+    for clock, pair in bench.timed(runs, bench.chosen.repeats, **facts).items():
+        if target is not None:
+            name = f"{len(prompts)} prompts, {masks}: plain forwards, {clock} / with beginnings read once"
+            bench.paired(name, pair, target, "higher")
+        ratio = paired_ratio(*pair)
+        bench.row(**facts, clock=clock, plain_over_shared=ratio)

@@ -16,13 +16,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.parts.chaos.faults import FAULTS, Fault
-from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, Comparison, compared
-from benchmarks.parts.chaos.requests import Disturbances
+from benchmarks.parts.chaos.faults import FAULTS, NotNow
+from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared
 from benchmarks.parts.chaos.world import World, mount_disk, settings
 from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.stores.object_store import object_store
@@ -80,9 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         folder = Path(scratch).resolve()
         folder.mkdir(exist_ok=True)
         is_small = mount_disk(folder / "disk")
-        server, disturbances = stack.enter_context(object_store()), Disturbances()
-        server.disturb = disturbances.answer
-        world = World(folder, random.Random(chosen.seed), disturbances, is_small)
+        server = stack.enter_context(object_store())
+        world = World(folder, random.Random(chosen.seed), server, is_small)
         stack.callback(world.stop)
         world.copy_model("gpt2", "gpt2-seed1")
         world.config = folder / "chaos.yaml"
@@ -118,28 +116,17 @@ def under_chaos(bench: Bench, world: World, undisturbed: Store, storage: str, se
     drivers = world.started[first:]
     healed = calm(world)
     comparison = compared(undisturbed, world.store)
-    for fault in FAULTS:
-        if done[fault.name]:
-            bench.row(what="fault", place=storage, fault=fault.name, times=done[fault.name])
-    counts = {
-        "files": comparison.files,
-        "equal": comparison.equal,
-        "rounded": len(comparison.rounded),
-        "named": len(comparison.named),
-    }
-    counts |= {"lost": len(comparison.lost), "false": len(comparison.false)}
+    for name, times in done.most_common():
+        bench.row(what="fault", place=storage, fault=name, times=times)
+    paths = {"rounded": comparison.rounded, "named": comparison.named, "lost": comparison.lost}
+    paths["false"] = comparison.false
+    counts = {"files": comparison.files, "equal": comparison.equal}
+    counts |= {kind: len(of_kind) for kind, of_kind in paths.items()}
     differences = {"rounding": max(comparison.rounded.values(), default=0.0), "rounding_bound": ROUNDING_BY_ROW}
     codes = Counter(f"{driver.command} {driver.code}" for driver in drivers)
-    bench.row(
-        what="run",
-        place=storage,
-        drivers=len(drivers),
-        completed=completed,
-        exit_codes=dict(codes),
-        **counts,
-        **differences,
-    )
-    print_comparison(storage, done, completed, comparison)
+    facts = {"place": storage, "drivers": len(drivers), "completed": completed, "exit_codes": dict(codes)}
+    bench.row(what="run", **facts, **counts, **differences)
+    print(f"{storage}: {paths}", flush=True)
     if bench.chosen.keep and world.is_local:  # the small disk disappears when this process ends
         shutil.copytree(world.root, world.folder / "root")
     if not healed:
@@ -163,8 +150,9 @@ def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
             world.start_driver()
         world.undo()
         if time.monotonic() >= at:
-            fault = drawn(world, possible)
-            if fault.do(world):
+            (fault,) = world.draw.choices(possible, [fault.weight for fault in possible])
+            with suppress(NotNow):
+                fault.do(world)
                 done[fault.name] += 1
                 print(f"{end - time.monotonic():6.0f} s left: {fault.name}", flush=True)
             at = time.monotonic() + world.draw.uniform(*GAP_S)
@@ -172,15 +160,10 @@ def chaos(world: World, seconds: float) -> tuple[Counter[str], int]:
     return done, completed
 
 
-def drawn(world: World, faults: Sequence[Fault]) -> Fault:
-    """A random fault, drawn by the weights of the faults."""
-    return world.draw.choices(faults, [fault.weight for fault in faults])[0]
-
-
 def calm(world: World) -> bool:
     """End all faults, then audit and run until nothing is left to do. True if that succeeds within CALM_RUNS runs."""
     world.undo(everything=True)
-    world.disturbances.calm()
+    world.server.calm()
     for name in ("clock", "hang"):
         (world.folder / name).unlink(missing_ok=True)
     world.end_drivers()
@@ -208,18 +191,3 @@ def ended(world: World, command: str, *arguments: str) -> int:
 def last_lines(world: World, count: int = 12) -> str:
     """The last `count` lines that the last command printed."""
     return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
-
-
-def print_comparison(storage: str, done: Counter[str], completed: int, comparison: Comparison) -> None:
-    """Print the faults of a part and the result of the comparison."""
-    print(f"{storage}: {done.total()} faults, {completed} runs completed under them")
-    for name, times in done.most_common():
-        print(f"  {times:3} {name}")
-    rounded, named = len(comparison.rounded), len(comparison.named)
-    print(f"  {comparison.files} files: {comparison.equal} equal, {rounded} but for rounding, {named} named")
-    for path, difference in comparison.rounded.items():
-        print(f"  equal but for {difference:.1e} of the largest number: {path}")
-    for path in comparison.lost:
-        print(f"  lost: {path}")
-    for path, difference in comparison.false.items():
-        print(f"  false by {difference:.1e} of the largest number: {path}")

@@ -9,13 +9,12 @@ without Ray, on a CPU or a GPU.
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
-
-import torch
+from itertools import combinations, pairwise
 
 from benchmarks.parts.context_variants import (
     ATTNLRP,
@@ -24,20 +23,17 @@ from benchmarks.parts.context_variants import (
     KERNELS,
     PERTURBATION,
     Subject,
-    TimedVariant,
     bare,
     explain,
     lengths_that_fit,
     opened,
     variants_of,
 )
-from benchmarks.parts.growth import Curve, crossings, power_law
-from benchmarks.parts.harness import Bench, Runs, interleave, parser, peak_bytes, positive
-from benchmarks.parts.samples import drawn, geometry_of, random_sample
+from benchmarks.parts.harness import WALL, Bench, Curve, Runs, interleave, parser, peak_bytes, positive, power_law
+from benchmarks.parts.samples import drawn, geometry_of, random_sample, title_of
 from jobs.bench.record import summary
 from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView
-from lrp_core.device.memory import is_out_of_memory
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: The longest text, and the shapes with their layers (None: all), by default on a CPU and on a GPU.
@@ -51,7 +47,6 @@ BY_LAYERS_LENGTH = 128
 
 #: AttnLRP's table 2: the exponents of compute in tokens and of memory in layers, relative to one forward pass.
 TABLE_2 = {CHECKPOINT: (0.0, 0.5), PERTURBATION: (1.0, 0.0)}
-_MIB = 2**20
 _SHORT = 128  # texts of at most so many tokens are repeated more often
 Curves = dict[str, dict[float, float]]  # by variant: the measured number by length or layers
 
@@ -114,10 +109,8 @@ def _subjects(chosen: argparse.Namespace) -> Iterator[Subject]:
     asked = [(name, None) for name in chosen.geometry or ()]
     usual = () if chosen.model else (ON_GPU if chosen.on_gpu else ON_CPU)[1]
     for name, layers in asked or usual:
-        whole = geometry_of(name, chosen.quick)
         cut = geometry_of(name, chosen.quick, chosen.layers or layers)
-        some = f", {cut.layers} of {whole.layers} layers" if cut.layers < whole.layers else ""
-        yield Subject({"geometry": f"{name}{some}"}, partial(drawn, cut, chosen), cut)
+        yield Subject({"geometry": title_of(name, cut, chosen.quick)}, partial(drawn, cut, chosen), cut)
 
 
 # measurements
@@ -130,59 +123,40 @@ def curves(bench: Bench, view: ModelView, lengths: Sequence[int]) -> tuple[Curve
     peaks: Curves = defaultdict(dict)
     for length in lengths:
         batch = random_sample(view, length)
+        variants = variants_of(view, batch)
+        for name, variant in variants.items():
+            peak = bench.peak_that_fits(variant.measured, view.device, part="curve", method=name, length=length)
+            if peak is not None:
+                peaks[name][length] = peak
+        runs = {name: variant.run for name, variant in variants.items() if length in peaks[name]}
         short = chosen.on_gpu or length <= _SHORT  # long texts on a CPU need no warm-up after the short ones
         repeats = chosen.repeats or (3 if short and not bench.quick else 1)
-        variants = _that_fit(bench, variants_of(view, batch), length, peaks)
-        runs = {name: variant.run for name, variant in variants.items()}
         for name, taken in interleave(runs, repeats, warmup=int(short)).items():
             ratio = variants[name].full_cost_ratio
             full_s = summary([ratio * value for value in taken])
             seconds[name][length] = median_s = full_s["median"]
-            peak = int(peaks[name][length])
             dollars = median_s / 3600 * chosen.watts / 1000 * chosen.price
             facts = {"method": name, "length": length, "layers": view.n_layers, "dtype": chosen.dtype}
-            stated = {"watts": f"{chosen.watts:g}", "price_per_kwh": f"{chosen.price:g}", "extrapolated": ratio != 1}
-            bench.row(part="curve", **facts, **stated, wall_s=full_s, peak_bytes=peak, cost_usd=dollars)
-            shown = f"{'~' if ratio != 1 else ' '}{median_s:9.4f} s  {peak / _MIB:9.1f} MiB  {dollars:.2e} $"
-            print(f"{bench.title}, T={length:4}: {name:24}{shown}", flush=True)
+            facts |= {"watts": f"{chosen.watts:g}", "price_per_kwh": f"{chosen.price:g}", "extrapolated": ratio != 1}
+            measured = {"wall_s": full_s, "peak_bytes": int(peaks[name][length]), "cost_usd": dollars}
+            bench.row(part="curve", **facts, **measured)
         if length == lengths[0]:
             _compare_with_full(bench, view, batch, seconds)
     return seconds, peaks
-
-
-def _that_fit(
-    bench: Bench, variants: Mapping[str, TimedVariant], length: int, peaks: Curves
-) -> dict[str, TimedVariant]:
-    """The variants that fit in memory at this length. Notes their peak bytes in `peaks`."""
-    fit = {}
-    for name, variant in variants.items():
-        try:
-            peaks[name][length] = peak_bytes(variant.measured, bench.chosen.device)
-            fit[name] = variant
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            bench.row(part="curve", method=name, length=length, state="out of memory")
-            print(f"{bench.title}, T={length:4}: {name:24} out of memory", flush=True)
-        finally:
-            if bench.chosen.on_gpu:
-                torch.cuda.empty_cache()
-    return fit
 
 
 def _compare_with_full(bench: Bench, view: ModelView, batch: Batch, seconds: Curves) -> None:
     """Time the full computation of variants whose time was extrapolated, and note estimate over measurement."""
     length = batch.input_ids.shape[1]
     full = variants_of(view, batch, full=True)
-    sampled = [name for name, variant in variants_of(view, batch).items() if variant.full_cost_ratio != 1]
-    for name, taken in interleave({name: full[name].run for name in sampled}, 1, warmup=0).items():
+    runs = {name: full[name].run for name, variant in variants_of(view, batch).items() if variant.full_cost_ratio != 1}
+    for name, taken in interleave(runs, 1, warmup=0).items():
         ratio = seconds[name][length] / taken[0]
         bench.row(part="told from a part / whole", method=name, length=length, ratio=ratio)
-        print(f"{bench.title}, T={length:4}: {name} is told from a part as {ratio:.2f} of the whole", flush=True)
 
 
 def note_growth(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, Curve]) -> None:
-    """Note and print the exponents with which variants grow with tokens, those of table 2, and where seconds cross."""
+    """Note the exponents with which variants grow with tokens, those of table 2, and where seconds cross."""
     forward = seconds[FORWARD]
     for name, curve in seconds.items():
         relative = {length: value / forward[length] for length, value in curve.items()}
@@ -196,14 +170,24 @@ def note_growth(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, 
         if name in TABLE_2:
             exponents["table_2_of_forward_exponent"] = TABLE_2[name][0]
         bench.row(part="exponents in tokens", method=name, **exponents)
-        shown = ", ".join(f"{measure.removesuffix('_exponent')} {value:.2f}" for measure, value in exponents.items())
-        print(f"{bench.title}: {name} grows with tokens as {shown}")
     for first, second in combinations((name for name in seconds if name != FORWARD), 2):
-        for crossing in crossings(seconds[first], seconds[second]):
-            facts = {"method": first, "other": second, "above_behind": first if crossing.above else second}
-            bench.row(part="crossing", **facts, extrapolated=crossing.extrapolated, tokens=crossing.at)
-            beyond = ", beyond what was measured" if crossing.extrapolated else ""
-            print(f"{bench.title}: {first} and {second} take as long at {crossing.at:.0f} tokens{beyond}")
+        for tokens, is_above in crossings(seconds[first], seconds[second]):
+            dearer = first if is_above else second
+            bench.row(part="crossing", method=first, other=second, above_behind=dearer, tokens=tokens)
+
+
+def crossings(first: Curve, second: Curve) -> list[tuple[float, bool]]:
+    """The points where two curves cross, each with whether the first curve is the higher one behind it.
+
+    Between measured points, curves are straight lines in the logarithms.
+    """
+    points = [(math.log(x), math.log(first[x] / second[x])) for x in sorted(set(first) & set(second))]
+    crossed = []
+    for (x, gap), (next_x, next_gap) in pairwise(points):
+        if (gap > 0) != (next_gap > 0):
+            share = gap / (gap - next_gap)
+            crossed.append((math.exp(x + share * (next_x - x)), next_gap > 0))
+    return crossed
 
 
 def kernels(bench: Bench, subject: Subject, view: ModelView, length: int) -> None:
@@ -215,9 +199,9 @@ def kernels(bench: Bench, subject: Subject, view: ModelView, length: int) -> Non
         batch = random_sample(kernel_view, length)
         runs = {ATTNLRP: partial(explain, ATTNLRP, kernel_view, batch), "bare": partial(bare, kernel_view, batch)}
         facts = {"part": "kernel", "kernel": kernel, "length": length, "layers": view.n_layers}
-        seconds = bench.timed(runs, _repeats_of_ratios(bench), facts, "method", "wall_s")
+        seconds = bench.timed(runs, _repeats_of_ratios(bench), **facts)
         title = f"T={length}: attnlrp, seconds / forward and backward, {kernel}"
-        bench.paired(title, seconds.values(), KERNEL_TARGET)
+        bench.paired(title, seconds[WALL], KERNEL_TARGET)
 
 
 def by_layers(bench: Bench, subject: Subject, length: int) -> None:
@@ -238,19 +222,18 @@ def by_layers(bench: Bench, subject: Subject, length: int) -> None:
         assert law is not None
         facts = {"of_forward_exponent": law[1], "table_2_of_forward_exponent": exponent}
         bench.row(part="exponents in layers", method=name, length=length, **facts)
-        print(f"{bench.title}: bytes of {name} grow with layers as {law[1]:.2f} (table 2: {exponent:g})")
 
 
 def checkpointing(bench: Bench, length: int) -> None:
     """Compare time and memory of attnlrp with and without checkpointing."""
     view = drawn(geometry_of(CHECKPOINTED, bench.quick), bench.chosen)
     run = partial(explain, ATTNLRP, view, random_sample(view, length))
-    runs: Runs = {ATTNLRP: run, CHECKPOINT: partial(run, checkpoint=True)}
+    runs: Runs = {CHECKPOINT: partial(run, checkpoint=True), ATTNLRP: run}
     facts = {"part": "checkpointing", "length": length, "layers": view.n_layers}
-    seconds = bench.timed(runs, _repeats_of_ratios(bench), facts, "method", "wall_s")
-    kept, again = bench.peaks(runs, view.device)
+    seconds = bench.timed(runs, _repeats_of_ratios(bench), **facts)
+    again, kept = bench.peaks(runs, view.device, **facts)
     title = f"T={length}: checkpointing"
-    bench.paired(f"{title}, seconds / without", (seconds[CHECKPOINT], seconds[ATTNLRP]), CHECKPOINT_SECONDS)
+    bench.paired(f"{title}, seconds / without", seconds[WALL], CHECKPOINT_SECONDS)
     bench.ratio(f"{title}, peak bytes / without", again / kept, CHECKPOINT_BYTES, "lower")
 
 

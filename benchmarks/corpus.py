@@ -24,7 +24,6 @@ from jobs.store import Ledger, Store
 CHARACTERS = 5  # about as many as a token has
 SENTENCES = 4  # in a text
 GROWTH_TARGET = 1.05
-WANTED_TOKENS = 10_000_000  # the memory is extrapolated to so many
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -41,19 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             [(_, record)] = Ledger(Store(root)).records("contexts")
         tokens, units = record["tokens"], record["corpus"]["survey"]["units"]
         bench.row(what="driver", tokens=tokens, units=units, peak_bytes=peak, seconds=seconds)
-        mib = peak / 2**20
-        print(f"{tokens:,} tokens, units: {units}: {mib:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
     small, large = bench.rows
     if small["units"] > 1:
-        name = "largest memory of the driver, of four times as many tokens"
         growth = large["peak_bytes"] / small["peak_bytes"]
+        name = "largest memory of the driver, of four times as many tokens"
         bench.ratio(name, growth, GROWTH_TARGET, "lower", tokens=large["tokens"])
     else:
         print("no ratio: the shorter corpus is one unit, so nothing is merged; give more --tokens")
-    each = max(0.0, (large["peak_bytes"] - small["peak_bytes"]) / (large["tokens"] - small["tokens"]))
-    whole = large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])
-    bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole)
-    print(f"{WANTED_TOKENS:,} tokens at that rate: {whole / 2**20:.0f} MiB")
     return bench.finish()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.parts.harness import peak_bytes
-from benchmarks.parts.samples import random_row
 from jobs.bench.record import device_name, met
 from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS, applicable
@@ -33,6 +31,7 @@ from jobs.versions import versions
 from lrp_core import Batch, ModelView, Request, load_model, random_model
 from lrp_core.device.memory import peak_memory
 from lrp_core.records.types import UserError
+from lrp_core.verification.samples import random_rows
 
 DEVICE_BENCHES = ("lrp", "alti", "perturb", "heads", "context")
 SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # of the models, which are shrunk
@@ -167,7 +166,7 @@ def out_of_memory(device: torch.device) -> str:
         raise LeftOut(f"packages that jobs need are not installed ({error})") from None
     view = _model("gpt2", "float32", device)
     explainer = Explainer(view, (Request("attnlrp", "target", "full"),))
-    rows = [dict(_rows(view)[-1], sample_id=str(index)) for index in range(64)]
+    rows = [{**row, "sample_id": str(index)} for index, row in enumerate(random_rows(view, LENGTHS[-1:] * 64))]
     peak = peak_bytes(partial(explainer.batch, rows), device)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
@@ -217,19 +216,7 @@ def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
         raise AssertionError(f"differs by {float((relevance - expected).abs().max()):.2g} from {subject}")
 
 
-def planner(device: torch.device) -> str:
-    """Check that ALTI and ALTI-Logit need as many bytes as their planner predicts, within 20 %."""
-    from benchmarks import alti
-
-    quick = [] if device.type == "cuda" else ["--quick"]
-    ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]
-    ((name, ratio),) = ratios.items()
-    if not met(ratio):
-        raise AssertionError(f"{name}: {ratio['value']:.2f}, of {ratio['target']:.2f}")
-    return f"{name}: {ratio['value']:.2f}"
-
-
-_ALL = (kernel, methods, out_of_memory, offload, checkpointing, planner)
+_ALL = (kernel, methods, out_of_memory, offload, checkpointing)
 CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for check in _ALL}
 
 
@@ -238,14 +225,9 @@ def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
     return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
 
 
-def _rows(view: ModelView) -> list[dict[str, Any]]:
-    """View rows of random tokens, one for each of LENGTHS."""
-    return [random_row(view, length, random.Random(length)) for length in LENGTHS]
-
-
 def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
     """The relevance of the samples' tokens [B, T] by a method, on the CPU, in float64."""
-    batch = Batch.collate(_rows(view), pad_id=0)
+    batch = Batch.collate(random_rows(view, LENGTHS), pad_id=0)
     return METHODS[name](view, batch, **options).tokens.detach().cpu().double()
 
 

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
-from benchmarks.parts.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
-from benchmarks.parts.heads_baselines import bare, every_layer_again, products
-from benchmarks.parts.samples import model_of, random_sample
+import torch
+from torch import Tensor
+
+from benchmarks.parts.harness import GIB, WALL, Bench, Runs, interleave, parser, peak_bytes
+from benchmarks.parts.samples import logits_at, model_of, random_sample
 from jobs.bench.record import summary
 from jobs.config import RunConfig
 from jobs.config.methods import configured, defined_options
 from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS, applicable, method
+from jobs.methods import METHODS
 from lrp_core import Batch, ModelView
 from lrp_core.methods.record import Method
+from lrp_core.parts.block import BlockView
+from lrp_core.parts.layers import LinearLayer
 from lrp_core.records.types import Request, UserError
 
 READING, BY_LAYER = 1.10, 1.3  # targets: NormXLogit's seconds over a bare forward's, without and with `layers`
@@ -27,15 +31,12 @@ READ_LENGTH = 128
 PRODUCTS = 1.5  # target: DecompX's seconds over those of its matrix products
 DECOMPOSED = (128, 512)  # tokens
 DECOMPOSED_BYTES = 4 * GIB  # target: peak bytes besides the weights
-ZEROING, ZEROED_LENGTH = 1.8, 64  # target: times as fast as running each layer again for each token
 MAPS = 1.5  # target: GlobEnc's seconds over ALTI's
 #: The methods of the paper's table 4 (seconds for one sample by length) and table 5 (samples that fit into memory).
 TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
 GEOMETRY_4 = "bert-base"
 LENGTHS = (40, 120, 360, 512)
 MEMORY_GIB = 48
-
-EVERY = "all"  # the value of --methods for all methods that apply to the shape
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -51,49 +52,19 @@ def _begin(arguments: Sequence[str] | None) -> Bench:
     options = parser("heads", __doc__)
     options.layers()
     options.number("--repeats", 9, "of cheap methods, at most 3 of others", quick=2)
-    options.add_argument(
-        "--methods",
-        help=f"in table 4, separated by commas; {EVERY!r}: every one that there is; default the paper's",
-    )
-    options.add_argument("--config", help="in table 4, the methods of this run, with its options")
-    options.add_argument("--set", action="append", metavar="KEY=VALUE", help="override a key of the config; repeat")
-    options.add_argument(
-        "--memory-gib", type=float, default=MEMORY_GIB, help="how many samples fit into so much; default the paper's"
-    )
+    options.add_argument("--config", help="in table 4, the methods of this run, with its options; default the paper's")
+    options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the config")
     options.devices()
-    options.add_argument(
-        "--parts", default=",".join(PARTS), help="what is measured, separated by commas; default %(default)s"
-    )
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured; default all")
     bench = options.begin(arguments)
     chosen = bench.chosen
-    chosen.parts = [part.strip() for part in chosen.parts.split(",")]
-    for part in chosen.parts:
-        if part not in PARTS:
-            options.error(f"there is no part {part!r}: parts are {', '.join(PARTS)}")
     chosen.few = min(chosen.repeats, 3)
     if chosen.set and not chosen.config:
         options.error("--set changes a key of a config: also give --config")
-    if chosen.methods and chosen.config:
-        options.error("give --methods or --config, not both")
+    chosen.methods = {name: METHODS[name] for name in TABLE_4}
     if chosen.config:
-        chosen.methods = _of_run(chosen.config, chosen.set or ())
-    else:
-        chosen.methods = _named(chosen.methods or ",".join(TABLE_4))
+        chosen.methods = _of_run(chosen.config, chosen.set)
     return bench
-
-
-def _named(names: str) -> dict[str, Method]:
-    """The methods of these names, separated by commas, or all that apply to table 4's shape.
-
-    Raises UnsupportedMethod for unknown names and for methods that do not apply to the shape.
-    """
-    family = GEOMETRIES[GEOMETRY_4].model_family
-    if names == EVERY:
-        return {record.name: record for record in applicable(family.capabilities)}
-    records = [method(name.strip()) for name in names.split(",")]
-    for record in records:
-        record.require(family)
-    return {record.name: record for record in records}
 
 
 def _of_run(config: str, overrides: Sequence[str]) -> dict[str, Method]:
@@ -122,11 +93,10 @@ def readings(bench: Bench) -> None:
         ours = partial(record.compute, view, batch, requests)
         runs: Runs = {"normxlogit": ours, "by layer": partial(ours, layers=True), "bare": partial(bare, view, batch)}
         facts = {"part": "reading", "geometry": name, "labels": len(labels)}
-        last, every, forward = bench.timed(runs, bench.chosen.repeats, facts).values()
+        last, every, forward = bench.timed(runs, bench.chosen.repeats, **facts)[WALL]
         about = bench.about(geometry=f"{name}, {len(labels)} labels" if labels else name)
         about.paired("normxlogit, seconds / forward", (last, forward), READING)
         about.paired("normxlogit of every layer, seconds / forward", (every, forward), BY_LAYER)
-        _tell(f"NormXLogit of {name}, {len(labels) or 'no'} labels")
 
 
 def decompositions(bench: Bench) -> None:
@@ -134,30 +104,15 @@ def decompositions(bench: Bench) -> None:
     bench = bench.about(geometry="bert-base")
     for length in _lengths(bench, DECOMPOSED):
         view, batch = _model_and_sample(bench, bench.title, length)
-        run = partial(_explain, METHODS["decompx"], view, batch)
-        facts = {"part": "decompx", "length": length}
-        runs: Runs = {"decompx": run, "bare": partial(products, view, length)}
-        seconds = bench.timed(runs, bench.chosen.few, facts)
-        peak = peak_bytes(run, view.device)
-        bench.row(**facts, peak_bytes=peak)
-        bench.paired(f"decompx, T={length}: seconds / products", seconds.values(), PRODUCTS)
-        bench.ratio(f"decompx, T={length}: peak bytes / 4 GiB", peak / DECOMPOSED_BYTES, 1.0, "lower")
-        _tell(f"DecompX at T={length}")
-
-
-def zeroings(bench: Bench) -> None:
-    """Time Value Zeroing against running each layer once for each token, for an encoder and a causal model."""
-    for name in ("bert-base", "gpt2"):
-        view, batch = _model_and_sample(bench, name, ZEROED_LENGTH)
         runs: Runs = {
-            "value_zeroing": partial(_explain, METHODS["value_zeroing"], view, batch),
-            "one by one": partial(every_layer_again, view, batch),
+            "decompx": partial(_explain, METHODS["decompx"], view, batch),
+            "bare": partial(products, view, length),
         }
-        about = bench.about(geometry=name)
-        ours, one_by_one = about.timed(runs, bench.chosen.few, {"part": "value_zeroing"}).values()
-        title = "value_zeroing, times as fast as layer and token one by one"
-        about.paired(title, (one_by_one, ours), ZEROING, "higher")
-        _tell(f"Value Zeroing of {name}")
+        facts = {"part": "decompx", "length": length}
+        seconds = bench.timed(runs, bench.chosen.few, **facts)
+        peak, _ = bench.peaks(runs, view.device, **facts)
+        bench.paired(f"decompx, T={length}: seconds / products", seconds[WALL], PRODUCTS)
+        bench.ratio(f"decompx, T={length}: peak bytes / 4 GiB", peak / DECOMPOSED_BYTES, 1.0, "lower")
 
 
 def maps(bench: Bench) -> None:
@@ -165,40 +120,30 @@ def maps(bench: Bench) -> None:
     bench = bench.about(geometry="bert-base")
     view, batch = _model_and_sample(bench, bench.title, READ_LENGTH)
     runs = {name: partial(_explain, METHODS[name], view, batch) for name in ("globenc", "alti")}
-    seconds = bench.timed(runs, bench.chosen.repeats, {"part": "maps"})
-    bench.paired("globenc, seconds / alti", seconds.values(), MAPS)
-    _tell("GlobEnc")
+    seconds = bench.timed(runs, bench.chosen.repeats, part="maps")
+    bench.paired("globenc, seconds / alti", seconds[WALL], MAPS)
 
 
 def table_4(bench: Bench) -> None:
     """Measure seconds and peak bytes for one sample at batch size 1, and how many samples would fit into the memory."""
     chosen, bench = bench.chosen, bench.about(geometry=GEOMETRY_4)
-    memory = f"{chosen.memory_gib:g} GiB"
     for length in _lengths(bench, LENGTHS):
         view, batch = _model_and_sample(bench, GEOMETRY_4, length)
         runs = _possible({name: partial(_explain, record, view, batch) for name, record in chosen.methods.items()})
-        room = max(0, int(chosen.memory_gib * GIB) - sum(parameter.nbytes for parameter in view.model.parameters()))
+        room = MEMORY_GIB * GIB - sum(parameter.nbytes for parameter in view.model.parameters())
+        memory = f"{MEMORY_GIB} GiB"
         facts = {"part": "table 4", "length": length, "layers": view.n_layers, "dtype": chosen.dtype, "memory": memory}
         for name, taken in interleave(runs, chosen.few).items():
             peak = peak_bytes(runs[name], view.device)
-            fit, spread = room // peak, summary(taken)
-            bench.row(**facts, method=name, fit=fit, peak_bytes=peak, **spread, unit="s")
-            shown = f"{name} {spread['median']:.4f} s, {peak / GIB:.3f} GiB, {fit} fit in {memory}"
-            print(f"{GEOMETRY_4}, T={length}: {shown}", flush=True)
+            bench.row(**facts, method=name, fit=room // peak, peak_bytes=peak, **summary(taken), unit="s")
 
 
 PARTS: Mapping[str, Callable[[Bench], None]] = {
     "reading": readings,
     "decompx": decompositions,
-    "value_zeroing": zeroings,
     "maps": maps,
     "table_4": table_4,
 }
-
-
-def _tell(part: str) -> None:
-    """Print that a part was measured, since many minutes pass before the final table is printed."""
-    print(f"measured: {part}", flush=True)
 
 
 def _possible(runs: Runs) -> Runs:
@@ -228,3 +173,41 @@ def _model_and_sample(bench: Bench, name: str, length: int, labels: Sequence[str
     """A model with random weights, and one sample of random tokens; at most 32 with --quick."""
     view = model_of(name, bench.chosen, labels)
     return view, random_sample(view, *_lengths(bench, [length]))
+
+
+# what methods are compared with: bare forward passes and matrix products alone
+
+
+@torch.inference_mode()
+def bare(view: ModelView, batch: Batch) -> None:
+    """Runs the backbone, and the head at the position where each sample predicts."""
+    logits_at(view, int(batch.position[0]), input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+
+
+@torch.inference_mode()
+def products(view: ModelView, length: int) -> None:
+    """Computes the matrix products that the vectors of one sample need, on random numbers.
+
+    The last layer needs one destination only; before the first layer, there are no vectors of earlier layers.
+    """
+    drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
+    value, output = drawn(view.d_model, view.head_dim), drawn(view.head_dim, view.d_model)
+    weights, vectors = drawn(length, length), drawn(length, length, view.d_model)
+    for index, block in enumerate(view.blocks):
+        rows = 1 if index == view.n_layers - 1 else length
+        for _ in range(view.n_heads):
+            if index:
+                values = vectors @ value  # [Tj, Tk, K]
+                mixed = (weights[:rows] @ values.flatten(1)).view(-1, view.head_dim)
+                torch.mm(mixed, output)
+            else:
+                torch.mm(vectors[0], value)
+        _feed_forward(vectors[:rows], view, block)
+
+
+def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
+    """Multiplies vectors [Ti, Tj, D] by both matrices of the block's feed-forward network."""
+    layers = [LinearLayer(module, "linear", view.family.transposed) for module in (block.up, block.down)]
+    up, down = (layer.parameters()[0] for layer in layers)
+    for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):
+        torch.matmul(torch.matmul(some, up.T), down.T)

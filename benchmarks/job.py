@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.parts import harness
-from benchmarks.parts.harness import SCRATCH, Bench, parser
-from benchmarks.parts.runs import small_run
+from benchmarks.parts.harness import SCRATCH, Bench, interleave, parser
+from benchmarks.parts.runs import small_run, write_views
 from benchmarks.parts.simulation import Relative, paper, paper_jobs, simulate
-from benchmarks.parts.stores.slow_store import SlowStore
-from benchmarks.parts.stores.views import write_views
+from benchmarks.parts.stores.object_store import SlowStore
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import RUNTIME
-from jobs.bench.record import paired_ratio, seconds_of, summary
+from jobs.bench.record import seconds_of, summary
 from jobs.cluster.pools import connect
 from jobs.config import NodesConfig, RunConfig
 from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.plan.forwards import forwards
 from jobs.plan.node import Run
 from jobs.stages.compute import compute, works_of
 from jobs.store import Ledger, Store
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run all parts; see `--help`. Returns the result as JSON."""
     options = parser("job", __doc__)
     options.number("--repeats", 3, "of each run", quick=1)
-    options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="for the cost table; repeat")
+    options.geometries("bert-base", "gpt2")
     latency = "also with so much added to every request of the store"
     options.add_argument("--latency-ms", type=float, default=0.0, help=latency)
     bench = options.begin(arguments)
@@ -60,15 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         started_s = seconds_of(partial(connect, runs.config("gpt2", 1, OVERHEAD_ROWS)))
         bench.row(what="start of a local Ray", seconds=started_s)
         overhead(bench.about(geometry="gpt2"), runs, chosen.repeats, chosen.latency_ms / 1000)
-        for geometry in chosen.geometry or ["bert-base", "gpt2"]:
+        for geometry in chosen.geometry:
             relative |= cost_table(bench.about(geometry=geometry), runs)
     clusters = {f"{gpus} GPUs": [NodesConfig(gpus=gpus)] for gpus in (8, 64)}
     clusters["16 mixed GPUs, float64 where it is fast"] = MIXED
     for title, nodes in clusters.items():
-        over_bound = schedule(bench, paper(), relative, nodes, title)
-        bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")
-    anywhere = paper("ray.precisions={}")  # without a target: a schedule for comparison that no user would choose
-    schedule(bench, anywhere, relative, MIXED, "16 mixed GPUs, float64 anywhere")
+        schedule(bench, relative, nodes, title)
     return bench.finish()
 
 
@@ -113,34 +108,35 @@ def steady_s(store: Store) -> float:
     return max(commits) - min(commits)
 
 
-def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> None:
+def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float) -> None:
     """Time the same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
 
     With `latency_s` also by Ray with one worker and a store whose requests take that much longer.
     """
-    variants = {"bare loop": (0, 0.0), "ray, one worker": (1, 0.0), "ray, two workers": (2, 0.0)}
+    bare, single, double = "bare loop", "ray, one worker", "ray, two workers"
+    variants = {bare: (0, 0.0), single: (1, 0.0), double: (2, 0.0)}
+    slow = f"ray, one worker, {1000 * latency_s:g} ms a request"
     if latency_s:
-        variants[f"ray, one worker, {1000 * latency_s:g} ms a request"] = (1, latency_s)
-    whole: dict[str, list[float]] = {name: [] for name in variants}
+        variants[slow] = (1, latency_s)
     steady: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(repeats):
-        for name, (workers, added_s) in variants.items():
-            config = runs.config("gpt2", workers or 1, OVERHEAD_ROWS)
-            store = runs.prepared(config, added_s)
-            whole[name].append(by_ray(config, store) if workers else in_own_process(config, store))
-            steady[name].append(steady_s(store))
-            print(f"{name}: {whole[name][-1]:.1f} s, steady {steady[name][-1]:.1f} s", flush=True)
+
+    def timed(name: str, workers: int, added_s: float) -> float:
+        config = runs.config("gpt2", workers or 1, OVERHEAD_ROWS)
+        store = runs.prepared(config, added_s)
+        whole_s = by_ray(config, store) if workers else in_own_process(config, store)
+        steady[name].append(steady_s(store))
+        return whole_s
+
+    timings = {name: partial(timed, name, *variant) for name, variant in variants.items()}
+    whole = interleave(timings, repeats, warmup=0)
     for name in variants:
         bench.row(what=name, seconds=summary(whole[name]), steady_seconds=summary(steady[name]))
-    bare, single, double, *slow = variants
-    for name in slow:
-        ratio = paired_ratio(steady[name], steady[bare])["median"]
-        bench.ratio(f"{name}, over bare loop, steady", ratio, OVERHEAD_TARGET, "lower")
+    if latency_s:
+        bench.paired(f"{slow}, over bare loop, steady", (steady[slow], steady[bare]), OVERHEAD_TARGET)
     for kind, seconds in (("whole run", whole), ("steady", steady)):
-        ratio = paired_ratio(seconds[single], seconds[bare])["median"]
-        bench.ratio(f"ray over bare loop, {kind}", ratio, OVERHEAD_TARGET, "lower")
-        ratio = paired_ratio(seconds[single], seconds[double])["median"]
-        bench.ratio(f"two workers over one, {kind}", ratio, 1.0, "higher", cores=os.cpu_count())
+        bench.paired(f"ray over bare loop, {kind}", (seconds[single], seconds[bare]), OVERHEAD_TARGET)
+        pair = seconds[single], seconds[double]
+        bench.paired(f"two workers over one, {kind}", pair, 1.0, "higher", cores=os.cpu_count())
 
 
 def by_ray(config: RunConfig, store: Store) -> float:
@@ -202,17 +198,13 @@ def cost_table(bench: Bench, runs: Runs) -> Relative:
         for name, spent in {**seconds, "all": total}.items():
             measured = {"seconds_per_1000_samples": 1000 * spent / samples, "seconds_per_token": spent / tokens}
             bench.row(what="cost", task=task, method=name, **measured)
-        if not runs.quick:
-            cost = forwards(config, [record.name for record in gradients], tokens / samples)
-            operations = 2.0 * geometry.block_parameters * tokens * cost
-            gflops = operations / seconds[of_gradients] / 1e9
-            bench.row(what="operations of the gradients' pass", task=task, gflops=gflops)
         relative[family.kind.name, task] = total / seconds[of_gradients]
     return relative
 
 
-def schedule(bench: Bench, config: RunConfig, relative: Relative, nodes: Sequence[NodesConfig], title: str) -> float:
-    """Simulate the schedule of the config on `nodes`; returns its duration (makespan) over the lower bound."""
+def schedule(bench: Bench, relative: Relative, nodes: Sequence[NodesConfig], title: str) -> None:
+    """Simulate the schedule of the paper's run on `nodes`; compare its duration (makespan) with the lower bound."""
+    config = paper()
     precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     simulated = simulate(paper_jobs(relative, config), nodes, precisions)
     hours = {
@@ -223,4 +215,5 @@ def schedule(bench: Bench, config: RunConfig, relative: Relative, nodes: Sequenc
     }
     bound_by = f"{simulated.last} on {simulated.last_workers} GPUs"
     bench.row(what="simulation", nodes=title, **hours, utilisation=simulated.utilisation, bound_by=bound_by)
-    return simulated.makespan_s / simulated.lower_bound_s
+    over_bound = simulated.makespan_s / simulated.lower_bound_s
+    bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")

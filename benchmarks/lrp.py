@@ -1,69 +1,55 @@
 """`closelook bench lrp`: the cost of gradient-based methods, as in Close Look's table 8, with targets.
 
 Models have random weights and the shapes of real ones. Language models explain samples as long as those of sva; a
-vision transformer explains images under composites of rules. With --config only table 8 is measured, on the config's
-models and the first of its prepared samples. Runs without Ray, on a CPU or a GPU.
+vision transformer explains images under composites of rules. Counted, too, is the work of a backward pass: operations,
+and the bytes that they read and write. It is the same on every machine, so if two methods do the same work in different
+times, the machine makes the difference, or the cost of starting an operation. Runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from benchmarks.parts.composites import composites
-from benchmarks.parts.harness import Bench, Options, Runs, interleave, parser, peak_bytes, positive
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from benchmarks.parts.harness import Bench, Runs, interleave, parser, positive
 from benchmarks.parts.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
-from benchmarks.parts.work import Counting
-from jobs.bench.record import seconds_of, summary
+from jobs.bench.record import seconds_of, summary, synchronise
 from jobs.bench.table_8 import METHODS as TABLE_8
 from jobs.bench.table_8 import once, table_8
-from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request
 from lrp_core.methods.gradients import READINGS, explain_many
+from lrp_core.records.explained import CONTRASTIVE
+from lrp_core.rules import ATTNLRP, Composite, changed
+from lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
+from lrp_core.rules.scope import rules_on
+from lrp_core.verification.samples import random_rows
 
-USUAL = ("bert-base", "gpt2", "Llama-3.2-1B", "vit-base-patch16-224")
 #: On a CPU, models of more parameters get fewer samples by default, and the parts that compare batchings are skipped.
 _LARGE = 1_000_000_000
 _IMAGES = 10  # the most images; each has as many tokens as a long text
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Run all parts on every chosen shape, or table 8 on a config's models; see `--help`. Returns the JSON."""
-    bench = _begin(arguments)
-    chosen = bench.chosen
-    if chosen.config is not None:
-        from benchmarks.parts.configured import measure_config
-
-        chosen.root = measure_config(bench)
-        return bench.finish()
-    for name in chosen.geometry or USUAL:
+    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
+    options = parser("lrp", __doc__)
+    usual = "default 40; large models on a CPU 10; quick 3"
+    options.add_argument("--samples", type=positive, help=f"samples of batch size 1 ({usual})")
+    options.geometries("bert-base", "gpt2", "Llama-3.2-1B", "vit-base-patch16-224")
+    options.devices()
+    bench = options.begin(arguments)
+    for name in bench.chosen.geometry:
         _measure(bench, name)
     return bench.finish()
-
-
-def _begin(arguments: Sequence[str] | None) -> Bench:
-    """Parse and check the options, and begin the benchmark."""
-    options: Options = parser("lrp", __doc__)
-    usual = "default 40; large models on a CPU 10; quick 3; of a config 1000"
-    options.add_argument("--samples", type=positive, help=f"samples of batch size 1 ({usual})")
-    usual = ", ".join(USUAL)
-    options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help=f"repeat (default {usual})")
-    options.devices()
-    options.add_argument(
-        "--config", help="table 8 on the models and the prepared samples of this config; adds to its root"
-    )
-    options.add_argument("--set", action="append", metavar="KEY=VALUE", help="override a key of the config; repeat")
-    options.add_argument(
-        "--lxt", metavar="PYTHON", help="also time lxt's efficient path, with this interpreter, which has it installed"
-    )
-    bench = options.begin(arguments)
-    chosen = bench.chosen
-    if chosen.config is None and chosen.set:
-        options.error("--set overrides a config: also give --config")
-    if chosen.config is not None and (chosen.geometry or chosen.lxt):
-        options.error("--config measures its own models: leave out --geometry and --lxt")
-    return bench
 
 
 def _measure(bench: Bench, name: str) -> None:
@@ -85,10 +71,6 @@ def _measure(bench: Bench, name: str) -> None:
     if not large:
         sharing(bench, view, batches[: max(2, samples // 8)])
         batching(bench, view, size=16 if quick else 64)
-    if chosen.lxt is not None:
-        from benchmarks.parts.peers.peer import against_lxt
-
-        against_lxt(bench, geometry, view, chosen.lxt, rows_like_sva(view, samples))
 
 
 def work(bench: Bench, view: ModelView, batch: Batch) -> None:
@@ -102,12 +84,9 @@ def work(bench: Bench, view: ModelView, batch: Batch) -> None:
 def memory(bench: Bench, view: ModelView, length: int) -> None:
     """Measure the peak of bytes, besides weights and inputs, while a sample of `length` tokens is explained."""
     batch = random_sample(view, length)
-    peaks = {}
-    for method in ("gradient_x_input", "lrp", "attnlrp"):
-        peaks[method] = peak_bytes(partial(once, view, batch, method), view.device)
-        bench.row(part="memory", method=method, length=length, peak_bytes=peaks[method])
-    ratio = peaks["attnlrp"] / peaks["gradient_x_input"]
-    bench.ratio("attnlrp peak bytes / plain", ratio, 1.1, "lower")
+    runs: Runs = {name: partial(once, view, batch, name) for name in ("gradient_x_input", "lrp", "attnlrp")}
+    plain, _, attnlrp = bench.peaks(runs, view.device, part="memory", length=length)
+    bench.ratio("attnlrp peak bytes / plain", attnlrp / plain, 1.1, "lower")
 
 
 def sharing(bench: Bench, view: ModelView, batches: Sequence[Batch]) -> None:
@@ -157,3 +136,75 @@ def batching(bench: Bench, view: ModelView, size: int) -> None:
     bench.row(part="batching", batch=size, samples_per_s=1 / median_s)
     target = 20.0 if bench.chosen.on_gpu else 2.5
     bench.paired("bucketed / batch 1 throughput", seconds.values(), target, "higher")
+
+
+#: By composite, how many times as long as the plain gradient's backward pass its own may take.
+TARGETS = {EPSILON: 1.05, VIT: 2.5}
+
+
+@dataclass
+class Counted:
+    """Counts of work. `product_bytes` are the bytes of matrix products, which every rule needs."""
+
+    operations: float = 0.0
+    moved_bytes: int = 0
+    product_bytes: int = 0
+
+
+class Counting(TorchDispatchMode):
+    """Counts what is computed inside the `with`. Views of a tensor, such as transposes, count as no work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = Counted()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view or func is torch.ops.aten.detach.default:
+            return result
+        leaves = [leaf for leaf in tree_iter((args, kwargs, result)) if isinstance(leaf, Tensor)]
+        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        self.work.operations += 1
+        self.work.moved_bytes += size
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
+            self.work.product_bytes += size
+        return result
+
+
+def composites(bench: Bench, view: ModelView, count: int) -> None:
+    """Measures milliseconds of a backward pass to the pixels of one image: plain, and under two composites of attnlrp.
+
+    They take turns on each of `count` images. On a CPU, processor seconds are measured, because other processes of a
+    busy machine disturb them less than they disturb clock time.
+    """
+    rules: dict[str, Composite | None] = {"plain": None}
+    rules |= {name: changed(ATTNLRP, OF_ATTNLRP.read(name)) for name in TARGETS}
+    seconds: dict[str, list[float]] = {name: [] for name in rules}
+    for index, row in enumerate(random_rows(view, range(count))):
+        batch = alone(row).to(view.device)
+        runs = {name: partial(backward, view, batch, rule) for name, rule in rules.items()}
+        for name, taken in interleave(runs, repeats=1, warmup=index == 0).items():
+            seconds[name] += taken
+    clock = "wall" if view.device.type == "cuda" else "cpu"
+    for name, taken in seconds.items():
+        milliseconds = [1e3 * second for second in taken]
+        bench.row(part="composites", composite=name, **{f"{clock}_backward_ms": summary(milliseconds)})
+    for name, target in TARGETS.items():
+        bench.paired(f"composite {name}: backward / plain", (seconds[name], seconds["plain"]), target)
+
+
+def backward(view: ModelView, batch: Batch, composite: Composite | None) -> float:
+    """Seconds of one backward pass from the logit difference to tokens and pixels.
+
+    A `composite` of None means the stock model without any rule.
+    """
+    clock = time.perf_counter if view.device.type == "cuda" else time.process_time
+    with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
+        traced = view.traced(batch)
+        assert traced.pixels is not None
+        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch))
+        synchronise()
+        start = clock()
+        torch.autograd.grad(explained.sum(), (traced.token, traced.pixels))
+        synchronise()
+        return clock() - start

@@ -27,8 +27,8 @@ from safetensors.torch import save_file
 import closelook
 from benchmarks.parts.context_variants import bare
 from benchmarks.parts.harness import SCRATCH, Bench, parser
-from benchmarks.parts.peers.peer import Interpreter, described
-from benchmarks.parts.samples import drawn, geometry_of
+from benchmarks.parts.peers.interpreter import Interpreter, described
+from benchmarks.parts.samples import drawn, geometry_of, title_of
 from evaluation.benchmark.demo import model_dir
 from jobs.bench.record import summary
 from jobs.commands.questions.many import batch_size
@@ -37,11 +37,9 @@ from jobs.methods import METHODS
 from lrp_core import Batch, ModelView
 from lrp_core.records.types import UserError
 
-SCRIPT = Path(__file__).parent / "parts" / "peers" / "peers_script.py"
-SUBJECTS: dict[str, tuple[str, ...]] = {
-    "gpt2": (),
-    "bert-base": ("first", "second"),
-}  # geometries, with the labels of a classifier
+SCRIPT = Path(__file__).parent / "parts" / "peers" / "script.py"
+#: Geometries, with the labels of a classifier.
+SUBJECTS: dict[str, tuple[str, ...]] = {"gpt2": (), "bert-base": ("first", "second")}
 BATCHES = (1, 8, 32)  # of other packages
 TARGET = 1.5  # texts a second over those of the other package at its best batch size
 BESIDE_BARE = 1.1  # target: closelook's processor seconds over those of a bare forward and backward
@@ -134,9 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
         for name, labels in SUBJECTS.items():
             geometry = geometry_of(name, results.quick, results.chosen.layers)
-            whole = geometry_of(name, results.quick)
-            some = f", {geometry.layers} of {whole.layers} layers" if geometry.layers < whole.layers else ""
-            bench = results.about(geometry=f"{name}{' shrunk' * results.quick}{some}")
+            bench = results.about(geometry=title_of(name, geometry, results.quick) + " shrunk" * results.quick)
             subject = _subject(name, geometry, labels, bench, Path(folder))
             for peer in PEERS:
                 python = getattr(results.chosen, peer.name)
@@ -186,45 +182,41 @@ def _texts(count: int) -> list[str]:
 
 def _against(bench: Bench, subject: Subject, peer: Peer, python: str) -> None:
     """Measure the texts a second by us and by another package, and the largest difference of relevance."""
-    seconds: dict[int | None, list[float]] = {}  # by batch size; None: ours
+    ours: list[float] = []
     bare_s: list[float] = []
+    theirs: dict[int, list[float]] = {size: [] for size in BATCHES}
+    asked: dict[str, list[Any]] = {"texts": subject.texts, "targets": subject.targets}
+    with Interpreter(f"--{peer.name}", python, SCRIPT, _order(subject, peer)) as other:
+        some = {name: values[:COMPARED] for name, values in asked.items()}
+        _compare(bench, subject, peer, other.ask({**some, "batch": 1})["relevance"])
+        subject.seconds(peer.method, COMPARED)  # warms up
+        for _ in range(bench.chosen.repeats):
+            ours.append(subject.seconds(peer.method))
+            bare_s.append(subject.bare_seconds())
+            for size, seconds in theirs.items():
+                seconds.append(other.ask({**asked, "batch": size})["seconds"])
+    best_size, fastest = min(theirs.items(), key=lambda item: sum(item[1]))
+    facts = {"peer": peer.name, "method": peer.method}
+    for who, batch, taken in ((_OURS, None, ours), (peer.name, best_size, fastest)):
+        cpu_s = summary(taken)
+        rate = len(subject.texts) / cpu_s["median"]
+        bench.row(**facts, package=who, batch=batch, cpu_s=cpu_s, texts_per_s=rate)
+    versions = ", ".join(f"{package} {number}" for package, number in other.versions.items())
+    name = f"{peer.method}, texts a second / {peer.name}"
+    bench.paired(name, (fastest, ours), TARGET, "higher", peer=versions, batch=best_size)
+    beside_bare = f"{peer.method} beside {peer.name}, processor seconds / bare forward and backward"
+    bench.paired(beside_bare, (ours, bare_s), BESIDE_BARE)
+
+
+def _order(subject: Subject, peer: Peer) -> dict[str, Any]:
+    """The description of the model and the tokenizer from which the other package's script builds them."""
     kind, labels = subject.geometry.model_family.kind, len(SUBJECTS[subject.name])
     order = described(subject.geometry) | {"peer": peer.name, "labels": labels}
     if labels:
         assert kind.with_labels is not None
         order |= {"auto": kind.with_labels.auto, "sizes": order["sizes"] | {"num_labels": labels}}
     order["weights"] = str(subject.folder / f"{subject.name}.safetensors")
-    order |= {"tokenizer": str(model_dir(subject.geometry.family)), "pad_token": _pad(subject.tokenizer)}
-    asked: dict[str, list[Any]] = {"texts": subject.texts, "targets": subject.targets}
-    with Interpreter(f"--{peer.name}", python, SCRIPT, order) as other:
-        some = {name: values[:COMPARED] for name, values in asked.items()}
-        theirs = other.ask({**some, "batch": 1})["relevance"]
-        _compare(bench, subject, peer, theirs)
-        subject.seconds(peer.method, COMPARED)  # warms up
-        for _ in range(bench.chosen.repeats):
-            seconds.setdefault(None, []).append(subject.seconds(peer.method))
-            bare_s.append(subject.bare_seconds())
-            for size in BATCHES:
-                seconds.setdefault(size, []).append(other.ask({**asked, "batch": size})["seconds"])
-    ours = seconds.pop(None)
-    best_size, fastest = min(seconds.items(), key=lambda item: sum(item[1]))
-    facts: dict[str, Any] = {"peer": peer.name, "method": peer.method}
-    for who, batch, taken in ((_OURS, None, ours), (peer.name, best_size, fastest)):
-        cpu_s = summary(taken)
-        rate = len(subject.texts) / cpu_s["median"]
-        bench.row(**facts, package=who, batch=batch, cpu_s=cpu_s, texts_per_s=rate)
-        print(f"{bench.title}: {peer.method}, {who:9} {rate:8.1f} texts/s", flush=True)
-    versions = ", ".join(f"{package} {number}" for package, number in other.versions.items())
-    bench.paired(
-        f"{peer.method}, texts a second / {peer.name}",
-        (fastest, ours),
-        TARGET,
-        "higher",
-        peer=versions,
-        batch=best_size,
-    )
-    beside_bare = f"{peer.method} beside {peer.name}, processor seconds / bare forward and backward"
-    bench.paired(beside_bare, (ours, bare_s), BESIDE_BARE)
+    return order | {"tokenizer": str(model_dir(subject.geometry.family)), "pad_token": _pad(subject.tokenizer)}
 
 
 def _pad(tokenizer: Any) -> str:

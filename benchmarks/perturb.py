@@ -1,61 +1,46 @@
 """`closelook bench perturb`: the cost of deletion and insertion curves and of methods with many forward passes.
 
 Each is timed against bare passes: batches of the same shape without any perturbation, through the model's own head at
-the readout position. The savings by merging equal states of curves are counted, too. Models have random weights and the
-shapes of real ones, texts are random tokens. Runs without Ray.
+the readout position. The methods are integrated gradients and AtMan. Models have random weights and the shapes of real
+ones, texts are random tokens. Runs without Ray.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks.parts.harness import Bench, Runs, interleave, parser, peak_bytes, positive
-from benchmarks.parts.many_forwards import many_forwards
-from benchmarks.parts.samples import alone, logits_at, model_of, random_row, rows_like_sva
+from benchmarks.parts.harness import WALL, Bench, Runs, interleave, parser, positive
+from benchmarks.parts.samples import logits_at, model_of, random_sample
 from evaluation.scoring.faithfulness.flipping import Flipper
 from evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
-from jobs.bench.record import paired_ratio, summary
-from jobs.geometries import GEOMETRIES
-from lrp_core import ModelView, random_model
-from lrp_core.methods import METHODS
+from jobs.bench.record import summary
+from lrp_core import METHODS, Batch, ModelView
+from lrp_core.readers.attention import around_attention
 from lrp_core.records.kinds import ZERO
+from lrp_core.verification.samples import random_rows
 
 CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # shape of the model, and tokens of a sample
 TARGET = 0.9  # rows a second over those of bare forwards
-MEMORY_TARGET = 1.2  # peak bytes over those of a bare forward of the token budget
-COUNTED_METHODS, COUNTED_LENGTH = 6, 64
 METHOD_LENGTH = 128  # tokens of the sample that methods with many forwards explain
 QUICK_LENGTH = 64  # the most tokens with --quick
-
-Sample = tuple[dict[str, Any], States]
-
-
-@dataclass(frozen=True)
-class FlipCase:
-    """A model, samples with the states of their curves, and the token budget of a batch."""
-
-    view: ModelView
-    samples: list[Sample]
-    token_budget: int
-
-    def logits(self) -> np.ndarray:
-        """The logits of all states of all samples, one after the other."""
-        of_samples = Flipper(self.view, ZERO, self.token_budget).run(self.samples)
-        return np.concatenate([outputs.logit for outputs in of_samples])
+STEPS, IG_TARGET = 50, 1.05  # seconds / seconds of as many bare forward and backward passes
+MEMORY_TARGET = 1.2  # peak bytes / peak bytes of bare passes under the same token budget
+#: How many times as fast AtMan is as one forward pass for each token at batch size 1. On a CPU, a masked model gains
+#: only by batches; a causal one also because the tokens before the suppressed one need not be read again.
+ATMAN_MASKED, ATMAN_CAUSAL, ATMAN_GPU = 1.1, 1.8, 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
     names = tuple(dict.fromkeys(name for name, _ in CASES))
     options = parser("perturb", __doc__)
-    options.add_argument("--geometry", action="append", choices=names, help="repeat for several; default all")
+    options.geometries(*names, among=names)
     options.layers()
     options.add_argument("--rows", type=positive, help="states in all, about; default 4 batches")
     options.number("--repeats", 5, "of each timing", quick=2)
@@ -63,32 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     options.devices()
     results = options.begin(arguments)
     chosen = results.chosen
-    names = chosen.geometry or names
     longest = QUICK_LENGTH if chosen.quick else max(length for _, length in CASES)
     for name, length in dict.fromkeys((name, min(length, longest)) for name, length in CASES):
-        if name in names:
+        if name in chosen.geometry:
             speed(results.about(geometry=name), length)
-    for name in names:
-        bench = results.about(geometry=name)
-        forwards(bench)
-        packing(bench)
-        many_forwards(bench, model_of(name, chosen), min(METHOD_LENGTH, longest))
+    for name in chosen.geometry:
+        view = model_of(name, chosen)
+        batch = random_sample(view, min(METHOD_LENGTH, longest))
+        integrated_gradients(results.about(geometry=name), view, batch)
+        atman(results.about(geometry=name), view, batch)
     return results.finish()
-
-
-# parts
 
 
 def speed(bench: Bench, length: int) -> None:
     """Measure the rows a second, and the peak bytes, of states of curves and of bare forwards in the same batches."""
     chosen, view = bench.chosen, model_of(bench.title, bench.chosen)
-    size = max(1, chosen.token_budget // length)  # rows of one full batch
+    budget = chosen.token_budget
+    size = max(1, budget // length)  # rows of one full batch
     rows = chosen.rows or 4 * size
-    source = random.Random(0)
-    samples = [_sample(view, random_row(view, length, source), rows // 2) for _ in range(2)]
-    case = FlipCase(view, samples, chosen.token_budget)
+    samples = [(row, _states(view, row, rows // 2)) for row in random_rows(view, (length, length))]
     count = sum(len(states.removed) for _, states in samples)
-    runs: Runs = {"flipped": case.logits, "bare": partial(_bare, view, length, count, chosen.token_budget)}
+    flip = Flipper(view, ZERO, budget).run
+    runs: Runs = {"flipped": partial(flip, samples), "bare": partial(_bare, view, length, count, budget)}
     seconds = interleave(runs, chosen.repeats)
     facts = {"part": "speed", "length": length, "layers": view.n_layers, "rows": count, "unit": "rows per second"}
     for way, taken in seconds.items():
@@ -96,52 +77,8 @@ def speed(bench: Bench, length: int) -> None:
     bench.paired(f"T={length}: rows/s flipped / bare", (seconds["bare"], seconds["flipped"]), TARGET, "higher")
     row, states = samples[0]
     one_batch = States(states.removed[:size], ())
-    size = len(one_batch.removed)
-    flipped = peak_bytes(FlipCase(view, [(row, one_batch)], chosen.token_budget).logits, view.device)
-    bare = peak_bytes(partial(_bare, view, length, size, chosen.token_budget), view.device)
-    bench.row(part="memory", length=length, rows=size, flipped_peak_bytes=flipped, bare_peak_bytes=bare)
-    bench.ratio(f"T={length}: peak bytes flipped / bare", flipped / bare, MEMORY_TARGET, "lower")
-
-
-def forwards(bench: Bench) -> None:
-    """Count the forward passes for six methods' curves in both orders, against the number of distinct states."""
-    view = random_model(GEOMETRIES[bench.title].shrunk().config(), device=bench.chosen.device)
-    row = random_row(view, COUNTED_LENGTH, random.Random(0))
-    batch = alone(row).to(view.device)
-    methods = [method for method in METHODS.values() if "tokens" in method.gives][:COUNTED_METHODS]
-    relevance = torch.cat([method(view, batch).tokens for method in methods]).double().cpu().numpy()
-    flippable, ties = _flippable(view, row), tie_order(row["input_ids"], 0)
-    flipper = Flipper(view, ZERO, bench.chosen.token_budget)
-    flipper.run([(row, _states(view, row, relevance, COUNTED_LENGTH))])
-    distinct = set()
-    for values in relevance:
-        most = sorted(np.flatnonzero(flippable).tolist(), key=lambda token: (-values[token], ties[token]))
-        for order in (most, most[::-1]):
-            distinct |= {frozenset(order[:k]) for k in range(len(order) + 1)}
-    computed, asked = flipper.computed, flipper.asked
-    facts = {"methods": len(methods), "length": COUNTED_LENGTH, "distinct": len(distinct)}
-    bench.row(part="forwards", **facts, computed=computed, asked=asked)
-    print(f"{bench.title}: {computed} forwards for {asked} points of curves ({computed / asked:.2f})")
-    bench.ratio("forwards / distinct states", computed / len(distinct), 1.0, "lower")
-
-
-def packing(bench: Bench) -> None:
-    """Measure the gain of packing states into batches, and its effect on logits, for samples as long as those of sva.
-
-    The difference is the largest change of a logit, relative to the standard deviation of logits.
-    """
-    view = model_of(bench.title, bench.chosen)
-    samples = [_sample(view, row, 40) for row in rows_like_sva(view, 2 if bench.quick else 4)]
-    packed = FlipCase(view, samples, bench.chosen.token_budget)
-    single = replace(packed, token_budget=1)
-    seconds = interleave({"packed": packed.logits, "one at a time": single.logits}, bench.chosen.repeats)
-    gain = paired_ratio(seconds["one at a time"], seconds["packed"])
-    states = sum(len(states.removed) for _, states in samples)
-    bench.row(part="packing", states=states, **gain, unit="ratio")
-    print(f"{bench.title}: packing states of sva samples gains {gain['median']:.1f} times")
-    alone_logits = single.logits()
-    difference = float(np.abs(packed.logits() - alone_logits).max() / alone_logits.std())
-    bench.ratio("packed - one at a time, largest difference", difference, 1e-3, "lower")
+    bare = partial(_bare, view, length, len(one_batch.removed), budget)
+    _memory(bench, view, "flipped", length, {"flipped": partial(flip, [(row, one_batch)]), "bare": bare})
 
 
 @torch.inference_mode()
@@ -155,19 +92,65 @@ def _bare(view: ModelView, length: int, rows: int, token_budget: int) -> None:
         logits_at(view, position, input_ids=ids[part], attention_mask=mask[part]).amax(-1).cpu()
 
 
-def _flippable(view: ModelView, row: dict[str, Any]) -> np.ndarray:
-    """True for the tokens of a row that curves may remove, [T]: all but the slot of a masked model."""
-    length = len(row["input_ids"])
-    return candidates(length, special=np.zeros(length, bool), slot=row["position"] if view.kind.slot else None)
+def _states(view: ModelView, row: dict[str, Any], count: int) -> States:
+    """The states of the deletion and insertion curves of a random relevance of a row, `count` in all or one less."""
+    ids = row["input_ids"]
+    relevance = np.random.default_rng(0).normal(size=(1, len(ids)))
+    slot = row["position"] if view.kind.slot else None
+    flippable = candidates(len(ids), special=np.zeros(len(ids), bool), slot=slot)
+    ranking = Ranking.of(relevance, flippable, tie_order(ids, 0))
+    return States.of(ranking.curves(flip_counts(ranking.flipped, max(1, count // 2))))
 
 
-def _states(view: ModelView, row: dict[str, Any], relevance: np.ndarray, points: int) -> States:
-    """The states of the deletion and insertion curves of relevance [methods, T], with at most `points` points each."""
-    ranking = Ranking.of(relevance, _flippable(view, row), tie_order(row["input_ids"], 0))
-    return States.of(ranking.curves(flip_counts(ranking.flipped, points)))
+def integrated_gradients(bench: Bench, view: ModelView, batch: Batch) -> None:
+    """Compare with bare forward and backward passes in the same batches."""
+    name, length, budget = "integrated_gradients", batch.input_ids.shape[1], bench.chosen.token_budget
+    rows = min(STEPS, max(1, budget // length))
+    token = view.token_embedding(batch.input_ids).detach()
+
+    def bare() -> None:
+        for start in range(0, STEPS, rows):
+            leaf = token.repeat(min(rows, STEPS - start), 1, 1).requires_grad_()
+            torch.autograd.grad(_target(view, batch, leaf).sum(), leaf)
+
+    explain = partial(METHODS[name], view, batch, explanation="target", steps=STEPS, token_budget=budget)
+    runs: Runs = {name: explain, "bare": bare}
+    seconds = bench.timed(runs, bench.chosen.repeats, part="many forwards", length=length, layers=view.n_layers)
+    bench.paired(f"T={length}: {name}, seconds / {STEPS} forward-backwards", seconds[WALL], IG_TARGET)
+    _memory(bench, view, name, length, runs)
 
 
-def _sample(view: ModelView, row: dict[str, Any], states: int) -> Sample:
-    """A row, and the states of both curves of a random relevance, `states` in all or one less."""
-    relevance = np.random.default_rng(0).normal(size=(1, len(row["input_ids"])))
-    return row, _states(view, row, relevance, max(1, states // 2))
+def atman(bench: Bench, view: ModelView, batch: Batch) -> None:
+    """Compare with one whole forward pass for each token, at batch size 1, by eager attention as AtMan needs it."""
+    name, length, budget = "atman", batch.input_ids.shape[1], bench.chosen.token_budget
+    rows = min(length, max(1, budget // length))
+
+    @torch.no_grad()
+    def forwards(count: int, of_batch: int) -> None:
+        token = view.token_embedding(batch.input_ids).repeat(of_batch, 1, 1)
+        with around_attention(view, {}, stock="eager"):
+            for _ in range(count):
+                _target(view, batch, token).cpu()
+
+    explain = partial(METHODS[name], view, batch, explanation="target", token_budget=budget)
+    runs: Runs = {name: explain, "one at a time": partial(forwards, length, 1)}
+    seconds = bench.timed(runs, bench.chosen.repeats, part="many forwards", length=length, layers=view.n_layers)
+    ours, single = seconds[WALL]
+    on_cpu = ATMAN_CAUSAL if view.kind.causal else ATMAN_MASKED
+    target = ATMAN_GPU if view.device.type == "cuda" else on_cpu
+    bench.paired(f"T={length}: {name}, times as fast as a forward a token", (single, ours), target, "higher")
+    _memory(bench, view, name, length, {name: explain, "bare": partial(forwards, 1, rows)})
+
+
+def _target(view: ModelView, batch: Batch, token: Tensor) -> Tensor:
+    """The target's logit [R] for each row of token embeddings [R, T, D]; all logits of that position are computed."""
+    mask = batch.attention_mask.expand(len(token), -1)
+    logits = logits_at(view, int(batch.position[0]), inputs_embeds=token, attention_mask=mask)
+    return logits[:, int(batch.target_ids[0])]
+
+
+def _memory(bench: Bench, view: ModelView, name: str, length: int, runs: Runs) -> None:
+    """Compare the peak bytes of a computation with those of bare passes of as many tokens: the budget limits both."""
+    ours, bare = bench.peaks(runs, view.device, part="memory", of=name, length=length)
+    title = "peak bytes flipped / bare" if name == "flipped" else f"{name}, peak bytes / bare"
+    bench.ratio(f"T={length}: {title}", ours / bare, MEMORY_TARGET, "lower")

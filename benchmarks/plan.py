@@ -8,20 +8,29 @@ Ray to a worker that commits nothing, and measures the memory of the driver and 
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Sequence
-from statistics import linear_regression
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from benchmarks.parts import streaming
-from benchmarks.parts.harness import SCRATCH, Bench, RowsInMemory, in_own_process, parser
-from benchmarks.parts.runs import small_run
+import pyarrow as pa
+
+from benchmarks.parts.harness import GIB, MIB, Bench, parser
+from benchmarks.parts.runs import small_run, write_views
 from benchmarks.parts.stores import matrix
 from benchmarks.parts.stores.object_store import object_store
-from benchmarks.parts.stores.views import write_views
+from jobs.cluster.executor import RayExecutor, Stream, executed_by, pipeline
+from jobs.cluster.pools import connect
+from jobs.cluster.reports import reported
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Work
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.inputs import task_of
 from jobs.plan.node import Run
 from jobs.stages.compute import compute, works_of
 from jobs.stages.run import run
@@ -30,9 +39,11 @@ from jobs.store import Ledger, Store
 LATENCY_S = 0.025
 NOTHING_TARGET_S = 15.0
 FILE_ROWS = 100_000
-MANY_ROWS, MIB = 10_000_000, 2**20
-SENT_DRIVER_MIB, SENT_STORE_MIB = 1024.0, 200.0
+MANY_ROWS, MANY_TARGET_GIB = 10_000_000, 2.0
 LENGTHS = (8, 29)  # fewest and most tokens of a sample
+SENT_DRIVER_MIB, SENT_STORE_MIB = 1024.0, 200.0
+UNIT_ROWS, TOKENS = 2048, 32  # of the samples that are sent: in a unit, and tokens of each
+_STORE, _LOOK_S = "object_store.json", 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -44,9 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     bench = options.begin(arguments)
     nothing_to_do(bench)
     rows, models = bench.chosen.rows, bench.chosen.models
-    memory = RowsInMemory(_prepare, _plan, MANY_ROWS, 2.0, f"rows for {models} models", "the driver")
-    bench.memory_of_rows(memory, sizes=(rows // 2, rows), models=models)
-    send(bench, bench.chosen.sent)
+    planned = bench.by_rows(_prepare, _plan, (rows // 2, rows), models=models)
+    name = f"{MANY_ROWS} rows for {models} models: GiB of the driver"
+    bench.extrapolate(name, planned, MANY_ROWS, GIB, MANY_TARGET_GIB)
+    sizes = bench.chosen.sent // 2, bench.chosen.sent
+    sent = bench.by_rows(prepare_sent, stream, sizes, object_store_bytes)
+    title = f"{MANY_ROWS} rows of {TOKENS} tokens sent: MiB of the"
+    bench.extrapolate(f"{title} driver", sent, MANY_ROWS, MIB, SENT_DRIVER_MIB)
+    bench.extrapolate(f"{title} object store", sent, MANY_ROWS, MIB, SENT_STORE_MIB, "object_store_bytes")
     return bench.finish()
 
 
@@ -66,28 +82,8 @@ def nothing_to_do(bench: Bench) -> None:
             if summary.computed or summary.skipped != cells:
                 raise RuntimeError("the benchmark's cells were not complete")
             bench.row(what="nothing to do", run=name, cells=cells, seconds=seconds[-1], requests=server.requests)
-            print(f"{cells} complete cells, {name}: {seconds[-1]:.1f} s, {server.requests} requests", flush=True)
     title = f"{cells} complete cells, {1000 * LATENCY_S:.0f} ms a request: seconds"
     bench.ratio(title, seconds[0], NOTHING_TARGET_S, "lower")
-
-
-def send(bench: Bench, rows: int) -> None:
-    """Measure the largest memory of the driver and of Ray's object store while half, then all rows go to a worker."""
-    sizes, peaks, held = (rows // 2, rows), [], []
-    for size in sizes:
-        with TemporaryDirectory(prefix=SCRATCH) as root:
-            in_own_process(streaming.prepare, root, size)
-            peak, seconds = in_own_process(streaming.stream, root, size)
-            held.append(streaming.object_store_bytes(root))
-        peaks.append(peak)
-        bench.row(what="sent", rows=size, peak_bytes=peak, object_store_bytes=held[-1], seconds=seconds)
-        mib = f"{peak / MIB:.0f} MiB of the driver, {held[-1] / MIB:.0f} MiB of the object store"
-        print(f"{size} rows of {streaming.TOKENS} tokens sent: {seconds:.1f} s, {mib}", flush=True)
-    for name, values, target in (("driver", peaks, SENT_DRIVER_MIB), ("object store", held, SENT_STORE_MIB)):
-        line = linear_regression(sizes, values)
-        many = (line.intercept + max(0.0, line.slope) * MANY_ROWS) / MIB
-        subject = f"{MANY_ROWS} rows of {streaming.TOKENS} tokens sent: MiB of the {name}"
-        bench.ratio(subject, many, target, "lower", measured_rows=rows, bytes_a_row=round(line.slope, 1))
 
 
 def _config(root: str, models: int) -> RunConfig:
@@ -107,3 +103,86 @@ def _plan(root: str, rows: int, models: int) -> None:
     works = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     if sum(group.size for work in works for group in work.groups) != rows * models:
         raise RuntimeError("the plan is not of all rows")
+
+
+# rows that are sent in units through a cluster's pipeline, to a worker that commits nothing
+
+
+class Pooled(RayExecutor):
+    """An executor with a pool of actors for every model, as on a cluster, on a single machine too."""
+
+    @contextmanager
+    def streaming(self, works: Sequence[Work], on_gpu: bool) -> Iterator[Stream]:
+        yield pipeline
+
+
+class Idle:
+    """A worker that takes units and commits nothing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        task = task_of(table.select(["task"]).to_pylist()[0])
+        return reported(task.title, task.size, task.tokens, dict)
+
+
+def prepare_sent(root: str, rows: int) -> None:
+    """Write views of `rows` samples."""
+    write_views(Store(root), _config_sent(root).models[0], "sva", rows, (TOKENS, TOKENS), FILE_ROWS)
+
+
+def stream(root: str, rows: int) -> None:
+    """Send all units through a pipeline, and note the most bytes that Ray's object store held meanwhile.
+
+    `object_store_bytes` returns that number.
+    """
+    config, store = _config_sent(root), Store(root)
+    (missing,) = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
+    counted: list[int] = []
+    work = replace(
+        missing.work(),
+        worker=Idle,
+        on_report=lambda report: counted.append(report["rows"]),
+        on_end=lambda: (),
+    )
+    connect(config)
+    with _watched_object_store() as most, executed_by(Pooled()):
+        failures = run_all(config, store, [work], stage="bench", unit="rows")
+    if failures or sum(counted) != rows:
+        raise RuntimeError(f"only {sum(counted)} of {rows} rows reached the worker: {'; '.join(failures)}")
+    Path(root, _STORE).write_text(json.dumps(most[0]))
+
+
+def object_store_bytes(root: str) -> dict[str, int]:
+    """The most bytes that Ray's object store held during `stream`."""
+    return {"object_store_bytes": json.loads(Path(root, _STORE).read_text())}
+
+
+def _config_sent(root: str) -> RunConfig:
+    """The config of a run with one model and method, in units of UNIT_ROWS samples."""
+    model = {"name": "gpt2", "id": "demo/gpt2"}
+    return small_run(root, {"sva": None}, [model], ["gradient_x_input"], shard_rows=UNIT_ROWS, token_budget=65_536)
+
+
+@contextmanager
+def _watched_object_store() -> Iterator[list[int]]:
+    """Watches the object store of this node, the only one: inside the `with`, the list holds its most bytes so far."""
+    import ray
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    most, ended = [0], threading.Event()
+    state = get_state_from_address(ray.get_runtime_context().gcs_address)
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            stats = get_memory_info_reply(state).store_stats
+            most[0] = max(most[0], stats.object_store_bytes_used)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        thread.join()

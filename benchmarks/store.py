@@ -18,11 +18,11 @@ import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import linear_regression
+from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.parts.harness import SCRATCH, Bench, parser
+from benchmarks.parts.harness import SCRATCH, WALL, Bench, parser
 from benchmarks.parts.stores.listed_store import PAGE, listed_store
 from benchmarks.parts.stores.many_artifacts import complete_root
 from benchmarks.parts.stores.matrix import attribute, matrix_config, prepare
@@ -59,11 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             prepare(config, store, count)
             server.requests = 0
             of_units, cells = attribute(config, store)
-            made = server.requests
-            bench.row(what="requests", rows=count, units=of_units, cells=cells, requests=float(made))
-            print(f"{count} samples of each task: {made} requests for {of_units} units of {cells} cells", flush=True)
+            requests.append(float(server.requests))
+            bench.row(what="requests", rows=count, units=of_units, cells=cells, requests=requests[-1])
             units.append(of_units)
-            requests.append(made)
     bench.ratio("requests of twice the samples", requests[1] / requests[0], GROWTH_TARGET, "lower")
     line = linear_regression(units, requests)
     published = matrix_config("runs/paper", RunConfig.load("paper").shard_rows, models)
@@ -85,9 +83,6 @@ def status_of_many(bench: Bench, models: int) -> None:
         beyond, read = served.requests - len(objects) / PAGE, served.bytes_read
         facts = {"models": models, "artifacts": artifacts, "objects": len(objects), "requests": float(served.requests)}
         bench.row(what="status", **facts, seconds=seconds, cpu_s=cpu_seconds, read_bytes=read)
-    print(
-        f"status of {artifacts} artifacts: {seconds:.1f} s, {facts['requests']:.0f} requests, {read} bytes", flush=True
-    )
     subject = f"status of {models} models, {artifacts} artifacts"
     bench.ratio(f"{subject}: seconds", seconds, MANY_TARGET_S, "lower", cpu_s=round(cpu_seconds, 1))
     bench.ratio(f"{subject}: MB read", read / 1e6, MANY_TARGET_MB, "lower")
@@ -110,9 +105,8 @@ def status_of_few(bench: Bench) -> None:
         def look() -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
-        bench.timed({"status": look}, FEW_REPEATS, {"what": "status of a folder", "artifacts": artifacts})
-    seconds = bench.rows[-1]["median"]
-    bench.ratio(f"closelook status, {artifacts} artifacts in a folder: seconds", seconds, FEW_TARGET_S, "lower")
+        (seconds,) = bench.timed({"status": look}, FEW_REPEATS, what="status of a folder", artifacts=artifacts)[WALL]
+    bench.ratio(f"closelook status, {artifacts} artifacts in a folder: seconds", median(seconds), FEW_TARGET_S, "lower")
 
 
 def published_units(config: RunConfig) -> int:

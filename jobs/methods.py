@@ -14,17 +14,13 @@ from alti import METHODS as ALTI_METHODS
 from evaluation.ablations.methods import METHODS as ABLATION_METHODS
 from lrp_core import METHODS as CORE_METHODS
 from lrp_core import Method
-from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.records import PLANTED
 from lrp_core.records.capabilities import Capability
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import Registry
 from lrp_core.records.types import UnsupportedMethod, nearest
 
-METHODS: Extended[Method] = Extended(
-    Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values(), *ABLATION_METHODS.values()),
-    "closelook.methods",
-    Method,
-)
+_OURS = (*CORE_METHODS.values(), *ALTI_METHODS.values(), *ABLATION_METHODS.values())
+METHODS: Registry[Method] = Registry("method", *_OURS, group="closelook.methods", record_class=Method)
 
 
 def method(name: str) -> Method:

@@ -7,8 +7,7 @@ from functools import cache
 
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
-from lrp_core.records import plugins
-from lrp_core.records.registry import Registry
+from lrp_core.records.registry import Registry, load
 from lrp_core.records.types import UserError, nearest
 
 
@@ -18,7 +17,7 @@ def tasks() -> Registry[Task]:
 
     Raises UserError, naming the package, if a package's tasks cannot be loaded.
     """
-    plugins.load("closelook.tasks", Task, register)
+    load("closelook.tasks", Task, register)
     return TASKS
 
 

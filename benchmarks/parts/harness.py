@@ -8,30 +8,37 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import resource
 import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from jobs.bench.record import Results, device_name, field_of, met, seconds_of, summary
-from lrp_core.device.memory import peak_memory
+from jobs.geometries import GEOMETRIES
+from lrp_core.device.memory import is_out_of_memory, peak_memory
 from lrp_core.opening.loading import DTYPES
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
-Facts = Mapping[str, Any]  # columns of a row that say what was measured
+Facts = Mapping[str, Any]  # columns of a row
+Curve = Mapping[float, float]  # measured numbers by what grows, such as tokens; both are positive
 Seconds = dict[str, list[float]]  # by run: the seconds of each repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
+WALL, PROCESSOR = "seconds", "processor seconds"  # two clocks: other processes disturb the second less
+_FIELDS = {WALL: "wall_s", PROCESSOR: "processor_s"}  # of rows, by clock
 #: Options whose value is a path on this machine, with the word that replaces it in the recorded command ("": left out).
 _PATHS = {
     "--json": "",
@@ -45,68 +52,80 @@ _PATHS = {
 }
 
 
-@dataclass(frozen=True)
-class RowsInMemory:
-    """A computation whose memory grows with the rows that it works on, to be extrapolated to many rows.
-
-    Both functions are called with a new folder, the number of rows and further facts, each in a process of its own.
-    """
-
-    prepare: Callable[..., Any]  # writes the rows into the folder
-    measure: Callable[..., Any]  # the computation; the memory of its process is measured
-    rows: int  # the memory is extrapolated to so many rows
-    target_gib: float
-    subject: str  # what rows are, as it is printed
-    process: str  # which process it is, as it is printed
-
-
 @dataclass
 class Bench(Results):
-    """The results of a benchmark, with the options of its command."""
+    """The results of a benchmark, with the options of its command. Every row is printed when it is added."""
 
     chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
 
-    def timed(self, runs: Runs, repeats: int, facts: Facts, column: str = "way", measure: str = "") -> Seconds:
-        """Time the runs in turn, and add a row for each: with `facts`, its name in `column`, its summary in `measure`.
+    def row(self, **measured: Any) -> None:
+        super().row(**measured)
+        print(", ".join(starmap(_shown, self.rows[-1].items())), flush=True)
 
-        Without `measure` the median and quartiles are columns of the row itself. Returns the seconds.
+    def timed(self, runs: Runs, repeats: int, **facts: Any) -> dict[str, list[list[float]]]:
+        """Time the runs in turn, and add a row for each; returns the seconds of each run, by clock.
+
+        The clocks are wall time and, on a CPU, the processor time of all threads.
         """
-        seconds = interleave(runs, repeats)
-        for name, taken in seconds.items():
-            spread = summary(taken)
-            measured = {measure: spread} if measure else {**spread, "unit": "s"}
-            self.row(**facts, **{column: name}, **measured)
-        return seconds
+        processor: Seconds = {name: [] for name in runs}
+        wall = interleave({name: partial(_clocked, run, processor[name]) for name, run in runs.items()}, repeats)
+        of_clocks = {WALL: list(wall.values())}
+        if not torch.cuda.is_initialized():
+            of_clocks[PROCESSOR] = [taken[-repeats:] for taken in processor.values()]  # without the warm-up
+        for at, name in enumerate(runs):
+            measured = {_FIELDS[clock]: summary(seconds[at]) for clock, seconds in of_clocks.items()}
+            self.row(**facts, method=name, **measured)
+        return of_clocks
 
-    def peaks(self, runs: Runs, device: torch.device, facts: Facts | None = None) -> list[int]:
-        """Measure the peak bytes of each run, and add a row for each with `facts`; returns the bytes.
-
-        Without `facts` they are added to the last rows, which `timed` has added for the same runs.
-        """
-        measured = [peak_bytes(run, device) for run in runs.values()]
-        last = self.rows[-len(runs) :]
-        for name, row, peak in zip(runs, last, measured, strict=True):
-            if facts is None:
-                row["peak_bytes"] = peak
-            else:
-                self.row(**facts, way=name, peak_bytes=peak)
+    def peaks(self, runs: Runs, device: torch.device, **facts: Any) -> list[int]:
+        """Measure the peak bytes of each run, and add a row for each; returns the bytes."""
+        measured = []
+        for name, run in runs.items():
+            measured.append(peak_bytes(run, device))
+            self.row(**facts, method=name, peak_bytes=measured[-1])
         return measured
 
-    def memory_of_rows(self, memory: RowsInMemory, sizes: Sequence[int], **facts: Any) -> None:
-        """Measure the memory of a computation for two numbers of rows, and add the GiB extrapolated to many rows."""
-        peaks = []
+    def peak_that_fits(self, run: Callable[[], object], device: torch.device, **facts: Any) -> int | None:
+        """The peak bytes of a run; None, and a row with `facts` that says so, if there is too little memory for it."""
+        try:
+            return peak_bytes(run, device)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self.row(**facts, state="out of memory")
+            return None
+        finally:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def by_rows(
+        self,
+        prepare: Callable[..., Any],
+        measure: Callable[..., Any],
+        sizes: Sequence[int],
+        note: Callable[[str], Facts] = lambda folder: {},
+        **facts: Any,
+    ) -> list[dict[str, Any]]:
+        """Measure a computation for several numbers of rows, and return the rows that are added for them.
+
+        `prepare` and `measure` are called with a new folder, the number of rows and the values of `facts`, each in a
+        process of its own; the memory and the seconds of the latter are measured. `note(folder)` gives further columns.
+        """
         for size in sizes:
             with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
-                in_own_process(memory.prepare, folder, size, *facts.values())
-                peak_bytes, seconds = in_own_process(memory.measure, folder, size, *facts.values())
-            peaks.append(peak_bytes)
-            self.row(what="many rows", rows=size, **facts, peak_bytes=peak_bytes, seconds=seconds)
-            print(f"{size} {memory.subject}: {seconds:.1f} s, {peak_bytes / GIB:.2f} GiB at most", flush=True)
-        line = statistics.linear_regression(sizes, peaks)
-        many_gib = (line.intercept + line.slope * memory.rows) / GIB
-        details = {"measured_rows": sizes[-1], "bytes_a_row": round(line.slope, 1)}
-        name = f"{memory.rows} {memory.subject}: GiB of {memory.process}"
-        self.ratio(name, many_gib, memory.target_gib, "lower", **details)
+                in_own_process(prepare, folder, size, *facts.values())
+                peak, seconds = in_own_process(measure, folder, size, *facts.values())
+                self.row(what="many rows", rows=size, **facts, peak_bytes=peak, seconds=seconds, **note(folder))
+        return self.rows[-len(sizes) :]
+
+    def extrapolate(
+        self, name: str, rows: Sequence[Facts], to: int, unit: int, target: float, column: str = "peak_bytes"
+    ) -> None:
+        """Add a ratio: the bytes in `column` of `rows`, in units of `unit` bytes, at `to` rows, by a straight line."""
+        line = statistics.linear_regression([row["rows"] for row in rows], [row[column] for row in rows])
+        value = (line.intercept + max(0.0, line.slope) * to) / unit
+        details = {"measured_rows": rows[-1]["rows"], "bytes_a_row": round(line.slope, 1)}
+        self.ratio(name, value, target, "lower", **details)
 
     def finish(self) -> dict[str, Any]:
         """Print the table of ratios, write JSON and Parquet if the options ask for them, and return the JSON."""
@@ -121,6 +140,15 @@ class Bench(Results):
 
             print(f"added to {save(result, self.chosen.root)}")
         return result
+
+
+def _shown(column: str, value: Any) -> str:
+    """An entry of a row for the screen: a summary by its median, bytes in MiB."""
+    if isinstance(value, Mapping):
+        value = value.get("median", value)
+    if column.endswith("_bytes"):
+        return f"{column.removesuffix('_bytes')} {value / MIB:.1f} MiB"
+    return f"{column} {value:.4g}" if isinstance(value, float) else f"{column} {value}"
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -160,6 +188,14 @@ def interleave(runs: Runs, repeats: int, warmup: int = 1) -> Seconds:
     return seconds
 
 
+def _clocked(run: Callable[[], object], processor: list[float]) -> object:
+    """The result of `run`; the processor seconds that it takes are appended to `processor`."""
+    start = time.process_time()
+    result = run()
+    processor.append(time.process_time() - start)
+    return result
+
+
 def peak_bytes(run: Callable[[], object], device: torch.device | str) -> int:
     """The most bytes that tensors hold during a call of `run`, besides those that exist before it."""
     with peak_memory(device) as peak:
@@ -178,6 +214,17 @@ def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[i
     """The result of `in_own_process`, measured inside the new process."""
     seconds = seconds_of(partial(function, *arguments))
     return _resident_bytes(), seconds
+
+
+def power_law(curve: Curve) -> tuple[float, float] | None:
+    """The (factor, exponent) of `factor * x ** exponent`, fitted by least squares to the logarithms.
+
+    None if the curve has fewer than two points.
+    """
+    if len(curve) < 2:
+        return None
+    line = statistics.linear_regression([math.log(x) for x in curve], [math.log(y) for y in curve.values()])
+    return math.exp(line.intercept), line.slope
 
 
 def _resident_bytes() -> int:
@@ -203,7 +250,7 @@ class Options(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(prog, description=description)
         self.set_defaults(device="cpu")
-        self._usual: dict[str, tuple[int, int, int]] = {}
+        self._usual: dict[str, tuple[Any, Any, Any]] = {}  # the default of an option, with --quick, and on a GPU
 
     def number(self, option: str, usual: int, about: str, quick: int | None = None, on_gpu: int | None = None) -> None:
         """Add an option for a positive number, with other defaults for --quick and on a GPU."""
@@ -212,6 +259,12 @@ class Options(argparse.ArgumentParser):
         defaults += f"; quick {quick}" if quick else ""
         added = self.add_argument(option, type=positive, help=f"{about}; {defaults}")
         self._usual[added.dest] = usual, quick or usual, on_gpu or usual
+
+    def geometries(self, *usual: str, among: Iterable[str] = GEOMETRIES) -> None:
+        """Add --geometry, the shapes of models to measure, which are `usual` by default."""
+        about = f"repeat for several (default {', '.join(usual)})"
+        self.add_argument("--geometry", action="append", choices=sorted(among), help=about)
+        self._usual["geometry"] = usual, usual, usual
 
     def layers(self) -> None:
         """Add --layers, the most layers of each model."""
@@ -224,7 +277,7 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the options, add `command` and `on_gpu`, and fill in the defaults of `number` options."""
+        """Parse the options, add `command` and `on_gpu`, and fill in the defaults of `number` and `geometries`."""
         words = sys.argv[1:] if args is None else list(args)
         chosen = super().parse_args(words, namespace)
         chosen.command = shlex.join([*self.prog.split(), *_anywhere(words)])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, random_model
+from lrp_core.verification.samples import random_rows
 
 #: Deciles of the numbers of tokens of the first 1000 sva samples under GPT-2's tokenizer. Causal models read the words
 #: before the verb, masked models the whole sentence.
@@ -25,6 +26,12 @@ def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:
     """The named geometry; with `quick`, a small one of its family. It has at most `layers` layers."""
     geometry = GEOMETRIES[name].shrunk() if quick else GEOMETRIES[name]
     return replace(geometry, layers=min(geometry.layers, layers or geometry.layers))
+
+
+def title_of(name: str, geometry: Geometry, quick: bool) -> str:
+    """The name of a geometry, with the number of its layers if some were left out."""
+    layers = geometry_of(name, quick).layers
+    return name if geometry.layers == layers else f"{name}, {geometry.layers} of {layers} layers"
 
 
 def drawn(
@@ -48,29 +55,16 @@ def sva_like(view: ModelView, count: int) -> list[Batch]:
 
 
 def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
-    """Rows of random samples with lengths as in sva, for `Batch.collate`."""
-    source = random.Random(0)
+    """Rows of random samples with lengths as in sva, in random order, for `Batch.collate`."""
     lengths = LENGTHS[view.kind.name]
     drawn_lengths = [lengths[i % len(lengths)] for i in range(count)]
-    source.shuffle(drawn_lengths)
-    return [random_row(view, length, source) for length in drawn_lengths]
-
-
-def random_row(view: ModelView, length: int, source: random.Random) -> dict[str, Any]:
-    """A row of `length` random tokens with a random target and foil; a classifier's are its first two labels."""
-    row: dict[str, Any] = {"input_ids": [source.randrange(view.vocab) for _ in range(length)]}
-    if view.kind.labels:
-        foil = 1 if view.config.num_labels > 1 else None
-        return row | {"position": length - 1 if view.kind.causal else 0, "target_id": 0, "foil_id": foil}
-    target, foil = source.sample(range(view.vocab), 2)
-    return row | {"position": length // 2 if view.kind.slot else length - 1, "target_id": target, "foil_id": foil}
+    random.Random(0).shuffle(drawn_lengths)
+    return random_rows(view, drawn_lengths)
 
 
 def random_sample(view: ModelView, length: int, count: int = 1) -> Batch:
     """A batch of `count` samples of `length` random tokens each, on the model's device."""
-    source = random.Random(0)
-    rows = [random_row(view, length, source) for _ in range(count)]
-    return Batch.collate(rows, pad_id=0).to(view.device)
+    return Batch.collate(random_rows(view, [length] * count), pad_id=0).to(view.device)
 
 
 def logits_at(view: ModelView, position: int, **inputs: Tensor) -> Tensor:

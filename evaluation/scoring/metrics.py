@@ -20,7 +20,6 @@ import scipy  # its parts are imported when they are first used: scipy.stats tak
 
 from evaluation.scoring.blocks import Block, Largest, blocks, row_count
 from evaluation.tasks import Task
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import Registry
 from lrp_core.records.types import UserError, nearest
 
@@ -65,7 +64,7 @@ class Metric:
         return 100.0 if self.unit == "%" else 1.0
 
 
-METRICS: Extended[Metric] = Extended(Registry("metric"), "closelook.metrics", Metric)
+METRICS: Registry[Metric] = Registry("metric", group="closelook.metrics", record_class=Metric)
 
 
 def metric(label: str, **settings: Any) -> Callable[[Callable[[Block], np.ndarray]], Metric]:

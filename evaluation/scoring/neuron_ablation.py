@@ -17,7 +17,7 @@ import torch
 
 from evaluation.scoring.head_orders import RANDOM
 from lrp_core.interventions.neurons import neurons_set
-from lrp_core.methods.random_baseline import seeds_of
+from lrp_core.methods.baselines import seeds_of
 from lrp_core.neurons.activations import peaks_of
 from lrp_core.readers.predictions import with_predictions
 from lrp_core.readers.readout import explained_numbers

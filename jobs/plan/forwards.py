@@ -9,7 +9,7 @@ from jobs.config import RunConfig
 from jobs.config.methods import configured, defined_options
 from jobs.plan.cells import requests_of
 from lrp_core.methods.record import Method
-from lrp_core.views.labels import AT_ONCE
+from lrp_core.views.repeated import LABELS_AT_ONCE
 
 Chosen = Mapping[str, Mapping[str, Any]]  # chosen options by method, for methods whose options the config leaves open
 
@@ -36,7 +36,7 @@ def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) ->
     """The number of forward passes for a sample of `length` tokens, under `methods`, for every one of its `labels`."""
     total = 0.0
     for alike in _by_pass(methods):
-        times = -(-labels // AT_ONCE) if alike[0].shares_forwards else labels
+        times = -(-labels // LABELS_AT_ONCE) if alike[0].shares_forwards else labels
         backwards = len({method.rules for method in alike if method.rules is not None})
         total += times * alike[0].cost(length) + labels * backwards
     return total

@@ -16,35 +16,32 @@ from jobs.products.neurons import contexts, heatmaps, knockouts, writings
 from jobs.products.record import Product
 from jobs.store import Artifact, Ledger
 from jobs.store.records import artifact_in, key_in
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import OURS, Registry
 
-PRODUCTS: Extended[Product] = Extended(
-    Registry(
-        "product",
-        prepared.SAMPLES,
-        prepared.VIEWS,
-        trials.TRIALS,
-        relevance.RELEVANCE,
-        *relevance.FINER.values(),
-        scores.SCORES,
-        scores.LAYER_SCORES,
-        pruning.PRUNING,
-        curves.CURVES,
-        ablations.ABLATIONS,
-        sources.SOURCES,
-        randomisation.RANDOMISATION,
-        rewritten.REWRITTEN,
-        shapley.SHAPLEY,
-        contexts.CONTEXTS,
-        heatmaps.HEATMAPS,
-        knockouts.KNOCKOUTS,
-        writings.WRITINGS,
-        measurements.BENCH,
-        pages.REPORT,
-    ),
-    "closelook.products",
-    Product,
+PRODUCTS: Registry[Product] = Registry(
+    "product",
+    prepared.SAMPLES,
+    prepared.VIEWS,
+    trials.TRIALS,
+    relevance.RELEVANCE,
+    *relevance.FINER.values(),
+    scores.SCORES,
+    scores.LAYER_SCORES,
+    pruning.PRUNING,
+    curves.CURVES,
+    ablations.ABLATIONS,
+    sources.SOURCES,
+    randomisation.RANDOMISATION,
+    rewritten.REWRITTEN,
+    shapley.SHAPLEY,
+    contexts.CONTEXTS,
+    heatmaps.HEATMAPS,
+    knockouts.KNOCKOUTS,
+    writings.WRITINGS,
+    measurements.BENCH,
+    pages.REPORT,
+    group="closelook.products",
+    record_class=Product,
 )
 
 

@@ -15,51 +15,48 @@ from lrp_core.families.base import Family
 from lrp_core.families.distilbert import DISTILBERT
 from lrp_core.families.generic import GENERIC, generic_family, serves
 from lrp_core.families.gpt_neox import GPT_NEOX
+from lrp_core.families.images import VIT
+from lrp_core.families.layout import NO_LOOKING_AHEAD
 from lrp_core.families.modernbert import MODERNBERT
 from lrp_core.families.opt import OPT
-from lrp_core.families.requirements import NO_LOOKING_AHEAD
 from lrp_core.families.t5 import T5
-from lrp_core.families.vit import VIT
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import Registry
 from lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-FAMILIES: Extended[Family] = Extended(
-    Registry(
-        "family",
-        bert.BERT,
-        bert.ROBERTA,
-        DISTILBERT,
-        bert.ELECTRA,
-        bert.ALBERT,
-        bert.MEGATRON_BERT,
-        MODERNBERT,
-        bert.DEBERTA,
-        gpt2.GPT2,
-        OPT,
-        gpt2.GPT_NEO,
-        GPT_NEOX,
-        llama.LLAMA,
-        llama.MISTRAL,
-        llama.QWEN2,
-        llama.QWEN3,
-        llama.MIXTRAL,
-        llama.QWEN2_MOE,
-        llama.GEMMA,
-        llama.GEMMA2,
-        llama.GEMMA3,
-        llama.OLMO2,
-        phi.PHI,
-        phi.PHI3,
-        VIT,
-        T5,
-        BART,
-    ),
-    "closelook.families",
-    Family,
+FAMILIES: Registry[Family] = Registry(
+    "family",
+    bert.BERT,
+    bert.ROBERTA,
+    DISTILBERT,
+    bert.ELECTRA,
+    bert.ALBERT,
+    bert.MEGATRON_BERT,
+    MODERNBERT,
+    bert.DEBERTA,
+    gpt2.GPT2,
+    OPT,
+    gpt2.GPT_NEO,
+    GPT_NEOX,
+    llama.LLAMA,
+    llama.MISTRAL,
+    llama.QWEN2,
+    llama.QWEN3,
+    llama.MIXTRAL,
+    llama.QWEN2_MOE,
+    llama.GEMMA,
+    llama.GEMMA2,
+    llama.GEMMA3,
+    llama.OLMO2,
+    phi.PHI,
+    phi.PHI3,
+    VIT,
+    T5,
+    BART,
+    group="closelook.families",
+    record_class=Family,
 )
 
 #: transformers' tables of classes that predict neither a token nor a label of the whole text. They are refused, since

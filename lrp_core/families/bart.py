@@ -1,8 +1,7 @@
 from dataclasses import replace
 
 from lrp_core.families.base import Decoder, Family
-from lrp_core.families.layout import CrossAttention
-from lrp_core.families.requirements import Requirement, SameAs
+from lrp_core.families.layout import CrossAttention, Requirement, SameAs
 from lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(

@@ -7,14 +7,17 @@ from functools import cached_property
 from typing import Any
 
 from lrp_core.families.layout import (
+    ONE_LABEL,
     AttentionLayout,
+    Correction,
     CrossAttention,
     EmbeddingLayout,
     FeedForwardLayout,
     HeadLayout,
     NormLayout,
+    Requirement,
+    SameAs,
 )
-from lrp_core.families.requirements import ONE_LABEL, Correction, Requirement, SameAs
 from lrp_core.records.capabilities import (
     ATTENTION,
     DELETION,

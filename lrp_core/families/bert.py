@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Correction, Requirement, SameAs
+from lrp_core.families.layout import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Correction, LabelHead, Requirement, SameAs
 from lrp_core.records.capabilities import ATTENTION, RULES
 from lrp_core.records.kinds import MASKED
 

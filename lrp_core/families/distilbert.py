@@ -1,6 +1,5 @@
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import WHOLE_FEED_FORWARD
+from lrp_core.families.layout import WHOLE_FEED_FORWARD, LabelHead
 from lrp_core.records.kinds import MASKED
 
 DISTILBERT = Family(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lrp_core.families.base import Family, perturbable
-from lrp_core.families.requirements import ONE_LABEL
+from lrp_core.families.layout import ONE_LABEL
 from lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
 from lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
 from lrp_core.records.types import UnsupportedModel

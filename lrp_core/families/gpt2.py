@@ -1,8 +1,7 @@
 from dataclasses import replace
 
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import Requirement
+from lrp_core.families.layout import LabelHead, Requirement
 from lrp_core.records.kinds import CAUSAL
 
 GPT2 = Family(

@@ -1,6 +1,5 @@
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import STEADY_ROTARY
+from lrp_core.families.layout import STEADY_ROTARY, LabelHead
 from lrp_core.records.kinds import CAUSAL
 
 GPT_NEOX = Family(

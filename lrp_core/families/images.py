@@ -1,4 +1,4 @@
-"""The record that describes families of models that read images as a class token and patches."""
+"""Families of models that read images as a class token and patches: the record that describes them, and ViT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrp_core.families.base import Family
+from lrp_core.families.layout import ONE_LABEL
 from lrp_core.records.capabilities import UNCENTRED, Capability
+from lrp_core.records.kinds import IMAGE_CLASSIFIER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +41,28 @@ def both(size: int | Sequence[int]) -> tuple[int, int]:
         return size, size
     height, width = size
     return height, width
+
+
+#: The head reads the class token after the final norm; there is no pooler.
+VIT = ImageFamily(
+    name="vit",
+    kind=IMAGE_CLASSIFIER,
+    blocks="vit.layers",
+    embeddings="vit.embeddings",
+    token_embedding="vit.embeddings.patch_embeddings.projection",
+    norm="layer",
+    norm_order="pre",
+    final_norm="vit.layernorm",
+    unembedding="classifier",
+    attention="attention",
+    query="attention.q_proj",
+    key="attention.k_proj",
+    value="attention.v_proj",
+    output="attention.o_proj",
+    attention_norm="layernorm_before",
+    mlp_norm="layernorm_after",
+    activation="mlp.activation_fn",
+    up="mlp.fc1",
+    down="mlp.fc2",
+    requires=(ONE_LABEL,),
+)

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from lrp_core.families.base import Family
-from lrp_core.families.layout import Experts, LabelHead
-from lrp_core.families.requirements import STEADY_ROTARIES, STEADY_ROTARY, Requirement
+from lrp_core.families.layout import STEADY_ROTARIES, STEADY_ROTARY, Experts, LabelHead, Requirement
 from lrp_core.records.kinds import CAUSAL
 
 LLAMA = Family(

@@ -1,6 +1,5 @@
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import STEADY_ROTARIES, Requirement
+from lrp_core.families.layout import STEADY_ROTARIES, LabelHead, Requirement
 from lrp_core.records.kinds import MASKED
 
 _OF_FIRST_TOKEN = Requirement("classifier_pooling", ("cls",), "a mean over tokens is read at none of them")

@@ -1,6 +1,5 @@
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.requirements import Requirement, SameAs
+from lrp_core.families.layout import LabelHead, Requirement, SameAs
 from lrp_core.records.kinds import CAUSAL
 
 OPT = Family(

@@ -1,9 +1,8 @@
 from dataclasses import replace
 
 from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead
+from lrp_core.families.layout import STEADY_ROTARY, LabelHead, Requirement
 from lrp_core.families.llama import LLAMA
-from lrp_core.families.requirements import STEADY_ROTARY, Requirement
 from lrp_core.records.kinds import CAUSAL
 
 #: Attention and MLP read the residual stream through one norm, side by side.

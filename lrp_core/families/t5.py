@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from lrp_core.families.base import Decoder, Family, FamilyVariant
-from lrp_core.families.layout import CrossAttention
-from lrp_core.families.requirements import Requirement
+from lrp_core.families.layout import CrossAttention, Requirement
 from lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(

@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
-from lrp_core.parts.weights import ADDED_WEIGHTS
+from lrp_core.parts.layers import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel
 from lrp_core.views.view import ModelView
 

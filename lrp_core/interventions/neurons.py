@@ -7,7 +7,7 @@ that are sent to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -32,22 +32,18 @@ def check_neuron(view: ModelView, layer: int, neuron: int) -> None:
     view.neuron_names.check(layer, neuron)
 
 
-@contextmanager
-def neurons_set(view: ModelView, changes: Changes, where: Tensor | None = None) -> Iterator[None]:
+def neurons_set(view: ModelView, changes: Changes, where: Tensor | None = None) -> AbstractContextManager[None]:
     """Inside, neurons have the values that `changes` gives for each row of the batch.
 
     They change at the positions where `where` [B, T] is True (default: all). Raises as `check_neuron`; a forward inside
     raises UserError for a batch with another number of rows.
     """
-    with _changed(view, changes, where, scaled=False):
-        yield
+    return _changed(view, changes, where, scaled=False)
 
 
-@contextmanager
-def neurons_scaled(view: ModelView, changes: Changes, where: Tensor | None = None) -> Iterator[None]:
+def neurons_scaled(view: ModelView, changes: Changes, where: Tensor | None = None) -> AbstractContextManager[None]:
     """As `neurons_set`, but activations are multiplied by the numbers: 0 ablates a neuron, 1 changes nothing."""
-    with _changed(view, changes, where, scaled=True):
-        yield
+    return _changed(view, changes, where, scaled=True)
 
 
 @contextmanager

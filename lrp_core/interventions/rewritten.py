@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lrp_core.families.generic import GenericFamily
 from lrp_core.interventions.in_place import check_weights, put_back, restored, tensors_of
 from lrp_core.parts.block import BlockView
-from lrp_core.parts.norms import NormView
+from lrp_core.parts.layers import NormView
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 

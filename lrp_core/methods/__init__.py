@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.methods.perturbation_records import PERTURBATION
 from lrp_core.methods.record import Method
-from lrp_core.methods.representation_records import REPRESENTATION
+from lrp_core.methods.records import PERTURBATION, REPRESENTATION
 from lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
 from lrp_core.records.explained import EVERY, NO_CHOICE
 from lrp_core.records.finer import FINER
@@ -271,7 +270,7 @@ METHODS: Registry[Method] = Registry(
         "attention_share",
         version=1,
         label="Attention",
-        explain="lrp_core.methods.attention_share:explain_many",
+        explain="lrp_core.methods.baselines:attention_share",
         family="attention",
         spans="together",
         needs=(ATTENTION,),
@@ -325,7 +324,7 @@ METHODS: Registry[Method] = Registry(
         "random",
         version=1,
         label="Random",
-        explain="lrp_core.methods.random_baseline:explain_many",
+        explain="lrp_core.methods.baselines:random_relevance",
         spans="together",
         family="baseline",
         seeded=True,

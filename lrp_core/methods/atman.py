@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.device.progress import tell
 from lrp_core.device.transfer import to_device
-from lrp_core.readers.attention import Attended, Kernel, around_attention
+from lrp_core.readers.attention import Attended, Kernel, around_attention, attend_eagerly
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
 from lrp_core.records.types import Batch, Requests, Results
@@ -48,16 +48,7 @@ class _Suppression:
     as_printed: bool  # scores shrink towards 0, not towards the least score of their query
     layers: dict[nn.Module, _Layer] = field(default_factory=dict)  # of the unsuppressed run; empty if rows are whole
 
-    def attend(
-        self,
-        _: Kernel,
-        module: nn.Module,
-        *tensors: Any,
-        scaling: float | None = None,
-        softcap: float | None = None,
-        position_bias: Tensor | None = None,
-        **__: Any,
-    ) -> Attended:
+    def attend(self, _: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
         """Eager attention with suppressed scores; stands in for an attention module's kernel.
 
         From queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on, and a mask, to context
@@ -70,20 +61,14 @@ class _Suppression:
             key = torch.cat([before.key[rows, :, : self.start], key], 2)  # [R, G, T, K]
             value = torch.cat([before.value[rows, :, : self.start], value], 2)
             mask = None if before.mask is None else before.mask[rows, :, self.start :]
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
-        if softcap is not None:  # the capped score is suppressed, since it is what enters the softmax
-            scores = softcap * torch.tanh(scores / softcap)
-        if position_bias is not None:
-            scores = scores + position_bias
+        return attend_eagerly(query, key, value, mask, softmax=self._softmax, **options)
+
+    def _softmax(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """The softmax of suppressed scores [R, H, S, T]; scores are those after the soft cap, if there is one."""
         scores = self._suppressed(scores, 0.0 if self.as_printed else _least(scores, mask))
         if mask is not None:
             scores = scores + mask
-        weights = torch.softmax(scores, -1, dtype=wide_dtype(scores.dtype)).to(value.dtype)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
+        return torch.softmax(scores, -1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
 
     def _suppressed(self, scores: Tensor, least: Tensor | float) -> Tensor:
         """The scores [R, H, S, T], those of suppressed tokens changed in place to f * score + (1 - f) * `least`.

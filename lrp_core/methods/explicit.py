@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, reduce
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from lrp_core.device.expert_rows import ExpertRows
 from lrp_core.device.precision import unrounded
 from lrp_core.methods import EPSILON
-from lrp_core.parts.norms import NormView
+from lrp_core.parts.layers import NormView
 from lrp_core.readers.attention import Kernel, around_attention
 from lrp_core.records.explained import explained_by, relevance_of
 from lrp_core.records.types import Batch, Relevance, Request, Requests
@@ -92,36 +92,28 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
         activations.append(view.head_activation)
     with ExitStack() as undo:
         for norm in view.norms():
-            undo.callback(norm.module.register_forward_hook(_norm_hook(norm, epsilon)).remove)
+            undo.enter_context(norm.module.register_forward_hook(_norm_hook(norm, epsilon)))
         activations += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
         for module in activations:
-            hook = module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach()))
-            undo.callback(hook.remove)
+            undo.enter_context(module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach())))
         around = {}
         for layer, block in enumerate(view.blocks):
             around[block.attention] = partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
             if block.experts is not None:
-                hook = block.experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
-                undo.callback(hook.remove)
-                undo.callback(block.experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
+                undo.enter_context(block.experts.router.register_forward_hook(partial(_routed, epsilon=epsilon)))
+                undo.enter_context(block.experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)))
         undo.enter_context(around_attention(view, around, stock="eager"))
         undo.enter_context(_Propagating(epsilon))
         yield
 
 
-@contextmanager
-def _cap_as_factor(view: ModelView) -> Iterator[None]:
+def _cap_as_factor(view: ModelView) -> AbstractContextManager[Any]:
     """Inside, the gradient of the soft cap on logits is cap(z) / z: with it, relevance passes the cap unchanged."""
     cap = view.logit_cap
     if cap is None:
-        yield
-        return
+        return nullcontext()
     factor = soft_cap(cap.cap).ratio
-    handle = cap.register_forward_hook(lambda _, args, y: args[0] * factor(args[0].detach()))
-    try:
-        yield
-    finally:
-        handle.remove()
+    return cap.register_forward_hook(lambda _, args, y: args[0] * factor(args[0].detach()))
 
 
 class _Propagating(TorchFunctionMode):

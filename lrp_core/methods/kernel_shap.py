@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.device.transfer import to_device
-from lrp_core.methods.random_baseline import seeds_of
+from lrp_core.methods.baselines import seeds_of
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.ablated import Ablated, UnitRelevance

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from lrp_core.device.precision import unrounded
-from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
+from lrp_core.methods.records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
 from lrp_core.readers.attention import around_attention
 from lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
 from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.views.view import ModelView
-from lrp_core.views.words import token_of
 
 #: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and the explained number that the head gives for
 #: each state [B, L, T].
@@ -120,3 +119,25 @@ def _normed(view: ModelView, state: Tensor) -> Tensor:
         return state
     with unrounded(view.dtype):
         return view.final_norm.module(state)
+
+
+_BEFORE = "a "  # put before a word, since many tokenizers treat a word inside a text and at its beginning differently
+
+
+def token_of(view: ModelView, word: str) -> int:
+    """The id of the first token of `word`, tokenised as a word inside a text.
+
+    Raises UserError for a model that predicts labels or was opened without a tokenizer, and for a word that the
+    tokenizer does not know.
+    """
+    if view.kind.labels:
+        raise UserError(f"{word!r} is no label: {view.family.title} predict labels, not words")
+    if view.read_tokenizer is None:
+        raise UserError(f"{word!r} cannot be tokenised: the model was opened without a tokenizer; use load_model")
+    tokenizer = view.read_tokenizer()
+    encoded = tokenizer(_BEFORE + word, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    token_id = next((token for token, (_, end) in tokens if end > len(_BEFORE)), None)
+    if token_id is None or token_id == tokenizer.unk_token_id:
+        raise UserError(f"{word!r} is unknown to the model's tokenizer: choose another word")
+    return int(token_id)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.device.transfer import to_device
+from lrp_core.methods.baselines import seeds_of
 from lrp_core.methods.gradients import reduced
-from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readers.attention import around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.capabilities import UNCENTRED

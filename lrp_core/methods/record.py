@@ -153,13 +153,12 @@ class Method:
 
         `requests` are those of this method and of others of the same :attr:`group`. `settings` are kinds of FINER
         (`heads=True`) and SETTINGS; those that the function has no parameter for are dropped. Requests with a `label`
-        explain this label in place of the batch's targets (`lrp_core.views.labels`). Other threads wait until the
+        explain this label in place of the batch's targets (`lrp_core.views.repeated`). Other threads wait until the
         model is free (`lrp_core.views.guard`). Raises UnusableRows for rows that cannot be explained, and
         UnsupportedMethod for what the method or the model does not support.
         """
         from lrp_core.views.guard import guarded
-        from lrp_core.views.labels import explained_by_label
-        from lrp_core.views.spans import summed
+        from lrp_core.views.repeated import explained_by_label, summed
 
         self.require(view.family)
         if "tokens" not in self.given:

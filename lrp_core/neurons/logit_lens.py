@@ -15,7 +15,7 @@ from torch import Tensor
 from lrp_core.device.precision import wide
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.neurons.near_ties import SPARE
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import weights_of
 from lrp_core.records.types import Relevance, UserError
 from lrp_core.views.view import ModelView
 

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from lrp_core.families import family_of
-from lrp_core.parts.weights import ADDED_WEIGHTS
+from lrp_core.parts.layers import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel, UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -187,7 +187,7 @@ def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str],
 def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
     """The model with an adapter that passed :func:`check_fit`: merged into its weights, or kept beside them.
 
-    With `merge` False its layers are peft's, and :func:`lrp_core.parts.weights.weights_of` returns the sums. Raises
+    With `merge` False its layers are peft's, and :func:`lrp_core.parts.layers.weights_of` returns the sums. Raises
     UserError for an adapter that can only be merged, and for one that peft cannot apply to this model.
     """
     settings = read_settings(folder)

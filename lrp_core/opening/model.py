@@ -12,9 +12,8 @@ from lrp_core.families import family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.opening.adapters import beside_base
-from lrp_core.opening.quantised import check_model
-from lrp_core.opening.shared_layers import unrolled
-from lrp_core.opening.torch_layers import separated
+from lrp_core.opening.checkpoint import check_model
+from lrp_core.opening.rebuilt import separated, unrolled
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.types import UnsupportedModel, UserError
 from lrp_core.rules.activation import activation
@@ -27,7 +26,7 @@ from lrp_core.views.view import ModelView
 def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     """The view of a model of transformers, or of peft around one; puts it in evaluation mode and freezes parameters.
 
-    To undo these changes afterwards, call it inside :func:`lrp_core.views.borrowed.left_as_it_was`. `family` "generic"
+    To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
     unknown type, a head that predicts neither tokens nor labels, norms without weights, and activations without a rule;
     raises UserError for weights that were made in inference mode.

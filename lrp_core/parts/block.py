@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from lrp_core.families import Family
 from lrp_core.families.layout import CrossAttention, Experts
-from lrp_core.parts.linear import LinearLayer
-from lrp_core.parts.norms import NormView
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import LinearLayer, NormView, weights_of
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from transformers.activations import ACT2FN
 
 from lrp_core.families import Family
 from lrp_core.parts.block import AttentionView, BlockView
-from lrp_core.parts.linear import LinearLayer
-from lrp_core.parts.logits import Readout, SoftCap
+from lrp_core.parts.layers import LinearLayer, NormView, Readout, SoftCap
 from lrp_core.parts.neuron_names import NeuronNames
-from lrp_core.parts.norms import NormView
 from lrp_core.records.kinds import Kind
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
@@ -125,6 +126,34 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
                 del _around[module]
             else:
                 _around[module] = previous
+
+
+def attend_eagerly(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    softmax: Callable[[Tensor, Tensor | None], Tensor],
+    cap: Callable[[Tensor, Tensor], Tensor] = lambda scores, capped: capped,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Eager attention with another softmax: `softmax(scores, mask)` gives the weights, both [B, H, T, T].
+
+    From queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K] and weights. If the model has a
+    `softcap`, `cap(scores, capped)` gives the scores after it. `position_bias` [1, H, T, T] is added to the scores.
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = cap(scores, softcap * torch.tanh(scores / softcap))
+    weights = softmax(scores if position_bias is None else scores + position_bias, mask)
+    return (weights @ value).transpose(1, 2), weights
 
 
 @contextmanager

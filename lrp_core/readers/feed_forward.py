@@ -154,7 +154,7 @@ def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
         for part in block.feed_forwards:
             if part.expert is None:
                 hook = partial(_seen, part=part, visit=visit)
-                undo.callback(block.down.register_forward_pre_hook(hook).remove)
+                undo.enter_context(block.down.register_forward_pre_hook(hook))
         if block.experts is not None:
             undo.enter_context(_opened(block.experts.all, visit))
         yield

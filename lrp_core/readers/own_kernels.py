@@ -47,7 +47,7 @@ def _windowed(
 def _attended(
     original: Kernel, around: Kernel, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> Attended:
-    """Stand-in for the `attend` of `lrp_core.opening.torch_layers.SeparateAttention`."""
+    """Stand-in for the `attend` of `lrp_core.opening.rebuilt.SeparateAttention`."""
 
     def kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_: Any) -> Attended:
         return original(module, query, key, value, mask)

@@ -46,7 +46,7 @@ _RECORDS = (
         "projections",
         "relevance of queries, keys, values and outputs of attention",
         (ATTENTION, ONE_STACK, NEURONS),
-        "lrp_core.rules.projections:ProjectionRelevance",
+        "lrp_core.rules.heads:ProjectionRelevance",
     ),
     Finer(
         "boundaries",

@@ -348,11 +348,6 @@ def _joined(of_tokens: Tensor, of_decoder: Tensor | None) -> Tensor:
     return of_tokens if of_decoder is None else torch.cat([of_tokens, of_decoder], 1)
 
 
-def _is_tensor(value: Any) -> bool:
-    """True if a field of a Relevance holds a tensor, neither None nor a bool; torch need not be imported to ask."""
-    return value is not None and not isinstance(value, bool)
-
-
 @dataclass(frozen=True)
 class Relevance(FinerFields):
     """Relevance of the tokens of a batch for one request. Numbers are float64 for float64 models, float32 otherwise."""
@@ -369,24 +364,23 @@ class Relevance(FinerFields):
     #: Relevance of the decoder's tokens, 0 on padding: of encoder-decoders, if the method gives it.
     decoder_tokens: Tensor | None = field(default=None, metadata=axes("B U"))
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields of Relevance that hold tensors, by name, without fields that only a subclass has."""
+        values = {field.name: getattr(self, field.name) for field in fields(Relevance) if field.name != "conserves"}
+        return {name: value for name, value in values.items() if value is not None}
+
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A Relevance with `change` applied to every tensor. Fields that only a subclass has are dropped."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Relevance)}
-        changed = {name: change(value) for name, value in values.items() if _is_tensor(value)}
-        return Relevance(**{**values, **changed})
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors in the order of the fields of Relevance, without those of fields that only a subclass has."""
-        values = (getattr(self, field.name) for field in fields(Relevance))
-        return [value for value in values if _is_tensor(value)]
+        changed: dict[str, Any] = {name: change(value) for name, value in self.tensors.items()}
+        return Relevance(**{"logit_foil": None, "conserves": self.conserves, **changed})
 
     @staticmethod
     def on_host(several: Sequence[Relevance]) -> list[Relevance]:
         """Copies of the results on the CPU, without fields of subclasses; the device is waited for once in all."""
         from lrp_core.device.transfer import to_host
 
-        copies = iter(to_host([value for relevance in several for value in relevance.tensors]))
+        copies = iter(to_host([value for relevance in several for value in relevance.tensors.values()]))
         return [relevance.mapped(lambda _: next(copies)) for relevance in several]
 
     @property
@@ -405,7 +399,7 @@ class Relevance(FinerFields):
 
         if len(several) == 1:
             return several[0]
-        columns = zip(*(relevance.tensors for relevance in several), strict=True)
+        columns = zip(*(relevance.tensors.values() for relevance in several), strict=True)
         return several[0].mapped(lambda _: torch.cat(next(columns)))
 
     @property

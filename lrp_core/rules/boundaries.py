@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lrp_core.device.precision import wide
 from lrp_core.parts.block import BlockView, ExpertsView
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import weights_of
 from lrp_core.records.types import Batch, UnsupportedMethod
 from lrp_core.rules.reading import Reader, Tap, tap_bias, tap_input, tap_output
 from lrp_core.rules.records import Composite
@@ -41,14 +41,14 @@ class BoundaryRelevance(Reader):
         with ExitStack() as undo:
             for layer, block in enumerate(blocks):
                 below = partial(tap_input, read=partial(self.cross, layer))
-                undo.callback(block.module.register_forward_pre_hook(below).remove)
+                undo.enter_context(block.module.register_forward_pre_hook(below))
                 for module, bias in _biases(block):
                     hook = partial(tap_bias, read=partial(self.keep_bias, layer, bias))
-                    undo.callback(module.register_forward_hook(hook).remove)
+                    undo.enter_context(module.register_forward_hook(hook))
                 if block.experts is not None:
                     undo.enter_context(self._tapping_router(block.experts, layer, switch))
             above = partial(tap_output, read=partial(self.cross, len(blocks)))
-            undo.callback(blocks[-1].module.register_forward_hook(above).remove)
+            undo.enter_context(blocks[-1].module.register_forward_hook(above))
             yield
 
     @contextmanager
@@ -68,14 +68,14 @@ class BoundaryRelevance(Reader):
             return y[0], Tap.apply(y[1], comes), y[2]
 
         with ExitStack() as undo:  # prepended hooks see the output before the rule of the product is applied to it
-            undo.callback(experts.router.register_forward_hook(tap_weights, prepend=True).remove)
+            undo.enter_context(experts.router.register_forward_hook(tap_weights, prepend=True))
             readers = [experts.router]
             if experts.shared is not None and experts.shared_gate is not None:
                 tap = partial(tap_output, read=comes_to_gate)
-                undo.callback(experts.shared.register_forward_hook(tap, prepend=True).remove)
+                undo.enter_context(experts.shared.register_forward_hook(tap, prepend=True))
                 readers.append(experts.shared_gate)
             for module in readers:
-                undo.callback(module.register_forward_pre_hook(partial(tap_input, read=goes)).remove)
+                undo.enter_context(module.register_forward_pre_hook(partial(tap_input, read=goes)))
             yield
 
     def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:

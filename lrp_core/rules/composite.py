@@ -159,7 +159,7 @@ def composite_of(rules: str) -> Composite:
 @lru_cache
 def changed(base: Composite, written: str) -> Composite:
     """The composite `base` with the rules that `written`, a spec in canonical form, gives to some groups."""
-    from lrp_core.rules.contributions import LINEAR_RULES
+    from lrp_core.rules.linear import LINEAR_RULES
     from lrp_core.rules.softmax import SOFTMAX_RULES
 
     spec = Spec.of(written)

@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrp_core.device.precision import unrounded
 from lrp_core.parts.block import ExpertsView
-from lrp_core.parts.linear import LinearLayer, ReadRows
-from lrp_core.parts.norms import NormView
+from lrp_core.parts.layers import LinearLayer, NormView, ReadRows
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.types import UnsupportedMethod

@@ -7,12 +7,14 @@ s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lrp_core.device.precision import wide, wide_dtype
+from lrp_core.readers.attention import attend_eagerly
 from lrp_core.rules.activation import activate, soft_cap
 from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
 from lrp_core.rules.switch import Ruled, Switch
@@ -29,24 +31,20 @@ def attend_openly(
     mask: Tensor | None,
     switch: Switch,
     *,
-    scaling: float | None = None,
     softcap: float | None = None,
-    position_bias: Tensor | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Eager attention in which the gradient of the softmax follows the composite in force.
+    """Eager attention in which the gradient of the softmax follows the composite in force; see `attend_eagerly`.
 
-    From queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K] and weights [B, H, T, T]. `mask`
-    [B, 1, T, T] and `position_bias` [1, H, T, T] are added to the scores. Scores are capped at `softcap`, with the rule
-    of activations.
+    Scores are capped at `softcap`, with the rule of activations.
     """
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if softcap is not None:
-        scores = activate(scores, softcap * torch.tanh(scores / softcap), soft_cap(softcap), False, switch)
-    weights = _softmax(scores if position_bias is None else scores + position_bias, mask, switch)
-    return (weights @ value).transpose(1, 2), weights
+
+    def cap(scores: Tensor, capped: Tensor) -> Tensor:
+        assert softcap is not None
+        return activate(scores, capped, soft_cap(softcap), False, switch)
+
+    softmax = partial(_softmax, switch=switch)
+    return attend_eagerly(query, key, value, mask, softmax=softmax, cap=cap, softcap=softcap, **options)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:

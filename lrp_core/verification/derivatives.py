@@ -1,29 +1,155 @@
 """Numerical derivatives as a check of relevance under a composite's rules.
 
 The relevance of a token is the derivative of the explained number with respect to a factor on the token's embedding,
-while everything that the rules hold constant stays the same (`lrp_core.verification.held`). Central differences compute
-it without a gradient.
+while everything that the rules hold constant stays the same. Central differences compute it without a gradient: rules
+hold factors constant (the standard deviation of norms, the ratio g(z)/z of activations, gates, a share of products), so
+a batch of variants of one sample runs with these factors taken from its first row, the unchanged sample. The other rows
+then change just as the rules let relevance pass. No gradient and no code of the rules is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lrp_core.device.precision import unrounded
+from lrp_core.parts.layers import NormView
+from lrp_core.readers.attention import Attended, around_attention, attend_eagerly
+from lrp_core.records.capabilities import ATTENTION, RULES
 from lrp_core.records.explained import whichever
-from lrp_core.records.types import Batch
+from lrp_core.records.types import Batch, UnsupportedMethod
 from lrp_core.records.variants import tiled
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite
 from lrp_core.rules.scope import rules_on
-from lrp_core.verification.held import held
 from lrp_core.verification.record import Gap
 from lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
 from lrp_core.views.view import ModelView
+
+
+def check_held(view: ModelView, composite: Composite) -> None:
+    """Raise UnsupportedMethod if the factors that a composite holds constant cannot be held in this model."""
+    if RULES not in view.family.capabilities and composite != Composite(composite.name):
+        raise UnsupportedMethod(f"{view.family.title} have no rules")
+    if view.routed and (composite.activation.constant or composite.bilinear.share != 1 or not _passes(composite)):
+        raise UnsupportedMethod("experts run the tokens of all rows together")
+
+
+def _passes(composite: Composite) -> bool:
+    """True if products of a gate and a signal have their true gradient."""
+    return composite.bilinear.serves_gate and composite.bilinear.share == 1
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Functions of tensors whose R rows are variants of a sample, [R, ...], or [R * T, ...] if tokens are flattened."""
+
+    number: int
+
+    def first(self, x: Tensor) -> Tensor:
+        """The first row repeated in place of every row."""
+        by_row = x.unflatten(0, (self.number, -1))
+        return by_row[:1].expand_as(by_row).flatten(0, 1)
+
+    def sharing(self, x: Tensor, share: float) -> Tensor:
+        """Rows whose difference from the first row is multiplied by `share`."""
+        if share == 1:
+            return x
+        first = self.first(x)
+        return first + share * (x - first)
+
+    def as_ratio(self, x: Tensor, y: Tensor) -> Tensor:
+        """Replace y, an elementwise function of x, by x times the ratio y / x of the first row."""
+        first = self.first(x)
+        return x * torch.where(first == 0, 0.0, self.first(y) / first)
+
+    def as_linear(self, x: Tensor, y: Tensor, norm: NormView) -> Tensor:
+        """Replace y, the norm of x, by that norm with the standard deviation of the first row."""
+        _, bias = norm.parameters()
+        bias = torch.zeros_like(y[..., :1]) if bias is None else bias
+        deviation = _deviation(x, norm)
+        return (y - bias) * (deviation / self.first(deviation)) + bias
+
+
+@contextmanager
+def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
+    """Inside, factors that `composite` holds constant are those of the first row, in batches of `number` rows."""
+    rows = _Rows(number)
+    gated, holds_gates = view.family.gate is not None, not composite.bilinear.serves_gate
+    hooks: list[tuple[nn.Module, Any]] = []
+    for block in view.blocks:
+        if block.down is None:
+            continue
+        if gated and holds_gates:
+            hooks.append((block.activation, lambda _, args, y: rows.first(y)))
+        elif composite.activation.constant:
+            hooks.append((block.activation, lambda _, args, y: rows.as_ratio(args[0], y)))
+    if composite.activation.constant:
+        for module in (view.head_activation, view.logit_cap):
+            if module is not None:
+                hooks.append((module, lambda _, args, y: rows.as_ratio(args[0], y)))
+    if composite.normalization.constant:
+        for norm in view.norms():
+            hooks.append((norm.module, lambda _, args, y, norm=norm: rows.as_linear(args[0], y, norm)))
+    with ExitStack() as undo:
+        undo.enter_context(unrounded(view.dtype))
+        for module, hook in hooks:
+            undo.enter_context(module.register_forward_hook(hook))
+        if gated and composite.bilinear.share != 1:
+            for block in view.blocks:
+                shared = partial(_share_of_product, rows=rows, share=composite.bilinear.share)
+                undo.enter_context(block.down.register_forward_pre_hook(shared))
+        if ATTENTION in view.family.capabilities and (not _passes(composite) or view.caps_scores):
+            attend = partial(_attend, rows=rows, composite=composite)
+            around = {attended.attention: attend for attended in view.attentions}
+            undo.enter_context(around_attention(view, around, stock="eager"))
+        yield
+
+
+def _deviation(x: Tensor, norm: NormView) -> Tensor:
+    """The number [..., 1] by which a norm divides its input x [..., D]."""
+    centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
+    return (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
+def _share_of_product(_: nn.Module, args: tuple[Any, ...], rows: _Rows, share: float) -> tuple[Any, ...]:
+    """Pre-hook of a down projection: the product of gate and signal differs from the first row's by `share` only."""
+    product, *others = args
+    return rows.sharing(product, share), *others
+
+
+def _attend(
+    _: Any,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    rows: _Rows,
+    composite: Composite,
+    **options: Any,
+) -> Attended:
+    """Eager attention with the composite's constant factors; stands in for the kernel.
+
+    From queries [R, H, T, K], keys and values [R, G, T, K] to context [R, T, H, K] and weights [R, H, T, T].
+    """
+    query, key = (rows.sharing(x, composite.bilinear.query_key) for x in (query, key))
+    value = rows.sharing(value, composite.bilinear.share)
+    if composite.activation.constant:
+        options["cap"] = rows.as_ratio
+    return attend_eagerly(query, key, value, mask, softmax=_softmax, **options)
+
+
+def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The softmax of scores [R, H, T, T] plus an additive mask."""
+    return torch.softmax(scores if mask is None else scores + mask, -1)
+
 
 #: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
 STEPS = {torch.float64: 2.0**-13, torch.float32: 2.0**-7}
@@ -49,23 +175,15 @@ class Entrance:
 
     block: nn.Module | None = None  # None: the token embeddings
 
-    @contextmanager
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    def changed(self, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[Any]:
         """Inside, forwards apply `change` to the input of the block; nothing happens for the token embeddings."""
-        if self.block is None:
-            yield
-            return
 
         def hook(_: nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
             if args:
                 return (change(args[0]), *args[1:]), dict(options)
             return args, {**options, "hidden_states": change(options["hidden_states"])}
 
-        handle = self.block.register_forward_pre_hook(hook, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+        return nullcontext() if self.block is None else self.block.register_forward_pre_hook(hook, with_kwargs=True)
 
     def explained(self, view: ModelView, batch: Batch, change: Callable[[Tensor], Tensor]) -> Tensor:
         """The explained number [B] after `change` was applied to the states [B, T, D] at the entrance."""

@@ -92,7 +92,7 @@ def moved(view: ModelView, unit: float, seed: int) -> Iterator[None]:
         layers = [module for module in view.model.modules() if isinstance(module, _LAYERS)]
         for module in (*layers, view.readout):  # the view computes logits by a module of its own
             hook = partial(_move, unit=unit, generator=generator)
-            undo.callback(module.register_forward_hook(hook).remove)
+            undo.enter_context(module.register_forward_hook(hook))
         yield
 
 

@@ -20,10 +20,10 @@ from lrp_core.verification.derivatives import (
     EMBEDDINGS,
     STEPS,
     Entrance,
+    check_held,
     composites_to_check,
     gap_of_derivatives,
 )
-from lrp_core.verification.held import check_held
 from lrp_core.verification.record import Finding, Gap
 from lrp_core.verification.rounding import distance, largest
 from lrp_core.verification.trial import Row, Trial, named

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,20 +69,13 @@ def first_difference(
 def _outputs_kept(model: nn.Module) -> Iterator[Outputs]:
     """Inside, the outputs of all modules are collected, on the CPU, in the dictionary that this yields."""
     kept: Outputs = {}
-    handles = []
 
-    def keep(path: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) else output
-            if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                kept.setdefault(path, []).append(wide(tensor.detach()).cpu())
+    def hook(_: nn.Module, args: Any, output: Any, path: str) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            kept.setdefault(path, []).append(wide(tensor.detach()).cpu())
 
-        return hook
-
-    for path, module in model.named_modules():
-        handles.append(module.register_forward_hook(keep(path)))
-    try:
+    with ExitStack() as undo:
+        for path, module in model.named_modules():
+            undo.enter_context(module.register_forward_hook(partial(hook, path=path)))
         yield kept
-    finally:
-        for handle in handles:
-            handle.remove()

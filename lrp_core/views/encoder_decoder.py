@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from lrp_core.families.base import Decoder, Family
 from lrp_core.parts.block import AttentionView, BlockView
-from lrp_core.parts.norms import NormView
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import NormView, weights_of
 from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView, counted_by, up_to
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from lrp_core.device.precision import wide
 from lrp_core.device.transfer import to_device, to_host
 from lrp_core.parts.block import BlockView
-from lrp_core.parts.linear import LinearLayer
-from lrp_core.parts.norms import NormView
+from lrp_core.parts.layers import LinearLayer, NormView
 from lrp_core.records.types import Batch, UnsupportedModel, UnusableRows
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView

@@ -1,7 +1,7 @@
 """Checks around every pass: its numbers depend on the sample and the weights only, or an error is raised.
 
 The caller's modes, autocast and other threads change nothing. A pass puts hooks on the model, so threads use a model
-one after the other.
+one after the other. A model that belongs to the caller can be restored after it was wrapped, changed and run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
 from lrp_core.device.transfer import to_host
 from lrp_core.families.generic import GenericFamily
@@ -251,3 +252,47 @@ def lock_of(model: nn.Module) -> Any:
     """The re-entrant lock of a model, the same for all its views."""
     with _making_lock:
         return _locks.setdefault(model, RLock())
+
+
+@contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Inside, only this thread may use the model, and may wrap, change and run it; afterwards it is restored.
+
+    Restored are modules, their order, hooks, modes (training or evaluation) and other attributes, parameters and
+    whether they require gradients, and the fields of configs. The numbers in tensors are not restored.
+    """
+    with lock_of(model):
+        modules = [module.__dict__ for module in model.modules()]
+        configs = {id(value): value for fields in modules for value in fields.values() if _is_config(value)}
+        kept = [_Kept(fields) for fields in (*modules, *(config.__dict__ for config in configs.values()))]
+        takes_gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        try:
+            yield
+        finally:
+            for attributes in kept:
+                attributes.restore()
+            for parameter, takes in takes_gradients:
+                parameter.requires_grad_(takes)
+
+
+def _is_config(value: Any) -> bool:
+    """True for a config of transformers."""
+    return isinstance(value, PretrainedConfig)
+
+
+class _Kept:
+    """A copy of an object's attributes, and of the entries of attributes that are dictionaries (submodules, hooks)."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+        self._values = dict(fields)
+        self._entries = {name: dict(value) for name, value in fields.items() if isinstance(value, dict)}
+
+    def restore(self) -> None:
+        """Set the attributes, and the entries of dictionaries, to what they were; the objects stay the same ones."""
+        self._fields.clear()
+        self._fields.update(self._values)
+        for name, entries in self._entries.items():
+            dictionary = self._values[name]
+            dictionary.clear()
+            dictionary.update(entries)

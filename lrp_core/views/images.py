@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.families.images import ImageFamily, both
-from lrp_core.parts.linear import Convolution, LinearLayer
-from lrp_core.parts.weights import weights_of
+from lrp_core.parts.layers import Convolution, LinearLayer, weights_of
 from lrp_core.records.types import Batch, UserError, by
 from lrp_core.views.view import ModelView, Traced
 

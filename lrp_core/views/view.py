@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.device.precision import unrounded, wide
+from lrp_core.parts.layers import weights_of
 from lrp_core.parts.model import ModelParts
-from lrp_core.parts.weights import weights_of
 from lrp_core.records.types import Batch, UserError
 
 

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "gamma_halved",
         "The gamma rule is that of half the gamma that is asked for.",
-        "lrp_core/rules/contributions.py",
+        "lrp_core/rules/linear.py",
         "    half = gamma / 2\n",
         "    half = gamma / 4\n",
         "tests/lrp_core/rules/test_rules.py::test_linear_rules_follow_their_equations",
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "verified_with_deviations_that_move",
         "The oracle of the rule of norms lets standard deviations move.",
-        "lrp_core/verification/held.py",
+        "lrp_core/verification/derivatives.py",
         "return (y - bias) * (deviation / self.first(deviation)) + bias",
         "return y",
         "tests/lrp_core/verification/test_verification.py::test_every_method_of_a_model_passes",
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "weights_of_a_span_have_no_sign",
         "A token of an answer that counts against a span counts for it, under methods that explain token by token.",
-        "lrp_core/views/spans.py",
+        "lrp_core/views/repeated.py",
         "factor = weights.to(values)",
         "factor = weights.abs().to(values)",
         "tests/lrp_core/test_spans.py::test_a_span_is_the_sum_of_its_tokens[gpt2-target]",

@@ -20,8 +20,7 @@ from jobs.products.explaining import Explainer, check_against_model
 from lrp_core import Batch, Relevance, Request
 from lrp_core.interventions.heads import branches, heads_removed
 from lrp_core.interventions.neurons import neurons_scaled, neurons_set
-from lrp_core.interventions.pixels import pixels_replaced
-from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.interventions.tokens import pixels_replaced, tokens_removed
 from lrp_core.neurons.activity import Activity
 from lrp_core.neurons.contexts import best_contexts, explain_contexts
 from lrp_core.neurons.logit_lens import keys_of, top_neurons, writings_of

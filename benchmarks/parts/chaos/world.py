@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.parts.chaos.driver import CHAOS
-from benchmarks.parts.chaos.requests import Disturbances
+from benchmarks.parts.stores.object_store import ObjectStore
 from evaluation.benchmark.demo import model_dir
 from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
 from jobs.commands.listings.benchmarks import CLONE
@@ -60,7 +60,7 @@ class World:
 
     folder: Path
     draw: random.Random
-    disturbances: Disturbances
+    server: ObjectStore
     is_disk_small: bool  # whether local roots lie on a small file system of their own
     cluster: Any = None
     config: Path = Path()

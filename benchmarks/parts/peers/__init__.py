@@ -1,1 +1,1 @@
-"""Other packages that benchmarks compare with: `peer` times lxt by `lxt_peer`, `peers_script` times several others."""
+"""Other packages that `closelook bench peers` compares with: `script` explains texts by one, in its `interpreter`."""

@@ -30,13 +30,10 @@ Objects = Mapping[str, bytes | int]
 
 @dataclass
 class Served:
-    """The address of a server, and counts of what it has answered since the last `reset`."""
+    """The address of a server, and counts of what it has answered."""
 
     endpoint: str
     _counts: Any
-
-    def reset(self) -> None:
-        self._counts[:] = [0, 0, 0]
 
     @property
     def requests(self) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.parts.runs import Facts, small_run
+from benchmarks.parts.runs import Facts, enter_views, small_run
 from benchmarks.parts.stores.listed_store import TIME_NS, Objects
 from benchmarks.parts.stores.object_store import BUCKET
-from benchmarks.parts.stores.views import enter_views
 from jobs.config import RunConfig
 from jobs.methods import applicable
 from jobs.plan.cells import make_plan

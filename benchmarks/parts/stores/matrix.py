@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.parts.stores.views import write_views
+from benchmarks.parts.runs import write_views
 from evaluation.benchmark.demo import model_dir
 from jobs.config import RunConfig
 from jobs.geometries import geometry_of

@@ -21,7 +21,7 @@ from evaluation.scoring.controls import (
     SHAPLEY_ERROR,
     ControlRow,
 )
-from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.records import PLANTED
 
 PAGE = "controls.html"
 PASSES, FAILS, TOO_FEW = "passes", "fails", "too few samples"

@@ -27,8 +27,7 @@ from evaluation.scoring.faithfulness.flips import TARGET_LOGIT, Flips, Ranking, 
 from evaluation.scoring.faithfulness.scores import areas, with_gaps
 from lrp_core.device.memory import is_out_of_memory
 from lrp_core.device.transfer import to_device
-from lrp_core.interventions.pixels import pixels_replaced
-from lrp_core.interventions.tokens import check_way, tokens_removed
+from lrp_core.interventions.tokens import check_way, pixels_replaced, tokens_removed
 from lrp_core.readers.readout import over_vocabulary
 from lrp_core.records.kinds import DELETE, RESAMPLE
 from lrp_core.records.types import Batch

@@ -27,7 +27,7 @@ from lrp_core.families.generic import GENERIC
 from lrp_core.opening.loading import check_place
 from lrp_core.opening.model import view_of
 from lrp_core.records.types import UserError
-from lrp_core.views.borrowed import left_as_it_was
+from lrp_core.views.guard import left_as_it_was
 from lrp_core.views.view import ModelView
 
 Location = str | PathLike[str]

@@ -20,7 +20,7 @@ from lrp_core.opening.model import view_of
 from lrp_core.records.types import UserError
 from lrp_core.verification import record
 from lrp_core.verification.run import verify_view
-from lrp_core.views.borrowed import left_as_it_was
+from lrp_core.views.guard import left_as_it_was
 from lrp_core.views.view import ModelView
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.units import NO_FOIL, cut_units
 from jobs.products.record import Made, Opened, Reject, Row, Unit
 from jobs.store import Artifact
-from lrp_core.methods.planted_records import PLANTED
 from lrp_core.methods.record import Method
+from lrp_core.methods.records import PLANTED
 from lrp_core.records.explained import needs_foil, versions
 from lrp_core.records.types import Request
 

@@ -31,7 +31,7 @@ from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Node, Run
 from jobs.products.controls import randomisation, rewritten, shapley
 from jobs.products.controls.controlled import BASELINE, ControlNode, tried_on
-from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.records import PLANTED
 
 
 def control_rows(run: Run) -> Iterator[ControlRow]:

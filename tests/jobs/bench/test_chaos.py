@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.parts.chaos import driver
-from benchmarks.parts.chaos.faults import ask_to_stop
+from benchmarks.parts.chaos.faults import NotNow, ask_to_stop
 from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared, rounding
-from benchmarks.parts.chaos.requests import Disturbances
 from benchmarks.parts.chaos.world import World
-from benchmarks.parts.stores.object_store import object_store
+from benchmarks.parts.stores.object_store import ObjectStore, object_store
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.retry import StillUnavailable
 from tests.jobs.small import REPOSITORY
@@ -56,23 +55,21 @@ def test_the_stepped_clock_is_off_by_what_its_file_says_and_the_machines_is_not(
 
 
 def test_requests_are_refused_and_listings_are_of_some_time_ago(monkeypatch):
-    disturbances = Disturbances()
     with object_store() as server:
-        server.disturb = disturbances.answer
         store = Store(server.root("root"))
         store.write_bytes("folder/a.json", b"1")
         assert store.files("folder", ".json") == ["folder/a.json"]
-        disturbances.lists_old = True
+        server.lists_old = True
         store.write_bytes("folder/b.json", b"2")
         assert store.files("folder", ".json") == ["folder/a.json"], "as it was"
         assert store.read_bytes("folder/b.json") == b"2", "and yet it is there"
-        disturbances.calm()
+        server.calm()
         assert store.files("folder", ".json") == ["folder/a.json", "folder/b.json"]
-        disturbances.failing_share = 1.0
+        server.failing_share = 1.0
         monkeypatch.setattr("jobs.store.retry.retried.__defaults__", (0.0,))
         with pytest.raises(StillUnavailable):
             store.read_bytes("folder/b.json")
-        assert disturbances.turned_away > 0
+        assert server.turned_away > 0
 
 
 def root_of(folder: Path, name: str, **changes: bytes) -> Store:
@@ -173,11 +170,12 @@ def test_a_worker_that_is_told_to_hangs_in_one_batch(tmp_path, monkeypatch):
 def test_a_run_is_asked_to_stop_by_the_command_that_users_have(tmp_path, monkeypatch):
     monkeypatch.setenv(driver.CHAOS, str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    world = World(tmp_path, random.Random(0), Disturbances(), is_disk_small=False, root=str(tmp_path / "root"))
+    world = World(tmp_path, random.Random(0), ObjectStore(), is_disk_small=False, root=str(tmp_path / "root"))
     world.cluster = SimpleNamespace(address="127.0.0.1:1")
-    assert not ask_to_stop(world), "there is none"
+    with pytest.raises(NotNow):
+        ask_to_stop(world)
     world.driver = SimpleNamespace()
-    assert ask_to_stop(world)
+    ask_to_stop(world)
     assert world.started[0].process.wait() == 2
     assert "there is no run in" in world.started[0].log.read_text()
 

@@ -38,11 +38,11 @@ def test_a_check_that_fails_does_not_stop_the_others_and_fails_the_whole(tmp_pat
     def broken(device):
         raise AssertionError("not so here")
 
-    monkeypatch.setitem(gpu.CHECKS, "planner", broken)
-    with pytest.raises(SystemExit, match="failed: planner"):
-        gpu.main(["--device", "cpu", "--out", str(tmp_path), "--check", "planner", "--check", "kernel"])
+    monkeypatch.setitem(gpu.CHECKS, "offload", broken)
+    with pytest.raises(SystemExit, match="failed: offload"):
+        gpu.main(["--device", "cpu", "--out", str(tmp_path), "--check", "offload", "--check", "kernel"])
     out = capsys.readouterr().out
-    assert "planner: FAILED" in out
+    assert "offload: FAILED" in out
     assert "AssertionError: not so here" in out
     assert "kernel: left out" in out
 

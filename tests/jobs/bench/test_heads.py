@@ -4,8 +4,6 @@ import math
 import pytest
 
 from benchmarks import heads
-from jobs.methods import METHODS
-from lrp_core.records.types import UnsupportedMethod
 
 
 def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path):
@@ -17,7 +15,6 @@ def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path
         assert targets[f"{subject}: normxlogit, seconds / forward"] == (1.1, "lower")
         assert targets[f"{subject}: normxlogit of every layer, seconds / forward"] == (1.3, "lower")
     assert targets["bert-base: decompx, T=32: seconds / products"] == (1.5, "lower")
-    assert targets["gpt2: value_zeroing, times as fast as layer and token one by one"] == (1.8, "higher")
     assert targets["bert-base: globenc, seconds / alti"] == (1.5, "lower")
     assert all(math.isfinite(ratio["value"]) and ratio["value"] > 0 for ratio in result["ratios"].values())
     table = {row["method"]: row for row in result["rows"] if row["part"] == "table 4"}
@@ -27,18 +24,11 @@ def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path
     assert {row["memory"] for row in table.values()} == {"48 GiB"}
 
 
-def test_table_4_takes_every_method_that_the_model_has():
-    rows = heads.main(["--quick", "--repeats", "1", "--parts", "table_4", "--methods", "all"])["rows"]
-    of_tokens = {name for name, method in METHODS.items() if "tokens" in method.gives}
-    assert {row["method"] for row in rows} == of_tokens - {"alti_logit"}
-    assert all(row["peak_bytes"] > 0 and row["median"] > 0 for row in rows)
-
-
-def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memory(capsys):
+def test_table_4_takes_the_methods_of_a_run_with_their_options(capsys):
     more = "{name: ig9, method: integrated_gradients, steps: 9}"
     more += ", {name: plural, method: logat, word: plural}"  # random weights have no tokenizer
     methods = f"methods=[lrp, alti_logit, {{integrated_gradients: {{steps: 2}}}}, {more}]"
-    given = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]", "--memory-gib", "1"]
+    given = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]"]
     rows = {
         row["method"]: row for row in heads.main(["--quick", "--repeats", "1", "--parts", "table_4", *given])["rows"]
     }
@@ -48,18 +38,11 @@ def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memor
         in capsys.readouterr().out
     )
     assert rows["ig9"]["peak_bytes"] > rows["integrated_gradients"]["peak_bytes"]
-    assert {row["memory"] for row in rows.values()} == {"1 GiB"}
-    assert rows["lrp"]["fit"] < 2**30 / rows["lrp"]["peak_bytes"]
-
-
-@pytest.mark.parametrize(("names", "message"), [("lpr", "did you mean 'lrp'"), ("lrp,alti_logit", "use alti")])
-def test_a_method_that_table_4_cannot_have_is_one_line(names, message):
-    with pytest.raises(UnsupportedMethod, match=message):
-        heads.main(["--quick", "--methods", names])
+    assert rows["lrp"]["fit"] < 48 * 2**30 / rows["lrp"]["peak_bytes"]
 
 
 def test_a_part_that_there_is_not_is_one_line(capsys):
     with pytest.raises(SystemExit) as end:
-        heads.main(["--quick", "--parts", "reading,map"])
+        heads.main(["--quick", "--parts", "reading", "map"])
     assert end.value.code == 2
-    assert "there is no part 'map': parts are reading, decompx, value_zeroing, maps, table_4" in capsys.readouterr().err
+    assert "invalid choice: 'map' (choose from" in capsys.readouterr().err

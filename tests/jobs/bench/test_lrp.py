@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from benchmarks import lrp
+from benchmarks.lrp import Counting
 from benchmarks.parts.harness import Bench, table
-from benchmarks.parts.work import Counting
-from evaluation.schema import BENCH
 from jobs.bench.record import met, paired_ratio, summary
 from jobs.geometries import GEOMETRIES
 from lrp_core import random_model
-from lrp_core.records.types import UserError
-from lrp_core.rules.contributions import gamma_rule
-from tests.jobs.small import config_of, prepared, rows_of, save_model
+from lrp_core.rules.linear import gamma_rule
 
 
 def test_quick_run_reports_every_ratio(tmp_path):
@@ -49,32 +46,12 @@ def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
     assert out.splitlines()[-1] == "[]"
 
 
-def test_a_config_is_measured_on_its_first_samples_and_kept_in_its_root(tmp_path, capsys):
-    config = config_of(tmp_path / "root", save_model(tmp_path / "gpt2"))
-    store = prepared(config, rows_of(6))
-    file = tmp_path / "small.yaml"
-    file.write_text(config.model_dump_json())
-    result = lrp.main(["--config", str(file), "--samples", "4"])
-    assert {row["part"] for row in result["rows"]} == {"table_8", "forward and backward"}
-    assert [row["backward_ms"]["n"] for row in result["rows"] if "backward_ms" in row] == [4] * 4
-    stored = store.read("bench/lrp", BENCH).to_pylist()
-    assert {(row["model"], row["task"]) for row in stored if row["part"] == "table_8"} == {("gpt2", "sva")}
-    assert "gpt2: median ms of backward and aggregation over 4 samples: gradient_x_input" in capsys.readouterr().out
-
-
-def test_a_config_without_prepared_samples_says_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"sva is not prepared for bert in .*: run `closelook prepare --config demo`"):
-        lrp.main(["--config", "demo", "--root", str(tmp_path / "root")])
-    assert not (tmp_path / "root").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--geometry", "gpt3"], "invalid choice: 'gpt3' (choose from"),
         (["--samples", "0"], "'0' is no positive whole number"),
-        (["--set", "seed=1"], "--set overrides a config"),
-        (["--config", "demo", "--geometry", "gpt2"], "leave out --geometry"),
+        (["--lxt", "python"], "unrecognized arguments: --lxt python"),
     ],
 )
 def test_bad_options_are_one_line(arguments, message, capsys):

@@ -11,7 +11,6 @@ from lrp_core import Method, Option
 from lrp_core.families import FAMILIES
 from lrp_core.records.capabilities import POST_NORM
 from lrp_core.records.kinds import KINDS
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import Registry
 from tests.jobs.small import REPOSITORY
 
@@ -33,7 +32,7 @@ EXTRA = Method(
 
 @pytest.fixture
 def extended(monkeypatch):
-    table = Extended(Registry("method", *METHODS.values()), "closelook.none", Method)
+    table = Registry("method", *METHODS.values(), group="closelook.none", record_class=Method)
     table.register(EXTRA, by="their-package")
     for module in ("jobs.methods", "jobs.commands.listings.methods", "jobs.commands.listings.models"):
         monkeypatch.setattr(f"{module}.METHODS", table)

@@ -11,7 +11,6 @@ from jobs.runner.task import WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Ledger
 from lrp_core import Method
-from lrp_core.records.plugins import Extended
 from lrp_core.records.registry import Registry
 from lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
@@ -106,7 +105,9 @@ def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, mo
 
 def test_packages_may_bring_methods_and_collisions_name_both(monkeypatch):
     extra = Method("extra", 1, "Extra", explain=lambda view, batch, requests: {})
-    monkeypatch.setattr(table, "METHODS", Extended(Registry("method", *METHODS.values()), "closelook.none", Method))
+    monkeypatch.setattr(
+        table, "METHODS", Registry("method", *METHODS.values(), group="closelook.none", record_class=Method)
+    )
     table.METHODS.register(extra, by="plug")
     assert table.method("extra") is extra
     assert table.METHODS.owner("extra") == "plug"

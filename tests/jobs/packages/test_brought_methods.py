@@ -70,11 +70,11 @@ def method(explain, **record):
 def run(tmp_path, model, inline, monkeypatch):
     """A run of the method `brought` beside others: (its summary, the states of cells by method)."""
     record = method(sound)
-    monkeypatch.setitem(METHODS._all._records, record.name, record)
-    monkeypatch.setitem(METHODS._all._owners, record.name, "their-package")
+    monkeypatch.setitem(METHODS._records, record.name, record)
+    monkeypatch.setitem(METHODS._owners, record.name, "their-package")
 
     def computed(explain, **options):
-        monkeypatch.setitem(METHODS._all._records, record.name, method(explain, **options))
+        monkeypatch.setitem(METHODS._records, record.name, method(explain, **options))
         config = config_of(tmp_path / "root", model, methods=["brought", "gradient_x_input", "random"])
         store = prepared(config, ROWS)
         summary, ledger = attribute(config, store), Ledger(store)

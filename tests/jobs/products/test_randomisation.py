@@ -19,7 +19,7 @@ from jobs.stages.run import function_of
 from jobs.store import Ledger, Store
 from lrp_core import Batch, load_model
 from lrp_core.interventions.randomised import randomised
-from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.records import PLANTED
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.stages import controls

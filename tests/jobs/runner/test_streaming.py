@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.parts.streaming import Pooled
+from benchmarks.plan import Pooled
 from jobs.cluster.executor import executed_by
 from jobs.cluster.pools import AHEAD_BYTES
 from jobs.cluster.reports import reported

@@ -6,7 +6,7 @@ import torch
 
 from evaluation.benchmark.demo import model_dir
 from lrp_core import Batch, load_model
-from lrp_core.interventions.pixels import pixels_replaced
+from lrp_core.interventions.tokens import pixels_replaced
 from lrp_core.records.types import UserError
 
 

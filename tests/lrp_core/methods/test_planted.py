@@ -7,7 +7,7 @@ from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS
 from lrp_core import Batch
-from lrp_core.methods.planted_records import PLANTED
+from lrp_core.methods.records import PLANTED
 from tests.tiny import picture_rows, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -21,7 +21,7 @@ KINDS = list(product((True, False), ("relu", "gelu")))
 
 @pytest.fixture(autouse=True)
 def described(monkeypatch):
-    monkeypatch.setitem(FAMILIES._all._records, TORCH_CLASSIFIER.name, TORCH_CLASSIFIER)
+    monkeypatch.setitem(FAMILIES._records, TORCH_CLASSIFIER.name, TORCH_CLASSIFIER)
 
 
 def stock(norm_first=True, hidden_act="gelu", **changes):

@@ -6,7 +6,7 @@ import torch
 from alti import METHODS as VECTORS
 from alti import alti_logit
 from lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, random_model
-from lrp_core.parts.logits import SoftCap
+from lrp_core.parts.layers import SoftCap
 from lrp_core.readers.readout import over_vocabulary
 from lrp_core.rules import ATTNLRP, PLAIN
 from lrp_core.rules.activation import activate, soft_cap

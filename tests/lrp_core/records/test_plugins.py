@@ -9,8 +9,7 @@ from transformers import GPT2Config
 
 from lrp_core import METHODS, Batch, families, load_model
 from lrp_core.opening.model import view_of
-from lrp_core.records import plugins
-from lrp_core.records.registry import Registry
+from lrp_core.records.registry import Registry, load
 from lrp_core.records.types import UnsupportedModel, UserError
 from tests import packages
 from tests.tiny import IMAGES, picture_rows
@@ -44,7 +43,7 @@ def site(tmp_path, monkeypatch):
 
 def loaded(kind=object):
     table = Registry("thing")
-    plugins.load("closelook.things", kind, table.register)
+    load("closelook.things", kind, table.register)
     return table
 
 
@@ -85,7 +84,7 @@ def test_a_table_has_what_packages_bring_from_the_first_look_on(site):
     import plug_a
 
     own = plug_a.Thing("own")
-    table = plugins.Extended(Registry("thing", own), "closelook.things", plug_a.Thing)
+    table = Registry("thing", own, group="closelook.things", record_class=plug_a.Thing)
     assert list(table) == ["own", "one"]
     assert (table.owner("own"), table.owner("one")) == ("closelook", "plug-a")
     install(site, "plug_b", more="plug_b:BOTH")
@@ -99,7 +98,8 @@ def test_a_package_may_bring_a_model_family(site, monkeypatch):
         "RENAMED = replace(GPT2, name='gpt2-renamed')\n"
     )
     install(site, "plug_a", family="plug_family:RENAMED")
-    extended = plugins.Extended(Registry("family", *families.FAMILIES.values()), "closelook.things", families.Family)
+    own = families.FAMILIES.values()
+    extended = Registry("family", *own, group="closelook.things", record_class=families.Family)
     monkeypatch.setattr(families, "FAMILIES", extended)
     config = GPT2Config()
     config.model_type = "gpt2-renamed"
@@ -115,7 +115,7 @@ from dataclasses import replace
 
 from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
-from lrp_core.families.vit import VIT
+from lrp_core.families.images import VIT
 
 
 class SketchConfig(ViTConfig):
@@ -134,7 +134,8 @@ FAMILY = replace(VIT, name="sketch", classes="plug_sketch")
 
 def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
     packages.install(site, "plug_sketch", SKETCH, things={"family": "plug_sketch:FAMILY"})
-    extended = plugins.Extended(Registry("family", *families.FAMILIES.values()), "closelook.things", families.Family)
+    own = families.FAMILIES.values()
+    extended = Registry("family", *own, group="closelook.things", record_class=families.Family)
     monkeypatch.setattr(families, "FAMILIES", extended)
     import plug_sketch
 

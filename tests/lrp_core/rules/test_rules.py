@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch, Request, UserError, attribute
-from lrp_core.parts.linear import Convolution
+from lrp_core.parts.layers import Convolution
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.rules import ATTNLRP, PLAIN, changed
 from lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, combinations
-from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule
-from lrp_core.rules.contributions import _gamma as gamma_by_hand
+from lrp_core.rules.linear import ZPLUS, alpha_beta_rule, gamma_rule
+from lrp_core.rules.linear import _gamma as gamma_by_hand
 from lrp_core.rules.scope import rules_on
 from lrp_core.rules.softmax import SOFTMAX_RULES
 from lrp_core.rules.switch import Switch

@@ -8,7 +8,7 @@ from torch import nn
 from lrp_core import METHODS, Batch, UnsupportedModel
 from lrp_core.families import family_of
 from lrp_core.opening.model import view_of
-from lrp_core.views.borrowed import left_as_it_was
+from lrp_core.views.guard import left_as_it_was
 from tests.tiny import BOTH, FEWER, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 CHANGED_BY_VIEWS = ("albert", "mixtral", "t5")

@@ -7,7 +7,7 @@ import torch
 
 from lrp_core import Batch, Request, UnusableRows, UserError
 from lrp_core.methods import METHODS
-from lrp_core.views.labels import AT_ONCE
+from lrp_core.views.repeated import LABELS_AT_ONCE
 from tests.tiny import tiny_classifier, tiny_model
 
 ROWS = [[5, 9, 17, 8, 33], [12, 40, 7]]
@@ -51,8 +51,8 @@ def test_each_label_is_explained_as_if_it_were_the_target(family, method):
 
 @pytest.mark.parametrize("method", SHARED)
 def test_labels_share_a_forward_of_the_texts(method):
-    view = tiny_classifier("bert", AT_ONCE + 1)
-    asked = requests(method, range(AT_ONCE + 1))
+    view = tiny_classifier("bert", LABELS_AT_ONCE + 1)
+    asked = requests(method, range(LABELS_AT_ONCE + 1))
     assert forwards(view, lambda: METHODS[method].compute(view, batch(view), asked)) == [len(ROWS)] * 2
 
 

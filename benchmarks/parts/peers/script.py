@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +117,7 @@ def captum(order: dict[str, Any]) -> Explain:
 
 def lxt(order: dict[str, Any]) -> Explain:
     """AttnLRP by lxt's efficient path, as the example in its README computes it."""
-    sys.path.insert(0, str(Path(__file__).parent))  # an isolated interpreter (-I) leaves the script's folder out
-    from lxt_peer import stand_in_for_torchvision
-
-    stand_in_for_torchvision()
+    _stand_in_for_torchvision()
     from lxt.efficient import monkey_patch
 
     monkey_patch(import_module("transformers.models.{family}.modeling_{family}".format(**order)))
@@ -131,6 +130,20 @@ def lxt(order: dict[str, Any]) -> Explain:
         return loop.listed((embeds * embeds.grad).detach().sum(-1), inputs["mask"])
 
     return explain
+
+
+def _stand_in_for_torchvision() -> None:
+    """Puts empty modules in the place of torchvision if it is not installed.
+
+    lxt imports torchvision's vision transformer, and could not be imported without it.
+    """
+    if find_spec("torchvision") is not None:
+        return
+    transformer: Any = types.ModuleType("torchvision.models.vision_transformer")
+    models: Any = types.ModuleType("torchvision.models")
+    transformer.nn, models.vision_transformer = torch.nn, transformer
+    modules = {"torchvision": types.ModuleType("torchvision"), models.__name__: models}
+    sys.modules.update(modules | {transformer.__name__: transformer})
 
 
 def inseq(order: dict[str, Any]) -> Explain:

@@ -1,0 +1,165 @@
+"""Layers of a model: their weights, linear layers and norms as rules need them, and the last steps to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from accelerate.utils import align_module_device
+from torch import Tensor, nn
+
+from lrp_core.families import Family
+
+#: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
+ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
+
+
+@contextmanager
+def weights_of(module: nn.Module) -> Iterator[Any]:
+    """Inside, an object with the module's `weight` (an adapter's added) and `bias`, loaded if they are offloaded.
+
+    Tensors that were read inside stay valid afterwards.
+    """
+    with align_module_device(module):
+        if module in ADDED_WEIGHTS:
+            added = ADDED_WEIGHTS[module]().detach()
+            whole: Any = module
+            yield SimpleNamespace(weight=whole.weight.detach() + added, bias=whole.bias)
+        else:
+            yield module
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear module, with the group of layers to which its rule belongs."""
+
+    module: nn.Module
+    group: str  # a field of `LinearRules`
+    transposed: bool  # the module stores its weight as [in, out]
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [out, in] and bias [out] (or None), loaded if they are offloaded."""
+        with weights_of(self.module) as module:
+            weight, bias = module.weight.detach(), module.bias
+            return weight.T if self.transposed else weight, None if bias is None else bias.detach()
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The module's input x as inputs [..., in] of the linear layer."""
+        return x
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """The module's output y as outputs [..., out] of the linear layer."""
+        return y
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        """The gradient at the module's input `x` from the gradient dx at `inputs(x)`, [..., in]."""
+        return dx
+
+
+@dataclass(frozen=True)
+class Convolution(LinearLayer):
+    """A convolution over an image, as a linear layer that reads all pixels under the kernel at each position."""
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [out, in] and bias [out]; `in` runs over channels and the kernel's pixels."""
+        weight, bias = super().parameters()
+        return weight.flatten(1), bias
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, positions, in]."""
+        return nn.functional.unfold(x, **self._kernel).mT
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """[B, out, H, W] to [B, positions, out]."""
+        return y.flatten(2).mT
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        """[B, positions, in] to [B, C, H, W]: each pixel gets the sum over the positions that read it."""
+        return nn.functional.fold(dx.mT, x.shape[-2:], **self._kernel)
+
+    @property
+    def _kernel(self) -> dict[str, Any]:
+        """The arguments of `unfold` and `fold` that describe the kernel."""
+        module: Any = self.module
+        return {name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation")}
+
+
+@dataclass(frozen=True)
+class ReadRows(LinearLayer):
+    """The rows of the unembedding that a readout uses: `weight` [C, D] for all samples, or [B, C, D], one set each."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias if self.bias is None or self.weight.dim() == 2 else self.bias[:, None]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """[B, D] to [B, 1, D]."""
+        return x if self.weight.dim() == 2 else x[:, None]
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """[B, C] to [B, 1, C]."""
+        return self.inputs(y)
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        return dx.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class NormView:
+    """A LayerNorm or RMSNorm module, with its kind and constants."""
+
+    module: nn.Module
+    kind: str  # "layer" | "rms"
+    eps: float
+    offset: float = 0.0  # added to the stored weight
+
+    @classmethod
+    def of(cls, root: nn.Module, path: str, family: Family) -> NormView:
+        """The norm at `path`, a submodule of `root`."""
+        module = root.get_submodule(path)
+        return cls(module, family.norm, getattr(module, family.norm_eps), family.norm_offset)
+
+    @classmethod
+    def optional(cls, root: nn.Module, path: str | None, family: Family) -> NormView | None:
+        """The norm at `path`; None without a path, or if the module there is an identity."""
+        return None if path is None or isinstance(root.get_submodule(path), nn.Identity) else cls.of(root, path, family)
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [D], offset included, and bias [D] (None for RMSNorm)."""
+        with weights_of(self.module) as module:
+            weight = module.weight.detach()
+            bias = module.bias.detach() if self.kind == "layer" and module.bias is not None else None
+            return (weight + self.offset if self.offset else weight), bias
+
+
+class Readout(nn.Module):
+    """The product of hidden states and rows of the unembedding, as a module, so that rules can put hooks on it."""
+
+    def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Logits [B, C] from states [B, D] and `weight` [C, D]; or [B, C, ...] from [B, ..., D] and weights [B, C, D].
+
+        `bias` is [C] or [B, C].
+        """
+        if weight.dim() == 2:
+            logits = state @ weight.T
+            return logits if bias is None else logits + bias
+        logits = torch.einsum("b...d,bcd->bc...", state, weight)
+        return logits if bias is None else logits + bias.view(*bias.shape, *(1,) * (logits.dim() - 2))
+
+
+class SoftCap(nn.Module):
+    """The soft cap of Gemma 2: cap * tanh(z / cap), about z for small z and never beyond the cap."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.tanh(z / self.cap) * self.cap
