@@ -32,8 +32,8 @@ def table(*rows):
 @pytest.fixture
 def brought(monkeypatch):
     """A product that a package brings."""
-    monkeypatch.setitem(PRODUCTS._all._records, "brought", BROUGHT)
-    monkeypatch.setitem(PRODUCTS._all._owners, "brought", "their-package")
+    monkeypatch.setitem(PRODUCTS._records, "brought", BROUGHT)
+    monkeypatch.setitem(PRODUCTS._owners, "brought", "their-package")
     return BROUGHT
 
 
