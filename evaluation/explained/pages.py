@@ -9,8 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.explained.cases import Case, Disagreement
-from evaluation.explained.importance import FEWEST, Importance, Importances
+from evaluation.explained.cases import FEWEST, Case, Disagreement, Importance, Importances
 from evaluation.explained.rows import DECODER, SECOND, TEXT
 from evaluation.report.heatmaps.markup import strip
 from evaluation.report.heatmaps.tokens import in_digits, least, scale

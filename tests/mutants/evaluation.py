@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "winner_of_several",
         "The first screen names a winner where several methods are in the first group.",
-        "evaluation/report/overview/conclusion.py",
+        "evaluation/report/overview/standings.py",
         "    if len(first) == 1:",
         "    if first:",
         "tests/evaluation/report/test_leaderboard.py::test_a_group_of_several_is_no_winner",
@@ -192,7 +192,7 @@ MUTANTS = (
     Mutant(
         "tied_tokens_go_to_the_later_unit",
         "A token with equal shares of two units belongs to the later one.",
-        "evaluation/benchmark/answers/units.py",
+        "evaluation/benchmark/answers/prompts.py",
         "best = int(covered.argmax())",
         "best = len(covered) - 1 - int(covered[::-1].argmax())",
         "tests/evaluation/benchmark/answers/test_units.py::test_of_equal_shares_the_earlier_unit_has_the_token",
@@ -200,7 +200,7 @@ MUTANTS = (
     Mutant(
         "separator_stays",
         "The white space before a unit stays when it goes.",
-        "evaluation/benchmark/answers/units.py",
+        "evaluation/benchmark/answers/prompts.py",
         "rest = (rest + text[at:start]).rstrip()",
         "rest = rest + text[at:start]",
         "tests/evaluation/benchmark/answers/test_units.py::test_the_separator_before_a_unit_goes_with_it",
@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant(
         "intervals_of_single_words",
         "Intervals of the importance of words hold one by one, and not together.",
-        "evaluation/explained/importance.py",
+        "evaluation/explained/cases.py",
         "1 - (1 - LEVEL) / 2 / compared, each.texts - 1",
         "1 - (1 - LEVEL) / 2, each.texts - 1",
         "tests/evaluation/explained/test_decisions.py::"
@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "texts_of_one_content_count_each",
         "Texts of the same content count as evidence of their own for the importance of words.",
-        "evaluation/explained/importance.py",
+        "evaluation/explained/cases.py",
         "        if case.content in self._met:\n            return\n",
         "",
         "tests/evaluation/explained/test_decisions.py::"

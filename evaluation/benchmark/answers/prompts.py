@@ -1,17 +1,164 @@
-"""Prompts as a model reads them: a text as it is, or a chat as the tokenizer's template writes it."""
+"""Prompts as a model reads them, and their units, each removed as a whole to measure its effect.
+
+A prompt is a text as it is, or a chat as the tokenizer's template writes it. Units are words, sentences, passages or
+turns of a chat. A unit is a span of characters; characters become tokens through offsets. Text in no unit, such as the
+question and what a template adds, is never removed. Sentences are found by spaCy's rules of punctuation, which need no
+model.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.units import without_units
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn
+from evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn, UnitKind
+from lrp_core.records.types import UserError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from transformers import PreTrainedTokenizerBase
+
+
+NO_UNIT = -1  # stands for the unit of a token that belongs to none
+
+
+def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> list[Span]:
+    """The units of a prompt in the order of the text, as its sample's `meta` lists them.
+
+    Units that the sample gives are taken as they are. Else they are of one `kind`: `passage` (its `sources`), `turn`
+    (the messages of a chat but for the last), or the `sentence`s or `word`s of its sources, or without sources those of
+    the prompt but for a chat's last message. By default they are its sources, else its sentences.
+
+    Raises Malformed for fewer than two units, units that overlap and units outside of the prompt.
+    """
+    known_spans = meta.get("units")
+    if known_spans is not None:
+        return checked(known_spans, prompt)
+    sources, turns = meta.get("sources"), meta.get("turns")
+    if kind == "passage" or (kind is None and sources):
+        return checked(sources or (), prompt)
+    if kind == "turn":
+        return checked([(start, end) for _, start, end in (turns or ())[:-1]], prompt)
+    if sources:
+        within = checked(sources, prompt)
+    elif turns:
+        within = [(start, end) for _, start, end in turns[:-1]]
+    else:
+        within = sentences_in(prompt)[:-1]
+    split = words_in if kind == "word" else sentences_in
+    spans = [(start + low, start + high) for start, end in within for low, high in split(prompt[start:end])]
+    return checked(spans, prompt)
+
+
+def words_in(text: str) -> list[Span]:
+    """The words of a text, with their punctuation: the ranges of characters between white space.
+
+    >>> words_in("Yes, it is.")
+    [(0, 4), (5, 7), (8, 11)]
+    """
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def checked(spans: Sequence[Sequence[int]], text: str, least: int = 2) -> list[Span]:
+    """`spans` of `text` as [start, end), sorted.
+
+    Raises Malformed for spans that overlap, are empty or blank, or lie outside of the text, and for fewer than `least`.
+    """
+    ordered = sorted((int(start), int(end)) for start, end in spans)
+    for start, end in ordered:
+        if not 0 <= start < end <= len(text):
+            raise Malformed("unit outside of the prompt", f"[{start}, {end}) of {len(text)} characters")
+        if not text[start:end].strip():
+            raise Malformed("empty unit", f"[{start}, {end})")
+    for before, behind in pairwise(ordered):
+        if before[1] > behind[0]:
+            raise Malformed("overlapping units", f"[{before[0]}, {before[1]}) and [{behind[0]}, {behind[1]})")
+    if len(ordered) < least:
+        raise Malformed("fewer than two sources", f"{len(ordered)}: a choice among sources takes two at least")
+    return ordered
+
+
+def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: Sequence[Sequence[int]]) -> np.ndarray:
+    """The index in `units` of each token's unit [T]; NO_UNIT for a token in none.
+
+    `offsets` [T, 2] are the characters [start, end) of each token in `text`; `special` [T] tokens are in no unit. A
+    token that lies partly in a unit, and partly in others or in none, is in the unit that has most of its characters;
+    of equal ones it is in the earlier. White space counts only for tokens that consist of it.
+
+    >>> offsets, special = np.array([[0, 4], [4, 9], [9, 12]]), np.zeros(3, bool)
+    >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
+    [0, 1, -1]
+    """
+    bounds = np.asarray(units).reshape(-1, 2)
+    blank = np.array([character.isspace() for character in text], bool)
+    printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
+    every = np.arange(len(text) + 1)  # characters before each offset
+    numbers = np.full(len(offsets), NO_UNIT)
+    for at, (start, end) in enumerate(offsets):
+        if special[at] or start >= end:
+            continue
+        count = printed if printed[end] > printed[start] else every
+        low, high = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
+        covered = np.where(low < high, count[np.maximum(low, high)] - count[low], 0)  # [n] characters
+        best = int(covered.argmax())
+        rest = count[end] - count[start] - covered.sum()
+        begins_inside = count[max(start, bounds[best, 0])] == count[start]
+        if covered[best] > rest or (covered[best] == rest > 0 and begins_inside):
+            numbers[at] = best
+    return numbers
+
+
+def without_units(text: str, units: Sequence[Sequence[int]], kept: Sequence[bool]) -> str:
+    """`text` without the units that are not `kept`.
+
+    The white space before a removed unit is removed with it; at the beginning of the text, the white space after it.
+
+    >>> without_units("One. Two. Three.", [[0, 4], [5, 9]], [True, False])
+    'One. Three.'
+    >>> without_units("One. Two. Three.", [[0, 4], [5, 9]], [False, True])
+    'Two. Three.'
+    """
+    rest, at = "", 0
+    for (start, end), stays in zip(units, kept, strict=True):
+        if stays:
+            continue
+        rest = (rest + text[at:start]).rstrip()
+        behind = text[end:]
+        at = end if rest else end + len(behind) - len(behind.lstrip())
+    return rest + text[at:]
+
+
+def sentences_in(text: str) -> list[Span]:
+    """The sentences [start, end) of a text, without the white space around them. Raises UserError without spaCy."""
+    spans = []
+    for sentence in _sentencizer()(text).sents:
+        bare = sentence.text.strip()
+        if bare:
+            start = sentence.start_char + sentence.text.index(bare)
+            spans.append((start, start + len(bare)))
+    return spans
+
+
+@cache
+def _sentencizer() -> Language:
+    """spaCy's sentencizer for any language. Raises UserError if spaCy is not installed."""
+    try:
+        import spacy
+    except ImportError:
+        raise UserError(
+            "sentences are found by spaCy, which is not installed: pip install 'closelook[sentences]', or give units"
+        ) from None
+    language = spacy.blank("xx")
+    language.add_pipe("sentencizer")
+    language.max_length = 10_000_000  # characters; spaCy's default limit protects parsers, and there is none here
+    return language
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.prompts import Prompt, Written, encoded, written
-from evaluation.benchmark.answers.units import NO_UNIT, checked, sentences_in, units_of, units_of_tokens
+from evaluation.benchmark.answers.prompts import (
+    NO_UNIT,
+    Prompt,
+    Written,
+    checked,
+    encoded,
+    sentences_in,
+    units_of,
+    units_of_tokens,
+    written,
+)
 from evaluation.benchmark.encoding import Encoding, decoded, encode
 from evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
 from lrp_core.records.kinds import Kind

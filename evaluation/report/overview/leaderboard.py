@@ -10,8 +10,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from evaluation.report.overview.conclusion import conclusion
-from evaluation.report.overview.standings import DELTA, Board, OtherNumbers, Seconds, Standing, Verdicts, first_group
+from evaluation.report.overview.standings import (
+    DELTA,
+    Board,
+    OtherNumbers,
+    Seconds,
+    Standing,
+    Verdicts,
+    conclusion,
+    first_group,
+)
 from evaluation.report.results import CellKey, Methods, Results
 from evaluation.report.table import (
     DONE,

@@ -1,11 +1,18 @@
-"""The records of the first screen: the methods of a model on a task, in groups that tests tell apart."""
+"""The records of the first screen: the methods of a model on a task, in groups that tests tell apart.
+
+A conclusion in words names the method to use, and the tests behind that choice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, permutations
 
+import numpy as np
+
+from evaluation.report.render import number
+from evaluation.report.results import Results
 from evaluation.report.table import Cell
 from evaluation.scoring.faithfulness.scores import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
@@ -137,3 +144,166 @@ def _span(values: Sequence[float | None], form: Callable[[float], str], unit: st
         return NOT_MEASURED
     ends = dict.fromkeys((form(min(known)), form(max(known))))
     return f"{' to '.join(ends)} {unit}".strip()
+
+
+NAMED = 2  # up to this number, other methods are named; above it, they are counted
+
+
+def conclusion(results: Results, model: str, task: str, standings: Sequence[Standing], compared: Comparison) -> str:
+    """The whole conclusion on a model and task, from the groups and the comparison that they come from."""
+    if not compared.is_tested:
+        return f"No difference is tested: {_samples_of(compared)} are too few."
+    sentences = [_groups(results, standings)]
+    if results.baseline not in [standing.method for standing in first_group(standings)]:
+        sentences += [_preferred(results, standings), *_failing(results, standings)]
+    sentences += [_power(compared), _other_seeds(results, model, task, compared)]
+    return " ".join(filter(None, sentences))
+
+
+def _groups(results: Results, standings: Sequence[Standing]) -> str:
+    """The first group against the other methods."""
+    first = first_group(standings)
+    others = [standing.method for standing in standings if standing.group > 1]
+    if not others:
+        return "No method is shown to find the evidence more often than another."
+    rest = _rest(results, others)
+    if len(first) == 1:
+        return f"{results.label(first[0].method)} finds the evidence more often than {rest} ({_share(first[0])})."
+    less = f"{rest} found it less often than at least one of them"
+    if results.baseline in [standing.method for standing in first]:
+        unproven = ", ".join(results.label(each.method) for each in first if each.method != results.baseline)
+        return f"{unproven}: not shown to find the evidence more often than random relevance does; {less}."
+    return f"No test tells {_listed(results, first)} apart by how often they find the evidence; {less}."
+
+
+def _rest(results: Results, others: Sequence[str]) -> str:
+    """The methods outside of the first group: up to NAMED of them by name, else their number; and random relevance."""
+    methods = [results.label(name) for name in others if name != results.baseline]
+    names = methods if len(methods) <= NAMED else [f"each of the {len(methods)} other methods"]
+    if results.baseline in others:
+        names = [*names, "random relevance"]
+    return _and(names)
+
+
+def _and(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> _and(["a", "b", "c"]), _and(["a"])
+    ('a, b and c', 'a')
+    """
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _listed(results: Results, first: Sequence[Standing]) -> str:
+    """The first group in words: methods to use are counted, since the line above names them; others are named."""
+    used = [results.label(standing.method) for standing in first if not standing.fails_on]
+    failing = [results.label(standing.method) for standing in first if standing.fails_on]
+    counted = [f"these {len(used)}"] if len(used) > 1 else used
+    return _and([*counted, *failing])
+
+
+def _share(standing: Standing) -> str:
+    """The evidence score of a method with its interval."""
+    cell, metric = standing.evidence, METRICS[lead()]
+    low, high = (0.0 if end is None else end for end in (cell.low, cell.high))
+    ends = f"95 % interval {number(low, 1)} to {number(high, 1)}"
+    return f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}, {ends}"
+
+
+def _preferred(results: Results, standings: Sequence[Standing]) -> str:
+    """The sentence on the method to use first: the fastest sound one that no method is shown to beat in faithfulness.
+
+    If faithfulness is not measured, or all are beaten, it is the fastest sound method. Empty if there is no sound
+    method, or if there are several and fewer than two have been timed.
+    """
+    candidates = sound(standings)
+    measured = [standing for standing in candidates if standing.faithfulness.value is not None]
+    unbeaten = [standing for standing in measured if standing.is_unbeaten]
+    pool = unbeaten or candidates
+    timed = [standing for standing in pool if standing.seconds is not None]
+    if not pool or (len(pool) > 1 and len(timed) < 2):
+        return ""
+    best = pool[0] if len(pool) == 1 else min(timed, key=lambda standing: standing.seconds or 0.0)
+    reasons = ["it is the fastest of them"] if len(pool) > 1 else []
+    if unbeaten and len(measured) < len(candidates):
+        known = _and([results.label(standing.method) for standing in measured])
+        reasons.append(f"faithfulness is measured for {known} only")
+    if unbeaten:
+        reasons.append(f"no method is shown to be more faithful ({MEASURES[DELTA].label})")
+    beaten = f", though other methods are more faithful ({MEASURES[DELTA].label})" if measured and not unbeaten else ""
+    cost = "" if best.seconds is None else f" ({milliseconds(best.seconds)} ms a sample)"
+    why = f": {', and '.join(reasons)}" if reasons else ""
+    return f"First choice: {results.label(best.method)}{cost}{why}{beaten}.{_faster(results, candidates, best)}"
+
+
+def _faster(results: Results, candidates: Sequence[Standing], best: Standing) -> str:
+    """The sentence on the fastest of the candidates; empty if it is the first choice."""
+    timed = [standing for standing in candidates if standing.seconds is not None]
+    if best.seconds is None or not timed:
+        return ""
+    fastest = min(timed, key=lambda standing: standing.seconds or 0.0)
+    if fastest is best or fastest.seconds is None:
+        return ""
+    return f" The fastest is {results.label(fastest.method)} ({milliseconds(fastest.seconds)} ms)."
+
+
+def _failing(results: Results, standings: Sequence[Standing]) -> list[str]:
+    """A sentence for each method of the first group that is not to be used, because it fails a control in the run."""
+    sentences = []
+    for standing in first_group(standings):
+        if standing.fails_on:
+            name, failed = results.label(standing.method), ", ".join(standing.fails_on)
+            sentences.append(f"{name} is not to be used: it fails a control on {failed}.")
+    return sentences
+
+
+def _power(compared: Comparison) -> str:
+    """The sentence on the smallest difference that the samples can show; empty if it is unknown."""
+    if compared.smallest is None:
+        return ""
+    smallest = float(compared.smallest[compared.metrics.index(lead())])
+    if not np.isfinite(smallest):
+        return ""
+    below = f"differences of {METRICS[lead()].label} below {number(smallest, 1)} points often go unseen"
+    return f"With {_samples_of(compared)}, {below} (power .8)."
+
+
+def _samples_of(compared: Comparison) -> str:
+    """The numbers of samples and of clusters, in words."""
+    counted = f"{compared.n} samples"
+    return counted if compared.clusters is None else f"{counted} in {compared.clusters} clusters"
+
+
+def _other_seeds(results: Results, model: str, task: str, compared: Comparison) -> str:
+    """The sentence on how many of the differences that tests find are also found in models trained from other seeds.
+
+    Empty if there are no such models, or no differences.
+    """
+    others = []
+    for other in results.seeds.get(model, ()):
+        dtypes = results.dtypes.get((other, task))
+        comparison = results.comparisons.get((other, task, dtypes[0])) if dtypes else None
+        if comparison is not None and lead() in comparison.metrics:
+            others.append(comparison)
+    if not others:
+        return ""
+    methods = [name for name in compared.methods if all(name in each.methods for each in others)]
+    claims = [pair for pair in permutations(methods, 2) if _beats(compared, *pair)]
+    if not claims:
+        return ""
+    lost = [pair for pair in claims if not all(_beats(each, *pair) for each in others)]
+    many = len(others) > 1
+    models = f"each of {len(others)} models trained from other seeds" if many else "a model trained from another seed"
+    among = f"Of the {len(claims)} differences that tests find among {', '.join(map(results.label, methods))},"
+    if not lost:
+        return f"{among} all are found again in {models}."
+    named = ", ".join(f"{results.label(better)} above {results.label(worse)}" for better, worse in lost)
+    again = f"{len(claims) - len(lost)} are found again in {models}"
+    return f"{among} {again}; not found again {'in all' if many else 'in it'}: {named}."
+
+
+def _beats(compared: Comparison, better: str, worse: str) -> bool:
+    """True if a test finds that the method `better` finds evidence more often than `worse`."""
+    row, column = compared.methods.index(better), compared.methods.index(worse)
+    return bool(compared.beats(lead(), METRICS[lead()].higher_is_better)[row, column])

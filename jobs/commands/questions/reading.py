@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.benchmark.answers.units import units_of_tokens
+from evaluation.benchmark.answers.prompts import units_of_tokens
 from evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
 from evaluation.benchmark.pictures import picture, view_of
 from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence

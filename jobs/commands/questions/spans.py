@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from evaluation.benchmark.answers.units import sentences_in, units_of_tokens
+from evaluation.benchmark.answers.prompts import sentences_in, units_of_tokens
 from evaluation.benchmark.encoding import encoding_of_ids
 from evaluation.benchmark.samples import Row
 from jobs.commands.questions.opened import Opened

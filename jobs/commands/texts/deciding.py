@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from evaluation.explained.cases import Case, Disagreement, disagreements
+from evaluation.explained.cases import Case, Disagreement, Importances, disagreements
 from evaluation.explained.cases import cases as cases_of
-from evaluation.explained.importance import Importances
 from evaluation.explained.pages import PAIRS, overview, sheet
 from evaluation.report.page import Provenance
 from evaluation.schema import WORDS, check

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from evaluation.explained.cases import Variant, cases, disagreements
-from evaluation.explained.importance import FEWEST, Group, Importances
+from evaluation.explained.cases import FEWEST, Group, Importances, Variant, cases, disagreements
 from evaluation.explained.pages import overview, sheet
 from evaluation.report.page import Provenance
 from evaluation.schema import WORDS

@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from evaluation.scoring.faithfulness.correlations import paired_correlations, pearson
+from evaluation.scoring.faithfulness.shares import paired_correlations, pearson
 from tests.oracles import faithfulness as oracle
 
 

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from evaluation.ablations.running import removed
-from evaluation.benchmark.answers.units import NO_UNIT
+from evaluation.benchmark.answers.prompts import NO_UNIT
 from evaluation.benchmark.demo import model_dir
 from evaluation.benchmark.samples import sample
 from evaluation.benchmark.sources.generations import parse

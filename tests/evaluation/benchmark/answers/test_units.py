@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evaluation.benchmark.answers.units import NO_UNIT, units_of, units_of_tokens, without_units, words_in
+from evaluation.benchmark.answers.prompts import NO_UNIT, units_of, units_of_tokens, without_units, words_in
 from evaluation.benchmark.samples import Malformed
 
 PROMPT = "Ann sleeps. Bob runs! Who runs?"
