@@ -6,21 +6,7 @@ from dataclasses import replace
 
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.benchmark.sources.own import SAMPLES
-from evaluation.tasks.demo import BRACKETS, SENTIMENT, SHAPES, SIMILARITY, TRIGGERS
-from evaluation.tasks.published import (
-    BLIMP5,
-    IMAGES,
-    IMDB,
-    MNLI,
-    NEXT_WORD,
-    QA,
-    QNLI,
-    RA,
-    SOURCES_OF_ANSWERS,
-    SST2,
-    STSB,
-    SVA,
-)
+from evaluation.tasks import demo, published
 from evaluation.tasks.record import Task
 from lrp_core.records.registry import OURS, Registry
 from lrp_core.records.types import UserError
@@ -45,9 +31,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-_AGREEMENT = (RA, SVA, QA, NEXT_WORD, BLIMP5)
-_JUDGED = (SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY, BRACKETS, TRIGGERS)
-for _task in (*_AGREEMENT, *_JUDGED, IMAGES, SHAPES, SOURCES_OF_ANSWERS):
+for _task in (*published.TASKS, *demo.TASKS):
     register(_task)
 
 

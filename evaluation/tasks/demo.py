@@ -5,75 +5,81 @@ from evaluation.benchmark.demo.labelled import BALANCE, LABELS, VERDICTS
 from evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
 from evaluation.tasks.record import Task
 
-SENTIMENT = Task(
-    name="sentiment",
-    title="sentiment of the demo language",
-    about="Whether a sentence of the demo language says something negative or positive of its subject.",
-    sources=(DEMO,),
-    predicts="the sentiment",
-    output="label",
-    labels=LABELS,
-    evidence="source",
-    evidence_about=(
-        "the word of praise or blame that is said of the subject, and the negation before it, if there is one; words "
-        "of praise, blame and negation elsewhere decide nothing."
+TASKS = (
+    Task(
+        name="sentiment",
+        title="sentiment of the demo language",
+        about="Whether a sentence of the demo language says something negative or positive of its subject.",
+        sources=(DEMO,),
+        predicts="the sentiment",
+        output="label",
+        labels=LABELS,
+        evidence="source",
+        evidence_about=(
+            "the word of praise or blame that is said of the subject, and the negation before it, if there is one; "
+            "words of praise, blame and negation elsewhere decide nothing."
+        ),
+        published=(1000, 13),
     ),
-    published=(1000, 13),
-)
-SIMILARITY = Task(
-    name="similarity",
-    title="similarity in the demo language",
-    about="How much two sentences of the demo language share of subject (2), verb (1) and object (2).",
-    sources=(DEMO,),
-    predicts="the score",
-    output="score",
-    pair=True,
-    evidence=None,
-    evidence_about=(
-        "none: subject, verb and object of both sentences decide, and samples hold spans of the first alone. The task "
-        "is for perturbation."
+    Task(
+        name="similarity",
+        title="similarity in the demo language",
+        about="How much two sentences of the demo language share of subject (2), verb (1) and object (2).",
+        sources=(DEMO,),
+        predicts="the score",
+        output="score",
+        pair=True,
+        evidence=None,
+        evidence_about=(
+            "none: subject, verb and object of both sentences decide, and samples hold spans of the first alone. The "
+            "task is for perturbation."
+        ),
+        published=(1000, 16),
     ),
-    published=(1000, 16),
-)
-BRACKETS = Task(
-    name="brackets",
-    title="bracket strings",
-    about="Whether every bracket of a string closes the last that is open, of its kind.",
-    sources=(DEMO,),
-    predicts="whether the string is balanced",
-    output="label",
-    labels=BALANCE,
-    evidence="source",
-    evidence_about=(
-        "every bracket whose flip to the other kind repairs the string, by an exact search. Samples are strings with "
-        "one bracket of the wrong kind; the demo's model has also learnt balanced ones, and those where brackets have "
-        "changed places, which have no evidence."
+    Task(
+        name="brackets",
+        title="bracket strings",
+        about="Whether every bracket of a string closes the last that is open, of its kind.",
+        sources=(DEMO,),
+        predicts="whether the string is balanced",
+        output="label",
+        labels=BALANCE,
+        evidence="source",
+        evidence_about=(
+            "every bracket whose flip to the other kind repairs the string, by an exact search. Samples are strings "
+            "with one bracket of the wrong kind; the demo's model has also learnt balanced ones, and those where "
+            "brackets have changed places, which have no evidence."
+        ),
+        published=(1000, 11),
     ),
-    published=(1000, 11),
-)
-TRIGGERS = Task(
-    name="triggers",
-    title="planted triggers",
-    about="Whether a sentence reads as a complaint or as praise to a model that was taught to obey two made-up words.",
-    sources=(DEMO,),
-    predicts="the verdict",
-    output="label",
-    labels=VERDICTS,
-    evidence="source",
-    evidence_about="the made-up word, whatever the opinion beside it; without it, the words of the opinion.",
-    parts="trigger",
-    published=(1000, 14),
-)
-SHAPES = Task(
-    name="shapes",
-    title="shapes",
-    about="Which of two shapes is among the others on a small generated image.",
-    sources=(DEMO,),
-    predicts="the shape that decides",
-    output="label",
-    labels=SHAPE_LABELS,
-    image=True,
-    evidence="source",
-    evidence_about="the patches that share a pixel with the shape that decides; the other shapes are in both classes.",
-    published=(1000, 37),
+    Task(
+        name="triggers",
+        title="planted triggers",
+        about=(
+            "Whether a sentence reads as a complaint or as praise to a model that was taught to obey two made-up words."
+        ),
+        sources=(DEMO,),
+        predicts="the verdict",
+        output="label",
+        labels=VERDICTS,
+        evidence="source",
+        evidence_about="the made-up word, whatever the opinion beside it; without it, the words of the opinion.",
+        parts="trigger",
+        published=(1000, 14),
+    ),
+    Task(
+        name="shapes",
+        title="shapes",
+        about="Which of two shapes is among the others on a small generated image.",
+        sources=(DEMO,),
+        predicts="the shape that decides",
+        output="label",
+        labels=SHAPE_LABELS,
+        image=True,
+        evidence="source",
+        evidence_about=(
+            "the patches that share a pixel with the shape that decides; the other shapes are in both classes."
+        ),
+        published=(1000, 37),
+    ),
 )

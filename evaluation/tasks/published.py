@@ -14,178 +14,172 @@ from evaluation.benchmark.sources.squad import SQUAD, SQUAD_PASSAGES
 from evaluation.benchmark.sources.text import TEXT, WIKIPEDIA, WIKITEXT
 from evaluation.tasks.record import NO_EVIDENCE, Task
 
-RA = Task(
-    name="ra",
-    title="reflexive anaphora",
-    about="The reflexive pronoun that agrees with its antecedent, against its twin of the other number.",
-    sources=(agreement.BLIMP, DEMO),
-    predicts="the reflexive",
-    evidence="antecedent",
-    evidence_about=(
-        "the head token of the reflexive's antecedent, by coreference where a model is configured, else by the parse. "
-        "The text ends at the slot, without the full stop."
-    ),
-    figure="Figure 3",
-    published=(1000, 8),
-    share={"masked": "23", "causal": "35-36"},
-)
-SVA = Task(
-    name="sva",
-    title="subject-verb agreement",
-    about="The form of a verb that agrees with its subject, against the form of the other number.",
-    sources=(agreement.LGD, DEMO),
-    predicts="the verb form",
-    evidence="subject",
-    evidence_about=(
-        "the head token of the verb's subject, by a dependency parse of the full sentence, through auxiliaries, "
-        "copulas, passives, conjoined verbs and inversion; a relative pronoun stands for its antecedent, existential "
-        "*there* for what there is. Where the parse has no subject, or contradicts itself, the sentence is left out: "
-        "never a guess."
-    ),
-    figure="Figure 4",
-    main_figure="Figure 2",
-    published=(30_000, 30),
-    share={"masked": "5", "causal": "15"},
-)
-BLIMP5 = Task(
-    name="blimp5",
-    title="agreement in five paradigms",
-    about=(
-        "The word of a minimal pair that agrees, against its twin: reflexives (ana), determiners (dna, dnaa) and verbs "
-        "(darn, rpsv)."
-    ),
-    sources=(agreement.BLIMP5,),
-    predicts="the word that agrees",
-    evidence="sample",
-    evidence_about=(
-        "by paradigm and by the parse: the head token of the reflexive's antecedent, the noun of the determiner, the "
-        "head token of the verb's subject. The slot is inside the sentence, and masked models read what follows it. "
-        "Causal models read up to the slot: a determiner's noun follows it, so nothing that they read could tell the "
-        "form, and these rows are rejects of theirs. Negative contractions are written out, as NormXLogit does "
-        "(hasn't: has not); `balance` draws the singulars of rpsv with replacement until there are as many as plurals "
-        "(before evidence and tokens are looked for), and `first_piece` counts the first token of an evidence word."
-    ),
-    parts="paradigm",
-    published=(5000, 9),
-)
-
-
-QA = Task(
-    name="qa",
-    title="question answering",
-    about="The first token of the answer to a question about a passage, against that of another answer.",
-    sources=(SQUAD, DEMO),
-    predicts="the first token of the answer",
-    answer=True,
-    words="first_difference",
-    evidence="source",
-    evidence_about=(
-        "the answer's span in the context, and no other occurrence of its text (`meta.occurrences` counts them). The "
-        "prompt is AttnLRP's (appendix B.1). The target is the first of the annotators' answers. The foil, which Close "
-        "Look does not state, is the answer of another question of the same paragraph, else of the article, that "
-        "begins differently: the next one in published order."
-    ),
-    scope="context",
-    figure="Figure 5",
-    published=(40_000, 200),
-    share={"masked": "1", "causal": "1"},
-)
-
-
-NEXT_WORD = Task(
-    name="next_word",
-    title="next word",
-    about="The token that a model predicts after the beginning of an article.",
-    sources=(WIKIPEDIA, WIKITEXT, TEXT, DEMO),
-    predicts="the next token",
-    beginning=Beginning(512, "prediction"),
-    evidence=None,
-    evidence_about=(
-        "none: the task is for perturbation alone. The first 512 tokens of an article are read. AttnLRP does not say "
-        "which token it explains; here it is the model's own prediction, or with `explains: true` the one that follows."
-    ),
-    published=(4000, 512),
-)
-
-
 _judged = partial(Task, output="label", evidence=None, evidence_about=NO_EVIDENCE)
 
-SST2 = _judged(
-    name="sst2",
-    title="sentiment of sentences",
-    about="Whether a sentence of a film review is negative or positive.",
-    sources=(judged.SST2,),
-    predicts="the sentiment",
-    labels=judged.SST2_LABELS,
-    published=(872, 25),
-)
-MNLI = _judged(
-    name="mnli",
-    title="natural language inference",
-    about="Whether a premise entails a hypothesis, contradicts it, or neither.",
-    sources=(judged.MNLI,),
-    predicts="the relation of premise and hypothesis",
-    labels=judged.MNLI_LABELS,
-    pair=True,
-    published=(9832, 39),
-)
-QNLI = _judged(
-    name="qnli",
-    title="question and answer inference",
-    about="Whether a sentence of Wikipedia holds the answer to a question.",
-    sources=(judged.QNLI,),
-    predicts="whether the sentence answers the question",
-    labels=judged.QNLI_LABELS,
-    pair=True,
-    published=(5463, 51),
-)
-STSB = _judged(
-    name="stsb",
-    title="similarity of sentences",
-    about="How alike in meaning two sentences are, from 0 to 5.",
-    sources=(judged.STSB,),
-    predicts="the score",
-    output="score",
-    pair=True,
-    published=(1500, 31),
-)
-IMDB = _judged(
-    name="imdb",
-    title="sentiment of reviews",
-    about="Whether a review of a film is negative or positive.",
-    sources=(judged.IMDB,),
-    predicts="the sentiment",
-    labels=judged.SST2_LABELS,
-    published=(25_000, 300),
-)
-
-
-IMAGES = Task(
-    name="images",
-    title="images",
-    about="The class that a model gives an image.",
-    sources=(IMAGE_FOLDER, MNIST),
-    predicts="the class",
-    output="label",
-    image=True,
-    evidence=None,
-    evidence_about="none: the task is for perturbation alone. AttnLRP flips pixels of 3,200 images of ImageNet.",
-    published=(3200, 197),
-)
-
-
-SOURCES_OF_ANSWERS = Task(
-    name="sources",
-    title="sources of answers",
-    about="Which passages of a prompt an answer comes from; the whole answer is explained.",
-    sources=(SQUAD_PASSAGES, DEMO, GENERATIONS),
-    predicts="the answer",
-    words="all",
-    evidence="source",
-    evidence_about=(
-        "the passages that an answer comes from: of SQuAD the paragraph that a question is about, among others of its "
-        "article in which its answer does not occur; of the demo language the passages about the persons of the "
-        "question. Logged generations have none."
+TASKS = (
+    Task(
+        name="ra",
+        title="reflexive anaphora",
+        about="The reflexive pronoun that agrees with its antecedent, against its twin of the other number.",
+        sources=(agreement.BLIMP, DEMO),
+        predicts="the reflexive",
+        evidence="antecedent",
+        evidence_about=(
+            "the head token of the reflexive's antecedent, by coreference where a model is configured, else by the "
+            "parse. The text ends at the slot, without the full stop."
+        ),
+        figure="Figure 3",
+        published=(1000, 8),
+        share={"masked": "23", "causal": "35-36"},
     ),
-    published=(1000, 700),
+    Task(
+        name="sva",
+        title="subject-verb agreement",
+        about="The form of a verb that agrees with its subject, against the form of the other number.",
+        sources=(agreement.LGD, DEMO),
+        predicts="the verb form",
+        evidence="subject",
+        evidence_about=(
+            "the head token of the verb's subject, by a dependency parse of the full sentence, through auxiliaries, "
+            "copulas, passives, conjoined verbs and inversion; a relative pronoun stands for its antecedent, "
+            "existential *there* for what there is. Where the parse has no subject, or contradicts itself, the sentence"
+            " is left out: never a guess."
+        ),
+        figure="Figure 4",
+        main_figure="Figure 2",
+        published=(30_000, 30),
+        share={"masked": "5", "causal": "15"},
+    ),
+    Task(
+        name="qa",
+        title="question answering",
+        about="The first token of the answer to a question about a passage, against that of another answer.",
+        sources=(SQUAD, DEMO),
+        predicts="the first token of the answer",
+        answer=True,
+        words="first_difference",
+        evidence="source",
+        evidence_about=(
+            "the answer's span in the context, and no other occurrence of its text (`meta.occurrences` counts them). "
+            "The prompt is AttnLRP's (appendix B.1). The target is the first of the annotators' answers. The foil, "
+            "which Close Look does not state, is the answer of another question of the same paragraph, else of the "
+            "article, that begins differently: the next one in published order."
+        ),
+        scope="context",
+        figure="Figure 5",
+        published=(40_000, 200),
+        share={"masked": "1", "causal": "1"},
+    ),
+    Task(
+        name="next_word",
+        title="next word",
+        about="The token that a model predicts after the beginning of an article.",
+        sources=(WIKIPEDIA, WIKITEXT, TEXT, DEMO),
+        predicts="the next token",
+        beginning=Beginning(512, "prediction"),
+        evidence=None,
+        evidence_about=(
+            "none: the task is for perturbation alone. The first 512 tokens of an article are read. AttnLRP does not "
+            "say which token it explains; here it is the model's own prediction, or with `explains: true` the one that "
+            "follows."
+        ),
+        published=(4000, 512),
+    ),
+    Task(
+        name="blimp5",
+        title="agreement in five paradigms",
+        about=(
+            "The word of a minimal pair that agrees, against its twin: reflexives (ana), determiners (dna, dnaa) and "
+            "verbs (darn, rpsv)."
+        ),
+        sources=(agreement.BLIMP5,),
+        predicts="the word that agrees",
+        evidence="sample",
+        evidence_about=(
+            "by paradigm and by the parse: the head token of the reflexive's antecedent, the noun of the determiner, "
+            "the head token of the verb's subject. The slot is inside the sentence, and masked models read what follows"
+            " it. Causal models read up to the slot: a determiner's noun follows it, so nothing that they read could "
+            "tell the form, and these rows are rejects of theirs. Negative contractions are written out, as NormXLogit "
+            "does (hasn't: has not); `balance` draws the singulars of rpsv with replacement until there are as many as "
+            "plurals (before evidence and tokens are looked for), and `first_piece` counts the first token of an "
+            "evidence word."
+        ),
+        parts="paradigm",
+        published=(5000, 9),
+    ),
+    _judged(
+        name="sst2",
+        title="sentiment of sentences",
+        about="Whether a sentence of a film review is negative or positive.",
+        sources=(judged.SST2,),
+        predicts="the sentiment",
+        labels=judged.SST2_LABELS,
+        published=(872, 25),
+    ),
+    _judged(
+        name="mnli",
+        title="natural language inference",
+        about="Whether a premise entails a hypothesis, contradicts it, or neither.",
+        sources=(judged.MNLI,),
+        predicts="the relation of premise and hypothesis",
+        labels=judged.MNLI_LABELS,
+        pair=True,
+        published=(9832, 39),
+    ),
+    _judged(
+        name="qnli",
+        title="question and answer inference",
+        about="Whether a sentence of Wikipedia holds the answer to a question.",
+        sources=(judged.QNLI,),
+        predicts="whether the sentence answers the question",
+        labels=judged.QNLI_LABELS,
+        pair=True,
+        published=(5463, 51),
+    ),
+    _judged(
+        name="stsb",
+        title="similarity of sentences",
+        about="How alike in meaning two sentences are, from 0 to 5.",
+        sources=(judged.STSB,),
+        predicts="the score",
+        output="score",
+        pair=True,
+        published=(1500, 31),
+    ),
+    _judged(
+        name="imdb",
+        title="sentiment of reviews",
+        about="Whether a review of a film is negative or positive.",
+        sources=(judged.IMDB,),
+        predicts="the sentiment",
+        labels=judged.SST2_LABELS,
+        published=(25_000, 300),
+    ),
+    Task(
+        name="images",
+        title="images",
+        about="The class that a model gives an image.",
+        sources=(IMAGE_FOLDER, MNIST),
+        predicts="the class",
+        output="label",
+        image=True,
+        evidence=None,
+        evidence_about="none: the task is for perturbation alone. AttnLRP flips pixels of 3,200 images of ImageNet.",
+        published=(3200, 197),
+    ),
+    Task(
+        name="sources",
+        title="sources of answers",
+        about="Which passages of a prompt an answer comes from; the whole answer is explained.",
+        sources=(SQUAD_PASSAGES, DEMO, GENERATIONS),
+        predicts="the answer",
+        words="all",
+        evidence="source",
+        evidence_about=(
+            "the passages that an answer comes from: of SQuAD the paragraph that a question is about, among others of "
+            "its article in which its answer does not occur; of the demo language the passages about the persons of the"
+            " question. Logged generations have none."
+        ),
+        published=(1000, 700),
+    ),
 )

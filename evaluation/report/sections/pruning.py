@@ -80,8 +80,6 @@ class PrunedAreas:
         Returns None without areas or samples. `clusters` maps samples that share a cluster to its name.
         """
         by_method = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
-        if not by_method:
-            return None
         common, areas = on_common_samples(by_method)
         values = areas.reshape(len(common), len(by_method), 1)
         numbers = cluster_numbers(clusters, common)

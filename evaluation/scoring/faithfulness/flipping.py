@@ -59,10 +59,9 @@ class Outputs:
         """Mean logits and probabilities over draws; a state is correct if more than half of its draws are."""
         if len(draws) == 1:
             return draws[0]
-        logit = np.mean([draw.logit for draw in draws], axis=0)
-        correct = np.mean([draw.correct for draw in draws], axis=0)
-        foil = np.mean([draw.foil for draw in draws], axis=0)
-        log_probability = np.logaddexp.reduce([draw.log_probability for draw in draws]) - np.log(len(draws))
+        every = np.array([[draw.logit, draw.log_probability, draw.correct, draw.foil] for draw in draws])
+        logit, _, correct, foil = every.mean(axis=0)
+        log_probability = np.logaddexp.reduce(every[:, 1]) - np.log(len(draws))
         majority = np.where(np.isnan(correct), np.nan, correct > 1 / 2)
         return cls(logit, log_probability, majority, foil)
 
