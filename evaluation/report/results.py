@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import ChanceLevel
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
@@ -24,9 +25,13 @@ from lrp_core.methods.record import LAST, Method
 Methods = Mapping[str, Method]
 
 
+#: Labels of orders of heads and rankings of neurons that are no methods of the run.
+_ORDERS = {RANDOM: "Random", ACTIVATION: "Activation"}
+
+
 def label(methods: Methods, name: str) -> str:
-    """The label of a method; its name if it has no record."""
-    return methods[name].label if name in methods else name
+    """The label of a method or an order; the name of a pass."""
+    return methods[name].label if name in methods else _ORDERS.get(name, name)
 
 
 def rank(methods: Methods, name: str) -> tuple[int, str]:

@@ -30,11 +30,10 @@ from evaluation.report.table import (
 )
 from evaluation.schema import NEURONS
 from evaluation.scoring.faithfulness.areas import on_common_samples
-from evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from evaluation.scoring.head_orders import RANDOM
 from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers, mean_intervals
 from evaluation.scoring.statistics import Comparison, compare
 
-_NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
 _DIGITS = 2
 
 
@@ -111,7 +110,7 @@ def ablation_figure(
             drops = ablation.drops[:, at]
             low, high = mean_intervals(drops, max(1, resamples), seed, None, ablation.clusters)
             points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
-            lines.append(Line(named(methods, name), ablation.counts, drops.mean(0), points, low, high))
+            lines.append(Line(label(methods, name), ablation.counts, drops.mean(0), points, low, high))
         scale = SymmetricalLogScale(None, linthresh=1)
         ticks = {"xscale": scale, "xticks": ablation.counts, "xticklabels": list(map(str, ablation.counts))}
         panels.append(Panel(f"{ablation.task} · {ablation.model}", lines, ticks))
@@ -152,10 +151,10 @@ def ablation_table(
         for name in (*ablation.rankings, *ablation.empty):
             for count, column in columns.items():
                 cell = _cell(ablation, compared, name, count)
-                frame.append(Entry(ablation.task, (ablation.model, named(methods, name)), column, cell))
+                frame.append(Entry(ablation.task, (ablation.model, label(methods, name)), column, cell))
         frame += smallest_differences(ablation.task, (ablation.model,), columns, compared)
     for task, model, name in missing:
-        labels = (model, named(methods, name))
+        labels = (model, label(methods, name))
         frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]
     frame.sort(key=lambda entry: entry.section)
     return Table("knockouts", "Neuron ablation", caption, ("model", "ranking")).filled([*frame, note])
@@ -175,11 +174,6 @@ def _cell(ablation: Ablations, compared: Comparison | None, name: str, count: st
     low, high = interval_of(compared, name, count)
     cell = Cell(float(ablation.drops[:, *at].mean()), DONE, len(ablation.drops), low, high, random.p)
     return marked_if_best(cell, compared, name, count, higher_is_better=True)
-
-
-def named(methods: Methods, name: str) -> str:
-    """The label of a ranking of neurons."""
-    return _NAMES.get(name) or label(methods, name)
 
 
 #: Parts of a block that keep relevance, such as biases and the softmax; routers only in mixtures of experts.

@@ -185,7 +185,7 @@ def _pruning_figure(
             for c in shown:
                 if c.model == model and (c.order == RANDOM or c.pooling == pooling):
                     style = look[c.method] | width
-                    lines.append(Line(curve_label(methods, c.method), c.removed, c.accuracy, style, c.low, c.high))
+                    lines.append(Line(label(methods, c.method), c.removed, c.accuracy, style, c.low, c.high))
             title = model if main else f"{model} · {POOLINGS[pooling]}"
             panels.append(Panel(title, lines, {"ylim": (lowest - 2, 102)}))
     better = "higher" if order == "least_first" else "lower"
@@ -212,11 +212,6 @@ def span(numbers: Iterable[int]) -> str:
     """
     known = sorted(set(numbers))
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
-
-
-def curve_label(methods: Methods, method: str) -> str:
-    """The label of a method or of random orders."""
-    return "Random" if method == RANDOM else label(methods, method)
 
 
 AREAS = Table(
@@ -267,7 +262,7 @@ def _entries(
     compared = {setting: areas.compared(*setting, *drawing, clusters) for setting in settings}
     methods = {setting[0] for setting in areas.paper}.union(lacking)
     for method in ordered(results.methods, methods):
-        labels = (areas.model, curve_label(results.methods, method))
+        labels = (areas.model, results.label(method))
         for order, pooling in settings:
             setting = (method, *(_RANDOM if method == RANDOM else (order, pooling)))
             for name, side in (("", areas.paper), ("halves", areas.halves)):

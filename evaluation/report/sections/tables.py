@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from evaluation.report.results import CellKey, Results, Score, close_look
@@ -45,10 +45,9 @@ class Pair:
     number: str  # of Close Look's table
     title: str
     sides: tuple[str, str]  # names of the two settings
-    left: Mapping[str, str] = field(default_factory=dict)  # changes of the default variant on the left side
-    right: Mapping[str, str] = field(default_factory=dict)  # and on the right side
+    changed: str | None = None  # the part of the default variant that differs; None: the precision
+    values: tuple[str, str] | None = None  # of this part; None: those that name the sides
     as_printed: bool = False  # only the methods that Close Look's table has
-    precisions: bool = False  # the sides are precisions instead of variants
     printed: str | None = None  # another table of Close Look that has the numbers
     distinct: bool = False  # leave out rows whose two sides are equal in all cells
     note: str = ""
@@ -56,17 +55,16 @@ class Pair:
 
 NO_POSITIONS = " Models whose embeddings are token embeddings only have no choice, and are left out."
 TWICE = " Close Look prints table 6 again under this number."
-FULL = "Full against partial embeddings"
-EMBEDDINGS = (("full", "partial"), {"embedding": "full"}, {"embedding": "partial"})
-EXPLANATIONS = (("contrastive", "target"), {"explanation": "contrastive"}, {"explanation": "target"})
-TABLE_2 = Pair("2", "Contrastive against target explanations", *EXPLANATIONS)
-TABLE_3 = Pair("3", "Special tokens", ("without", "with"), {"tokens": "non_special"}, {"tokens": "all"})
-TABLE_4 = Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"})
-TABLE_5 = Pair("5", "Precision", ("default", DOUBLE), precisions=True, note=" The row names the default precision.")
-TABLE_6 = Pair("6", FULL, *EMBEDDINGS, as_printed=True, distinct=True, note=NO_POSITIONS)
+FULL, EMBEDDINGS = "Full against partial embeddings", (("full", "partial"), "embedding")
 EVERY = f"{FULL}, every method that offers both"
-TABLE_7 = Pair("7", EVERY, *EMBEDDINGS, printed="6", distinct=True, note=NO_POSITIONS + TWICE)
-PAIRS = (TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7)
+PAIRS = (
+    Pair("2", "Contrastive against target explanations", ("contrastive", "target"), "explanation"),
+    Pair("3", "Special tokens", ("without", "with"), "tokens", ("non_special", "all")),
+    Pair("4", "Context only against full question", ("context", "full"), "scope"),
+    Pair("5", "Precision", ("default", DOUBLE), note=" The row names the default precision."),
+    Pair("6", FULL, *EMBEDDINGS, as_printed=True, distinct=True, note=NO_POSITIONS),
+    Pair("7", EVERY, *EMBEDDINGS, printed="6", distinct=True, note=NO_POSITIONS + TWICE),
+)
 
 
 def score_tables(results: Results) -> list[Table]:
@@ -181,7 +179,7 @@ def pair_table(results: Results, pair: Pair) -> Table:
     equal: dict[CellKey, list[bool]] = {}  # by row: whether the sides of each pair of cells are equal
     for cell_key in default_cell_keys(results):
         dtypes = results.dtypes[cell_key.model, cell_key.task]
-        labels = (cell_key.model, _default_precision(dtypes) or "–") if pair.precisions else (cell_key.model,)
+        labels = (cell_key.model, _default_precision(dtypes) or "–") if pair.changed is None else (cell_key.model,)
         for group in groups:
             for metric in metrics:
                 cells = _sides(results, pair, group, cell_key, metric)
@@ -205,7 +203,7 @@ def pair_table(results: Results, pair: Pair) -> Table:
         f"Table {pair.number}. {pair.title}",
         f"The two columns of a metric are {pair.sides[0]} and {pair.sides[1]}; otherwise the setting of table 1."
         + pair.note,
-        ("model", "default") if pair.precisions else ("model",),
+        ("model", "default") if pair.changed is None else ("model",),
         tuple(columns),
     ).filled(frame)
 
@@ -214,13 +212,14 @@ def _sides(results: Results, pair: Pair, group: Group, cell_key: CellKey, metric
     """The left and the right cell of a metric; an empty list if either is undefined."""
     dtypes = results.dtypes[cell_key.model, cell_key.task]
     of_sides = (dtypes[0], dtypes[0])
-    if pair.precisions:
+    if pair.changed is None:
         default = _default_precision(dtypes)
         if default is None or DOUBLE not in dtypes:
             return []
         of_sides = (default, DOUBLE)
     cells = []
-    for dtype, side, changes in zip(of_sides, ("left", "right"), (pair.left, pair.right), strict=True):
+    for dtype, side, value in zip(of_sides, ("left", "right"), pair.values or pair.sides, strict=True):
+        changes = {} if pair.changed is None else {pair.changed: value}
         of_method = first_defined(results, group, cell_key._replace(dtype=dtype))
         cells.append(score_cell(results, of_method, metric, pair.printed or pair.number, side, **changes))
     return [] if any(cell.state == UNDEFINED for cell in cells) else cells
