@@ -107,7 +107,7 @@ class _Decomposition:
         behind_attention, _ = layer.block.sum_norms
         vectors = _normed(self._attended(layer, rows), behind_attention)
         self.vectors = None  # of the block below
-        for part in slices(0, len(vectors), self.rows):
+        for part in slices(len(vectors), self.rows):
             vectors[part] = self._behind_mlp(vectors[part], layer.block)
         self.vectors = vectors
 

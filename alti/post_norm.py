@@ -60,7 +60,7 @@ def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, hel
     output = _through_norms(layer, output_weights(layer).double())  # [H, K, D]
     n, _, length, destinations = weights.shape
     square = residual.new_empty(n, destinations, length)
-    for sources in slices(0, length, max(1, held // (2 * n))):
+    for sources in slices(length, max(1, held // (2 * n))):
         vectors = torch.einsum("bhjk,hkd->bjhd", layer.values()[:, :, sources].double(), output)
         inner = vectors @ vectors.transpose(-1, -2)  # [B, j, H, H]
         w = weights[:, :, sources].permute(0, 2, 3, 1).double()  # [B, j, Ti, H]

@@ -89,7 +89,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
     value_sums = parts.value @ parts.output.sum(-1).unsqueeze(-1)  # [B, H, Tj, 1]
     samples, held, step, rows = extents(n, length, chunk)
-    groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # shared
+    groups = iter([(b, group) for b in slices(n, samples) for group in slices(length, held)])  # shared
 
     def work(vector_buffer: Tensor, product_buffer: Tensor) -> None:
         for b, group in groups:  # each worker takes the next group, so none is computed twice
@@ -184,7 +184,7 @@ def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
     return products.view(heads, b, j, width).permute(1, 2, 0, 3)
 
 
-def slices(start: int, stop: int, step: int) -> Iterator[slice]:
-    """Yield consecutive slices of `step` numbers, the last one shorter, that cover `start` to `stop`."""
-    for at in range(start, stop, step):
+def slices(stop: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of `step` numbers, the last one shorter, that cover 0 to `stop`."""
+    for at in range(0, stop, step):
         yield slice(at, min(at + step, stop))

@@ -183,7 +183,7 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
         torch.bmm(keys, query.transpose(1, 2))
         torch.bmm(weights.transpose(1, 2), values)
         torch.mm(context, output.flatten(0, 1))
-        groups = iter(list(slices(0, length, held)))  # for all workers
+        groups = iter(list(slices(length, held)))  # for all workers
         run_all([partial(transformed, groups, *pair) for pair in buffers])
 
     return run

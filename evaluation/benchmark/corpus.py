@@ -75,7 +75,7 @@ def source_for(corpus: Corpus) -> AnySource:
     if corpus.path is None and corpus.hub is None and source.hub is None and source.file_url is None:
         raise UserError(f"the {source.name} source is published nowhere: give a `path`, or a data set on the `hub`")
     if corpus.subset is not None:
-        source = replace(source, hub_config=corpus.subset)
+        source = replace(source, hub_configs=(corpus.subset,))
     return source if corpus.split is None else replace(source, hub_splits=(corpus.split,))
 
 

@@ -116,7 +116,7 @@ BLIMP = Source(
     rows=one_sample(parse),
     file_url="https://raw.githubusercontent.com/alexwarstadt/blimp/master/data/anaphor_number_agreement.jsonl",
     hub="nyu-mll/blimp",
-    hub_config="anaphor_number_agreement",
+    hub_configs=("anaphor_number_agreement",),
     hub_splits=("train",),
 )
 BLIMP5 = replace(
@@ -125,7 +125,7 @@ BLIMP5 = replace(
     title="BLiMP, the five paradigms of NormXLogit's evidence experiment (Warstadt et al. 2020)",
     rows=one_sample(parse_inside),
     file_url=None,
-    hub_config=tuple(PARADIGMS),
+    hub_configs=tuple(PARADIGMS),
     side=regular_plurals,
 )
 

@@ -42,7 +42,7 @@ class Source:
     brings_evidence: bool = False  # else an annotator has to find what the task names
     file_url: str | None = None  # where the published file is
     hub: str | None = None
-    hub_config: str | tuple[str, ...] | None = None  # or several, which are read one after the other
+    hub_configs: tuple[str | None, ...] = (None,)  # of the data set, read one after another; None: the default
     hub_splits: tuple[str, ...] = ()
     hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
     side: Callable[[Row], Side | None] | None = None  # what `balance` makes even; None: nothing
@@ -53,11 +53,6 @@ class Source:
     def is_users(self) -> bool:
         """True if the source has no published place, so that its files are the user's own."""
         return self.hub is None and self.file_url is None
-
-    @property
-    def hub_configs(self) -> tuple[str | None, ...]:
-        """The configurations of the data set on the hub that are read, one after another; None is the default."""
-        return self.hub_config if isinstance(self.hub_config, tuple) else (self.hub_config,)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,12 @@ def similarity_records(file: Path) -> Iterator[Record]:
 
 def _glue(name: str, split: str, parse: Callable[[Any], Row], **facts: Any) -> Source:
     """The record of a data set of GLUE; `split` is that on the hub, `facts` are further fields of the record."""
-    layouts: dict[str, Any] = {"records": table_or_json, "suffixes": (".tsv", ".jsonl"), "hub": HUB, "hub_config": name}
+    layouts: dict[str, Any] = {
+        "records": table_or_json,
+        "suffixes": (".tsv", ".jsonl"),
+        "hub": HUB,
+        "hub_configs": (name,),
+    }
     return Source(name=name, rows=one_sample(parse), hub_splits=(split,), **layouts | facts)
 
 

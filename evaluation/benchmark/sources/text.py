@@ -135,7 +135,7 @@ WIKITEXT = Source(
     rows=one_sample(parse_article),
     texts=paragraphs,
     hub="Salesforce/wikitext",
-    hub_config="wikitext-103-raw-v1",
+    hub_configs=("wikitext-103-raw-v1",),
     hub_splits=("train", "validation", "test"),
     hub_records=hub_articles,
 )
@@ -149,6 +149,6 @@ WIKIPEDIA = Source(
     rows=one_sample(parse_dump),
     texts=paragraphs,
     hub="wikimedia/wikipedia",
-    hub_config="20231101.en",
+    hub_configs=("20231101.en",),
     hub_splits=("train",),
 )
