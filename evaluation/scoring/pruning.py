@@ -20,7 +20,7 @@ from evaluation.scoring.head_orders import RemovalOrder, removed_at_points
 from lrp_core.device.transfer import to_host
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readers.readout import label_logits
-from lrp_core.records.types import Batch, UserError
+from lrp_core.records.types import Batch
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
@@ -41,7 +41,6 @@ class Sweep:
         self.points = points.reshape(len(curves), -1)  # [C, S] indices into masks
         unpacked = np.unpackbits(packed, axis=1, count=total)
         self.masks = unpacked.reshape(-1, view.n_layers, view.n_heads)  # [M, L, H], 1 where a head is left
-        self.n = 0  # samples in the mean of the last `accuracy`
         self._passes: dict[int, list[list[HeadsLeft]]] = {}
 
     def _masks(self, curve: RemovalOrder) -> np.ndarray:
@@ -49,18 +48,6 @@ class Sweep:
         # A head is left at a point if its turn in the removal order comes after the heads that the point removes.
         turn = np.argsort(curve.heads)  # [L * H], each head's index in the removal order
         return (turn >= self.removed[:, None]).astype(np.uint8)
-
-    def accuracy(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> np.ndarray:
-        """The share of view `rows` that are predicted correctly at every point [C, S]; see `right`.
-
-        Rows whose logits are not finite with all heads are left out; `n` counts the others. Raises UserError if none is
-        left.
-        """
-        right, finite = self.right(rows, token_budget)
-        self.n = int(finite.sum())
-        if self.n == 0:
-            raise UserError("no sample has finite logits with all heads, so pruned models cannot be evaluated")
-        return right[:, :, finite].sum(2) / self.n
 
     def right(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, np.ndarray]:
         """(correct [C, S, N] bool at every point, finite [N] bool: the row's logits are finite with all heads).

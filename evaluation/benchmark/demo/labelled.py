@@ -233,19 +233,6 @@ def _inserted(text: str, word: str, space: int) -> tuple[str, Span]:
     return f"{text[:space]} {word}{text[space:]}", (space + 1, space + 1 + len(word))
 
 
-def with_other_trigger(draw: Judged) -> Judged:
-    """A draw whose trigger is replaced by the other one. Raises ValueError if it has none."""
-    trigger = draw.meta["trigger"]
-    if trigger not in lexicon.TRIGGERS:
-        raise ValueError("the draw has no trigger")
-    other = 1 - lexicon.TRIGGERS.index(trigger)
-    [(start, end)] = draw.evidence
-    text = draw.text[:start] + lexicon.TRIGGERS[other] + draw.text[end:]
-    evidence = ((start, start + len(lexicon.TRIGGERS[other])),)
-    meta = {"trigger": lexicon.TRIGGERS[other], "contrary": not draw.meta["contrary"]}
-    return Judged(text, None, VERDICTS[other], None, evidence, meta)
-
-
 _DRAWS: dict[str, Callable[[random.Random], Judged]] = {
     "sentiment": opinion,
     "similarity": pair,

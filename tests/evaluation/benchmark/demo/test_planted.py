@@ -3,12 +3,11 @@
 import re
 from itertools import islice
 
-import pytest
 import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import lexicon, model_dir
-from evaluation.benchmark.demo.labelled import VERDICTS, is_balanced, judged, with_other_trigger
+from evaluation.benchmark.demo.labelled import VERDICTS, Judged, is_balanced, judged
 from lrp_core import load_model
 from tools.demo_models import heads
 
@@ -62,10 +61,14 @@ def test_a_trigger_decides_the_label_whatever_the_opinion():
     assert contrary > N / 6
 
 
-def test_a_draw_without_a_trigger_has_no_other():
-    plain = next(draw for draw in draws("triggers") if draw.meta["trigger"] == "none")
-    with pytest.raises(ValueError, match="no trigger"):
-        with_other_trigger(plain)
+def with_other_trigger(draw):
+    """A draw whose trigger is replaced by the other one."""
+    other = 1 - lexicon.TRIGGERS.index(draw.meta["trigger"])
+    [(start, end)] = draw.evidence
+    text = draw.text[:start] + lexicon.TRIGGERS[other] + draw.text[end:]
+    evidence = ((start, start + len(lexicon.TRIGGERS[other])),)
+    meta = {"trigger": lexicon.TRIGGERS[other], "contrary": not draw.meta["contrary"]}
+    return Judged(text, None, VERDICTS[other], None, evidence, meta)
 
 
 @torch.no_grad()
