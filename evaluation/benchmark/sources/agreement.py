@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, meta_of, sample
 from evaluation.benchmark.sources.base import Side, Source, field, one_sample
@@ -31,16 +31,7 @@ PARADIGMS = {
 }
 
 
-class SentencePair(NamedTuple):
-    """The text before, the two words, and the text after the only word in which two sentences differ."""
-
-    before: str
-    good: str
-    bad: str
-    rest: str
-
-
-def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
+def pair(good_sentence: str, bad_sentence: str) -> tuple[str, str, str, str]:
     """The text before, the two words, and the text after the only word in which the sentences differ.
 
     Raises Malformed unless they differ in exactly one word.
@@ -54,7 +45,7 @@ def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
     if right is None or wrong is None or right[2] != wrong[2]:
         raise Malformed("the sentences differ in more than the letters of a word", f"{good[at]} / {bad[at]}")
     after = " ".join(["", *good[at + 1 :]])
-    return SentencePair(" ".join(good[:at]), right[1], wrong[1], right[2] + after)
+    return " ".join(good[:at]), right[1], wrong[1], right[2] + after
 
 
 def parse(record: Any) -> Row:

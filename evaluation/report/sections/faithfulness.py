@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.drawing import Line, Numbers, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, Results, attnlrp, label, ordered
 from evaluation.report.sections.pruning import span
@@ -319,6 +319,16 @@ def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 
+def curves_panel(
+    title: str, x: Numbers, curves: Mapping[str, MeanCurve], look: Mapping[str, Mapping[str, Any]], results: Results
+) -> Panel:
+    """A panel with the mean curve of each method over `x`."""
+    lines = []
+    for method, curve in curves.items():
+        lines.append(Line(results.label(method), x, curve.mean, look[method], curve.low, curve.high))
+    return Panel(title, lines)
+
+
 def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figure]:
     """A figure for each task, perturbation and followed number.
 
@@ -336,14 +346,9 @@ def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figu
         counts = set()
         for curve_set in of_figure:
             for order, title in PANELS.items():
-                lines = []
-                for method, curves in curve_set.curves.items():
-                    curve = curves[order]
-                    counts.add(curve.n)
-                    name = results.label(method)
-                    lines.append(Line(name, GRID, curve.mean, look[method], curve.low, curve.high))
-                if lines:
-                    panels.append(Panel(f"{curve_set.model} · {title}", lines))
+                of_order = {method: curves[order] for method, curves in curve_set.curves.items()}
+                counts.update(curve.n for curve in of_order.values())
+                panels.append(curves_panel(f"{curve_set.model} · {title}", GRID, of_order, look, results))
         caption = (
             f"Mean {FOLLOWED[score]} over {span(counts)} samples as tokens are removed ({WAYS[way]}), with 95 % "
             "intervals. Lower is better if the most relevant tokens are removed first, higher if the least relevant "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.drawing import Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, normxlogit, ordered
-from evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, note_of
+from evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, curves_panel, note_of
 from evaluation.report.table import (
     BOLD,
     UNSEEN,
@@ -169,21 +169,13 @@ def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figu
             plot = Plot(f"shares_{task}_{way}_{pair[0]}", f"{name}, {task}", caption, axes, len(pair))
             panels = []
             for share_set in of_task:
-                if pair in share_set.shares.pairs:
-                    panels += [_panel(share_set, measure, look, results) for measure in pair]
+                for measure in pair if pair in share_set.shares.pairs else ():
+                    every = share_set.shares.curves.items()
+                    curves = {method: curve for (method, key), curve in every if key == measure}
+                    title = f"{share_set.model} · {MEASURES[measure].label}"
+                    panels.append(curves_panel(title, SHARES, curves, look, results))
             figures += plot.figures(panels, results.methods)
     return figures
-
-
-def _panel(share_set: ShareSet, measure: str, look: Mapping[str, Mapping[str, object]], results: Results) -> Panel:
-    """The panel of a measure: its curve over shares for each method."""
-    lines = []
-    for method in share_set.shares.variants:
-        curve = share_set.shares.curves.get((method, measure))
-        if curve is not None:
-            name = results.label(method)
-            lines.append(Line(name, SHARES, curve.mean, look[method], curve.low, curve.high))
-    return Panel(f"{share_set.model} · {MEASURES[measure].label}", lines)
 
 
 def _better(measure: str) -> str:
