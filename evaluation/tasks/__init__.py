@@ -31,7 +31,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (*published.TASKS, *demo.TASKS):
+for _task in (*published.TASKS, *demo.TASKS, published.ANSWERS):
     register(_task)
 
 

@@ -167,19 +167,19 @@ TASKS = (
         evidence_about="none: the task is for perturbation alone. AttnLRP flips pixels of 3,200 images of ImageNet.",
         published=(3200, 197),
     ),
-    Task(
-        name="sources",
-        title="sources of answers",
-        about="Which passages of a prompt an answer comes from; the whole answer is explained.",
-        sources=(SQUAD_PASSAGES, DEMO, GENERATIONS),
-        predicts="the answer",
-        words="all",
-        evidence="source",
-        evidence_about=(
-            "the passages that an answer comes from: of SQuAD the paragraph that a question is about, among others of "
-            "its article in which its answer does not occur; of the demo language the passages about the persons of the"
-            " question. Logged generations have none."
-        ),
-        published=(1000, 700),
+)
+ANSWERS = Task(
+    name="sources",
+    title="sources of answers",
+    about="Which passages of a prompt an answer comes from; the whole answer is explained.",
+    sources=(SQUAD_PASSAGES, DEMO, GENERATIONS),
+    predicts="the answer",
+    words="all",
+    evidence="source",
+    evidence_about=(
+        "the passages that an answer comes from: of SQuAD the paragraph that a question is about, among others of "
+        "its article in which its answer does not occur; of the demo language the passages about the persons of the"
+        " question. Logged generations have none."
     ),
+    published=(1000, 700),
 )
