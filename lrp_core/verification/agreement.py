@@ -11,7 +11,7 @@ from torch import Tensor
 from lrp_core.methods.record import Method
 from lrp_core.verification.record import Finding, Gap
 from lrp_core.verification.rounding import Rounded, distance, largest
-from lrp_core.verification.stock import explained_logits, first_difference, stock_logits
+from lrp_core.verification.stock import explained_logits, first_difference, outputs_of, stock_logits
 from lrp_core.verification.trial import Row, Trial, named, real_tokens
 from lrp_core.views.view import ModelView
 
@@ -31,9 +31,8 @@ def check_stock(trial: Trial) -> Finding:
     def locate(at: int) -> str:
         row = trial.smallest(trial.rows[at], lambda part: _of_stock(trial, part).ratio > 1)
         gap, batch = _of_stock(trial, row), trial.batch([row])
-        first = first_difference(
-            view.model, lambda: explained_logits(view, batch), lambda: stock_logits(view, row), gap.bound
-        )
+        ours = outputs_of(view.model, lambda: explained_logits(view, batch))
+        first = first_difference(ours, outputs_of(view.model, lambda: stock_logits(view, row)), gap.bound)
         return f"first in {first or 'the step from the last module to the logits'}, for {named(row)}"
 
     return Finding.of(STOCK, [_of_stock(trial, row) for row in trial.rows], locate)
@@ -101,9 +100,9 @@ def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, boun
     def without_neighbour(outputs: Tensor) -> Tensor:
         return outputs[:1, without_padding] if outputs.dim() > 1 else outputs[:1]
 
-    together = partial(explained_logits, view, batch)
-    by_itself = partial(explained_logits, view, alone)
-    first = first_difference(view.model, together, by_itself, bound, pick=without_neighbour)
+    together, by_itself = (outputs_of(view.model, partial(explained_logits, view, of)) for of in (batch, alone))
+    of_sample = {path: [*map(without_neighbour, outputs)] for path, outputs in together.items()}
+    first = first_difference(of_sample, by_itself, bound)
     where = f"first in {first}" if first else "in no layer of the forward pass"
     return f"{where}, for {named(smallest)} padded on the {side} to {len(longest['input_ids'])} tokens"
 

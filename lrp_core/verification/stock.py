@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -38,36 +38,24 @@ def explained_logits(view: ModelView, batch: Batch) -> Tensor:
         return torch.cat([part for _, part in view.all_logits(state, view.n_targets)], -1)
 
 
-def first_difference(
-    model: nn.Module,
-    ours: Callable[[], Any],
-    theirs: Callable[[], Any],
-    bound: float,
-    pick: Callable[[Tensor], Tensor] = lambda outputs: outputs,
-) -> str | None:
+def first_difference(ours: Outputs, theirs: Outputs, bound: float) -> str | None:
     """The path of the first module, in the order of calls, whose output differs between two computations.
 
-    Outputs may differ by `bound`, relative to the largest number. `pick` selects from an output of `ours` the part that
-    corresponds to `theirs`. Returns None if all modules agree that both computations call.
+    Outputs may differ by `bound`, relative to the largest number. Returns None if all modules agree that both
+    computations call.
     """
-    with _outputs_kept(model) as first:
-        ours()
-    with _outputs_kept(model) as second:
-        theirs()
-    for path, outputs in first.items():
-        for whole, other in zip(outputs, second.get(path, []), strict=False):
-            picked = pick(whole)
-            if picked.shape != other.shape:
+    for path, outputs in ours.items():
+        for mine, other in zip(outputs, theirs.get(path, []), strict=False):
+            if mine.shape != other.shape:
                 continue
             size = float(other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
-            if float((picked - other).abs().max()) > bound * size:
+            if float((mine - other).abs().max()) > bound * size:
                 return path
     return None
 
 
-@contextmanager
-def _outputs_kept(model: nn.Module) -> Iterator[Outputs]:
-    """Inside, the outputs of all modules are collected, on the CPU, in the dictionary that this yields."""
+def outputs_of(model: nn.Module, compute: Callable[[], Any]) -> Outputs:
+    """The outputs of all modules of a model in a computation, on the CPU."""
     kept: Outputs = {}
 
     def hook(_: nn.Module, args: Any, output: Any, path: str) -> None:
@@ -78,4 +66,5 @@ def _outputs_kept(model: nn.Module) -> Iterator[Outputs]:
     with ExitStack() as undo:
         for path, module in model.named_modules():
             undo.enter_context(module.register_forward_hook(partial(hook, path=path)))
-        yield kept
+        compute()
+    return kept

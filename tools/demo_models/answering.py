@@ -5,7 +5,9 @@ Training is seeded, as that of the other demo models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -81,14 +83,10 @@ def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, several:
     return loss
 
 
-def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """The share of `n` test samples whose target is the likeliest of all tokens.
-
-    Raises RuntimeError if the tokenizer cannot represent a sample.
-    """
-    return fitting.share_right(view, tokenizer, task, n, seed, _is_likeliest)
-
-
-def _is_likeliest(view: ModelView, batch: Batch) -> Tensor:
-    """For each sample [B], whether the target is the likeliest token."""
+def _is_likeliest(view: ModelView, rows: Sequence[fitting.Row]) -> Tensor:
+    """For each sample, whether the target is the likeliest of all tokens."""
+    batch = Batch.collate(rows, view.pad_id)
     return predicted(view, batch)[:, 0] == batch.target_ids
+
+
+accuracy = partial(fitting.share_right, right=_is_likeliest)

@@ -16,7 +16,6 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from evaluation.benchmark.demo import generate
 from evaluation.benchmark.views import tokenise
 from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import Batch
 from lrp_core.views.view import ModelView
 
 HEADS = 4  # of attention, in every demo model
@@ -58,6 +57,7 @@ _LANGUAGE = """the generated language of
 it knows nothing of English beyond that language."""
 
 Sample = TypeVar("Sample")
+Row = Mapping[str, Any]
 Losses = Callable[[], Mapping[str, Tensor]]
 
 
@@ -186,20 +186,22 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@torch.no_grad()
 def share_right(
     view: ModelView,
     tokenizer: PreTrainedTokenizerFast,
     task: str,
     n: int,
     seed: int,
-    right: Callable[[ModelView, Batch], Tensor],
+    right: Callable[[ModelView, Sequence[Row]], Tensor],
+    **words: Any,
 ) -> float:
-    """The share of `n` test samples for which `right` is true; it returns a bool for each sample of a batch [B].
+    """The share of `n` test samples for which `right` is true; it returns a bool for each of the rows that it gets.
 
-    Raises RuntimeError if the tokenizer cannot represent a sample.
+    `words` are passed on to `tokenise`. Raises RuntimeError if the tokenizer cannot represent a sample.
     """
-    rows, rejects = tokenise(generate(task, n, seed), tokenizer, kind=view.kind, max_length=view.max_length)
+    samples = generate(task, n, seed)
+    rows, rejects = tokenise(samples, tokenizer, kind=view.kind, max_length=view.max_length, **words)
     if rejects:
         raise RuntimeError(f"{task}: {len(rejects)} draws do not fit the tokenizer: {rejects[0]['reason']}")
-    batches = [Batch.collate(part, view.pad_id) for part in split(rows_for(view, rows))]
-    return sum(int(right(view, batch).sum()) for batch in batches) / n
+    return sum(int(right(view, part).sum()) for part in split(rows_for(view, rows))) / n

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -19,11 +20,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import generate, lexicon
+from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.passages import SOURCES, Reading, readings
-from evaluation.benchmark.views import tokenise
 from lrp_core.opening.model import view_of
-from lrp_core.readers.readout import over_vocabulary, rows_for
+from lrp_core.readers.readout import over_vocabulary
 from lrp_core.records.types import Batch, span_row
 from lrp_core.views.view import ModelView
 from tools.demo_models import fitting
@@ -67,7 +67,7 @@ def train(name: str, out: Path, recipe: ReadingRecipe) -> dict[str, float]:
         return {SOURCES: answers, "persons": recipe.persons_weight * of_persons}
 
     def measure(trained: PreTrainedModel) -> dict[str, float]:
-        return {SOURCES: accuracy(view_of(trained), tokenizer, recipe.evaluated, recipe.seed + 1)}
+        return {SOURCES: accuracy(view_of(trained), tokenizer, n=recipe.evaluated, seed=recipe.seed + 1)}
 
     return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
 
@@ -146,23 +146,14 @@ def _with_questions(reading: Reading, rng: random.Random) -> tuple[str, list[tup
     return text, spans
 
 
-@torch.no_grad()
-def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, n: int, seed: int) -> float:
-    """The share of `n` test samples whose answer the model gives.
+def _says(view: ModelView, rows: Sequence[fitting.Row]) -> Tensor:
+    """For each sample, whether every token of the answer is the likeliest after the prompt and the tokens before it."""
+    spans = [span_row(row, row["position"] - len(row["answer_ids"]) + 1, row["answer_ids"]) for row in rows]
+    batch = Batch.collate(spans, view.pad_id)
+    state = view.prediction(view.hidden(batch), batch)  # [B, G, D]
+    _, likeliest = over_vocabulary(view, state.flatten(0, 1))
+    assert batch.span_ids is not None
+    return (likeliest.view_as(batch.span_ids) == batch.span_ids).all(1)
 
-    It does if each token of the answer is the likeliest after the prompt and the tokens of the answer before it. Raises
-    RuntimeError if the tokenizer cannot represent a sample.
-    """
-    drawn = generate(SOURCES, n, seed)
-    rows, rejects = tokenise(drawn, tokenizer, kind=view.kind, max_length=view.max_length, words="all")
-    if rejects:
-        raise RuntimeError(f"{len(rejects)} draws do not fit the tokenizer: {rejects[0]['reason']}")
-    right = 0
-    for part in fitting.split(rows_for(view, rows)):
-        spans = [span_row(row, row["position"] - len(row["answer_ids"]) + 1, row["answer_ids"]) for row in part]
-        batch = Batch.collate(spans, view.pad_id)
-        state = view.prediction(view.hidden(batch), batch)  # [B, G, D]
-        _, likeliest = over_vocabulary(view, state.flatten(0, 1))
-        assert batch.span_ids is not None
-        right += int((likeliest.view_as(batch.span_ids) == batch.span_ids).all(1).sum())
-    return right / n
+
+accuracy = partial(fitting.share_right, task=SOURCES, right=_says, words="all")

@@ -7,8 +7,9 @@ token, with most weight on the one in the slot. Everything is seeded; each model
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -84,19 +85,14 @@ def loss_of(
     return losses.gather(1, slots).mean() + recipe.other_weight * losses[others].mean()
 
 
-@torch.no_grad()
-def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """The share of `n` test samples whose target has a larger logit than the foil.
-
-    Raises RuntimeError if the tokenizer cannot represent a sample.
-    """
-    return fitting.share_right(view, tokenizer, task, n, seed, _beats_foil)
-
-
-def _beats_foil(view: ModelView, batch: Batch) -> Tensor:
-    """For each sample [B], whether the target has a larger logit than the foil."""
+def _beats_foil(view: ModelView, rows: Sequence[fitting.Row]) -> Tensor:
+    """For each sample, whether the target has a larger logit than the foil."""
+    batch = Batch.collate(rows, view.pad_id)
     target, foil = view.logits(view.hidden(batch), batch).unbind(-1)
     return target > foil
+
+
+accuracy = partial(fitting.share_right, right=_beats_foil)
 
 
 def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
