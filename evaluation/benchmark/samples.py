@@ -47,12 +47,14 @@ def sample(
     evidence: Sequence[Span] = (),
     scope: Sequence[Span] | None = None,
     meta: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> Row:
     """A row of the generic schema; its `sample_id` is a hash of its texts, slot, target, foil, label and score.
 
     `slot` is the offset in `text` at which `target` goes; spans of `evidence` and `scope` are [start, end) in
     characters. `evidence` is empty where an annotator has still to find it. A text that a model continues, and one
-    with a gold `label` or `score`, has no `slot`, `target` and `foil`. `second` is the second text of a pair.
+    with a gold `label` or `score`, has no `slot`, `target` and `foil`. `second` is the second text of a pair, `cluster`
+    the name of the sample's cluster.
 
     Raises Malformed for an empty text or target, a target that equals its foil, offsets outside the text, a span around
     the slot, and a score that is not finite.
@@ -90,7 +92,7 @@ def sample(
         "meta": _json(meta or {}),
         "image": None,
         "regions": None,
-        "cluster": None,
+        "cluster": cluster,
     }
 
 

@@ -179,8 +179,8 @@ def parse(record: Any) -> Row:
 
     evidence = [unmarked(span) for span in _evidence(written, record.get("evidence"))]
     text = written[:slot] + written[behind:]
-    row = sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record, COLUMNS))
-    return row | {"cluster": _cluster(record)}
+    meta, cluster = _rest(record, COLUMNS), _cluster(record)
+    return sample(NAME, text, slot, target, foil, evidence=evidence, meta=meta, cluster=cluster)
 
 
 def _has(record: dict[str, Any], name: str) -> bool:
@@ -205,8 +205,8 @@ def _whole(record: dict[str, Any], text: str) -> Row:
     second = None if record.get("second") is None else field(record, "second")
     evidence = tuple(_evidence(text, record.get("evidence")))
     meta = _rest(record, (*COLUMNS, *LABELLED))
-    row = sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
-    return row | {"cluster": _cluster(record)}
+    cluster = _cluster(record)
+    return sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta, cluster=cluster)
 
 
 def _label(written: Any) -> str:
@@ -241,9 +241,8 @@ def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
             meta[name] = [list(span) for span in _evidence(text, record[name], name.removesuffix("s"))]
     written = record.get("evidence")
     evidence = () if written in (None, "", []) else tuple(_evidence(text, written))
-    rest = _rest(record, ANSWERED)
-    row = sample(source, text, len(text), answer, evidence=evidence, meta={**meta, **rest})
-    return row | {"cluster": _cluster(record)}
+    meta |= _rest(record, ANSWERED)
+    return sample(source, text, len(text), answer, evidence=evidence, meta=meta, cluster=_cluster(record))
 
 
 def _cluster(record: dict[str, Any]) -> str | None:

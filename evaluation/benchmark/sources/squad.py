@@ -122,8 +122,8 @@ def _sample(question: Question, foil: str, title: str | None) -> Row:
     start = len(PREFIX) + offset
     evidence, scope = (start, start + len(answer)), (len(PREFIX), len(PREFIX) + len(question.context))
     meta = {"occurrences": question.context.count(answer)}
-    row = sample("squad", text, len(text), answer, foil, evidence=[evidence], scope=[scope], meta=meta)
-    return row | {"cluster": title}
+    slot = len(text)
+    return sample("squad", text, slot, answer, foil, evidence=[evidence], scope=[scope], meta=meta, cluster=title)
 
 
 def contexts(article: Any, column: str) -> Iterator[str]:
@@ -213,10 +213,8 @@ def _passage_sample(question: Question, paragraphs: list[str], title: str | None
         spans.append((start, len(text)))
     text += f"\nQuestion: {question.text.strip()}\nAnswer:"
     meta = {"sources": spans, "answer_parts": [(1, 1 + len(answer))]}
-    row = sample(
-        SQUAD_PASSAGES.name, text, len(text), f" {answer}", evidence=[spans[chosen.index(answered)]], meta=meta
-    )
-    return row | {"cluster": title}
+    name, evidence = SQUAD_PASSAGES.name, spans[chosen.index(answered)]
+    return sample(name, text, len(text), f" {answer}", evidence=[evidence], meta=meta, cluster=title)
 
 
 SQUAD_PASSAGES = replace(

@@ -343,7 +343,7 @@ def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figu
         methods = {method for curve_set in of_figure for method in curve_set.curves}
         look = looks(methods, results.methods, results.baseline)
         panels = []
-        counts = set()
+        counts: set[int] = set()
         for curve_set in of_figure:
             for order, title in PANELS.items():
                 of_order = {method: curves[order] for method, curves in curve_set.curves.items()}
