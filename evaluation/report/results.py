@@ -16,7 +16,7 @@ from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import ChanceLevel
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
-from evaluation.scoring.metrics import applicable
+from evaluation.scoring.metrics import applicable, lead
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
 from lrp_core.methods.record import LAST, Method
@@ -110,6 +110,12 @@ class Results:
     def scored(self) -> list[str]:
         """The tasks to which some metric applies."""
         return [name for name, task in self.tasks.items() if applicable(task)]
+
+    def compared(self, model: str, task: str) -> Comparison | None:
+        """The comparison of methods in the default precision; None if they were not compared by the leading metric."""
+        dtypes = self.dtypes.get((model, task))
+        comparison = self.comparisons.get((model, task, dtypes[0])) if dtypes else None
+        return None if comparison is None or lead() not in comparison.metrics else comparison
 
     @cached_property
     def _variants(self) -> set[tuple[CellKey, Variant]]:

@@ -48,9 +48,8 @@ def boards(results: Results, other_numbers: OtherNumbers) -> list[Board]:
     all_boards = []
     for task in results.scored:
         for model in results.models:
-            dtypes = results.dtypes.get((model, task))
-            compared = results.comparisons.get((model, task, dtypes[0])) if dtypes else None
-            if compared is not None and lead() in compared.metrics:
+            compared = results.compared(model, task)
+            if compared is not None:
                 all_boards.append(_board(results, compared, other_numbers, model, task))
     return all_boards
 
@@ -65,6 +64,7 @@ def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, 
             cell = (model, task, method)
             standing = Standing(
                 method,
+                results.label(method),
                 rank,
                 evidence=compared_cell(compared, method, lead()),
                 faithfulness=compared_cell(faithful, method, DELTA),
@@ -107,7 +107,7 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
     frame: list[Entry] = []
     for board in boards(results, other_numbers):
         for standing in board.standings:
-            labels = (board.model, results.label(standing.method))
+            labels = (board.model, standing.label)
             milliseconds = None if standing.seconds is None else 1000 * standing.seconds
             failed = Cell(state=standing.failed) if standing.failed else UNDEFINED_CELL
             cells = (Cell(standing.group), standing.evidence, standing.faithfulness, known(milliseconds), failed)
@@ -173,7 +173,7 @@ def weak_points(results: Results, board: Board) -> Iterator[str]:
     Such a method does no better than chance on some models by its definition.
     """
     base = results.baseline
-    compared = results.comparisons.get((board.model, board.task, results.dtypes[board.model, board.task][0]))
+    compared = results.compared(board.model, board.task)
     if compared is None or base not in compared.methods:
         return
     k, floor = compared.metrics.index(lead()), compared.methods.index(base)

@@ -29,6 +29,7 @@ class Standing:
     """A method on a model and task. Cells have no value if nothing was measured."""
 
     method: str
+    label: str
     group: int  # from 1; no method of this group or of later groups is shown to be better
     evidence: Cell
     faithfulness: Cell
@@ -155,7 +156,7 @@ def conclusion(results: Results, model: str, task: str, standings: Sequence[Stan
         return f"No difference is tested: {_samples_of(compared)} are too few."
     sentences = [_groups(results, standings)]
     if results.baseline not in [standing.method for standing in first_group(standings)]:
-        sentences += [_preferred(results, standings), *_failing(results, standings)]
+        sentences += [_preferred(standings), *_failing(standings)]
     sentences += [_power(compared), _other_seeds(results, model, task, compared)]
     return " ".join(filter(None, sentences))
 
@@ -168,12 +169,12 @@ def _groups(results: Results, standings: Sequence[Standing]) -> str:
         return "No method is shown to find the evidence more often than another."
     rest = _rest(results, others)
     if len(first) == 1:
-        return f"{results.label(first[0].method)} finds the evidence more often than {rest} ({_share(first[0])})."
+        return f"{first[0].label} finds the evidence more often than {rest} ({_share(first[0])})."
     less = f"{rest} found it less often than at least one of them"
     if results.baseline in [standing.method for standing in first]:
-        unproven = ", ".join(results.label(each.method) for each in first if each.method != results.baseline)
+        unproven = ", ".join(each.label for each in first if each.method != results.baseline)
         return f"{unproven}: not shown to find the evidence more often than random relevance does; {less}."
-    return f"No test tells {_listed(results, first)} apart by how often they find the evidence; {less}."
+    return f"No test tells {_listed(first)} apart by how often they find the evidence; {less}."
 
 
 def _rest(results: Results, others: Sequence[str]) -> str:
@@ -195,10 +196,10 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(before)} and {last}" if before else last
 
 
-def _listed(results: Results, first: Sequence[Standing]) -> str:
+def _listed(first: Sequence[Standing]) -> str:
     """The first group in words: methods to use are counted, since the line above names them; others are named."""
-    used = [results.label(standing.method) for standing in first if not standing.fails_on]
-    failing = [results.label(standing.method) for standing in first if standing.fails_on]
+    used = [standing.label for standing in first if not standing.fails_on]
+    failing = [standing.label for standing in first if standing.fails_on]
     counted = [f"these {len(used)}"] if len(used) > 1 else used
     return _and([*counted, *failing])
 
@@ -211,7 +212,7 @@ def _share(standing: Standing) -> str:
     return f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}, {ends}"
 
 
-def _preferred(results: Results, standings: Sequence[Standing]) -> str:
+def _preferred(standings: Sequence[Standing]) -> str:
     """The sentence on the method to use first: the fastest sound one that no method is shown to beat in faithfulness.
 
     If faithfulness is not measured, or all are beaten, it is the fastest sound method. Empty if there is no sound
@@ -224,37 +225,34 @@ def _preferred(results: Results, standings: Sequence[Standing]) -> str:
     timed = [standing for standing in pool if standing.seconds is not None]
     if not pool or (len(pool) > 1 and len(timed) < 2):
         return ""
-    best = pool[0] if len(pool) == 1 else min(timed, key=lambda standing: standing.seconds or 0.0)
+    best = pool[0] if len(pool) == 1 else _fastest(timed)
     reasons = ["it is the fastest of them"] if len(pool) > 1 else []
     if unbeaten and len(measured) < len(candidates):
-        known = _and([results.label(standing.method) for standing in measured])
-        reasons.append(f"faithfulness is measured for {known} only")
+        names = _and([standing.label for standing in measured])
+        reasons.append(f"faithfulness is measured for {names} only")
     if unbeaten:
         reasons.append(f"no method is shown to be more faithful ({MEASURES[DELTA].label})")
     beaten = f", though other methods are more faithful ({MEASURES[DELTA].label})" if measured and not unbeaten else ""
     cost = "" if best.seconds is None else f" ({milliseconds(best.seconds)} ms a sample)"
     why = f": {', and '.join(reasons)}" if reasons else ""
-    return f"First choice: {results.label(best.method)}{cost}{why}{beaten}.{_faster(results, candidates, best)}"
+    fastest, faster = _fastest([standing for standing in candidates if standing.seconds is not None] or [best]), ""
+    if best.seconds is not None and fastest.seconds is not None and fastest is not best:
+        faster = f" The fastest is {fastest.label} ({milliseconds(fastest.seconds)} ms)."
+    return f"First choice: {best.label}{cost}{why}{beaten}.{faster}"
 
 
-def _faster(results: Results, candidates: Sequence[Standing], best: Standing) -> str:
-    """The sentence on the fastest of the candidates; empty if it is the first choice."""
-    timed = [standing for standing in candidates if standing.seconds is not None]
-    if best.seconds is None or not timed:
-        return ""
-    fastest = min(timed, key=lambda standing: standing.seconds or 0.0)
-    if fastest is best or fastest.seconds is None:
-        return ""
-    return f" The fastest is {results.label(fastest.method)} ({milliseconds(fastest.seconds)} ms)."
+def _fastest(timed: Sequence[Standing]) -> Standing:
+    """The fastest of methods that were timed."""
+    return min(timed, key=lambda standing: standing.seconds or 0.0)
 
 
-def _failing(results: Results, standings: Sequence[Standing]) -> list[str]:
+def _failing(standings: Sequence[Standing]) -> list[str]:
     """A sentence for each method of the first group that is not to be used, because it fails a control in the run."""
     sentences = []
     for standing in first_group(standings):
         if standing.fails_on:
-            name, failed = results.label(standing.method), ", ".join(standing.fails_on)
-            sentences.append(f"{name} is not to be used: it fails a control on {failed}.")
+            failed = ", ".join(standing.fails_on)
+            sentences.append(f"{standing.label} is not to be used: it fails a control on {failed}.")
     return sentences
 
 
@@ -280,12 +278,8 @@ def _other_seeds(results: Results, model: str, task: str, compared: Comparison) 
 
     Empty if there are no such models, or no differences.
     """
-    others = []
-    for other in results.seeds.get(model, ()):
-        dtypes = results.dtypes.get((other, task))
-        comparison = results.comparisons.get((other, task, dtypes[0])) if dtypes else None
-        if comparison is not None and lead() in comparison.metrics:
-            others.append(comparison)
+    of_seeds = [results.compared(other, task) for other in results.seeds.get(model, ())]
+    others = [comparison for comparison in of_seeds if comparison is not None]
     if not others:
         return ""
     methods = [name for name in compared.methods if all(name in each.methods for each in others)]
