@@ -147,8 +147,7 @@ def _of_scores(
 
 def _gold_of(names: Iterable[str], gold: Gold) -> np.ndarray:
     """The gold scores [N] of samples, NaN for those without."""
-    scores = [gold.get(name) for name in names]
-    return np.array([np.nan if score is None else score for score in scores], float)
+    return np.array([gold.get(name) for name in names], float)  # None becomes NaN
 
 
 def _predictions(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
