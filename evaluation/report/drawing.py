@@ -85,7 +85,9 @@ _LEGEND_LINE, _LEGEND_MARK, _LETTER = 0.2, 0.6, 0.072  # inches: of a line of th
 
 
 Numbers = Sequence[float] | np.ndarray
-Bar = tuple[Numbers, Numbers, Mapping[str, Any]]  # ends in x, ends in y, look
+Look = dict[str, Any]  # matplotlib's properties of a line
+Looks = dict[str, Look]  # by method
+Bar = tuple[Numbers, Numbers, Look]  # ends in x, ends in y, look
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Line:
     label: str  # in the legend; empty for a line without an entry
     x: Numbers  # [N]
     y: Numbers  # [N]
-    look: Mapping[str, Any]  # matplotlib's properties of the line
+    look: Look
     low: Numbers | None = None  # [N] ends of a band around the line
     high: Numbers | None = None
     bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the figure's CSV
@@ -300,7 +302,7 @@ def _make_small_font() -> None:
     fontManager.addfont(path)
 
 
-def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -> dict[str, dict[str, Any]]:
+def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -> Looks:
     """Colour and line style of each of the methods `names`, and of the baseline, the same in every figure of a run.
 
     A method whose record names no colour takes a colour that no other method has, with a dash-dotted line.
@@ -309,7 +311,7 @@ def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -
     shown = ordered(methods, {*methods, *names} - {baseline})
     named = {name: methods[name].colour for name in shown if name in methods}
     spare = cycle([colour for colour in COLOURS if colour not in named.values()] or COLOURS)
-    look_of: dict[str, dict[str, Any]] = {} if baseline is None else {baseline: DASHED}
+    look_of: Looks = {} if baseline is None else {baseline: DASHED}
     for name in shown:
         if named.get(name):
             look_of[name] = {"color": named[name]}

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.heatmaps.tokens import colour, ground, share_of, values_of
+from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -45,7 +45,7 @@ _TABLE = Markup(
 )
 
 
-def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
+def heatmaps(entries: Sequence[Entry], caption: str) -> Markup:
     """A table of heat maps with a line for each method of each of `entries`, data of :func:`heatmap.data`.
 
     A token's tooltip shows its relevance.
@@ -57,7 +57,7 @@ def heatmaps(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
     ).format(caption, lines)
 
 
-def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
+def matrices(entries: Sequence[Entry], caption: str) -> Markup:
     """A table for each method, of successive predictions of a text: a row for each of `entries`."""
     tables = Markup("")
     for number in range(len(entries[0]["rows"])):
@@ -65,7 +65,7 @@ def matrices(entries: Sequence[Mapping[str, Any]], caption: str) -> Markup:
     return Markup('<div style="overflow-x:auto"><p style="margin:4px 0">{}</p>{}</div>').format(caption, tables)
 
 
-def _matrix(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Markup:
+def _matrix(rows: Sequence[tuple[Entry, EntryLine]]) -> Markup:
     """The table of a method, from (entry, its row of the method) of each prediction.
 
     Cells are squares coloured by their share of the largest magnitude; their tooltips show the numbers.
@@ -112,7 +112,7 @@ def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     ).format(head, body)
 
 
-def _lines(entry: Mapping[str, Any], several: bool) -> Markup:
+def _lines(entry: Entry, several: bool) -> Markup:
     """The lines of an entry; their labels name its target if there are `several` entries.
 
     If all values of a line have one sign, its label tells the magnitude that is white.
@@ -125,7 +125,7 @@ def _lines(entry: Mapping[str, Any], several: bool) -> Markup:
     return lines
 
 
-def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Markup:
+def _tokens(entry: Entry, row: EntryLine) -> Markup:
     """The coloured tokens of a line, with those of the decoder if the model has one."""
     strips = strip(entry["tokens"], row["values"], entry["special"], row)
     if "decoder" in row:
@@ -134,7 +134,7 @@ def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Markup:
     return strips
 
 
-def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int], row: Mapping[str, Any]) -> Markup:
+def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int], row: EntryLine) -> Markup:
     """Tokens coloured by their relevance on the scale of `row`; `specials` are 1 for special tokens, which are dim."""
     spans = Markup("")
     for token, value, special in zip(tokens, values, specials, strict=True):
@@ -157,7 +157,7 @@ _ESCAPED = {
 }
 
 
-def latex(entries: Sequence[Mapping[str, Any]], title: str) -> str:
+def latex(entries: Sequence[Entry], title: str) -> str:
     r"""The heat maps of `entries` (data of :func:`heatmaps.tokens.data`), a paragraph for each line, for \input."""
     parts = [f"% {' '.join(title.split())}: needs \\usepackage{{xcolor}}", r"{\setlength{\fboxsep}{1pt}"]
     for entry in entries:
@@ -169,7 +169,7 @@ def latex(entries: Sequence[Mapping[str, Any]], title: str) -> str:
     return "\n".join([*parts, "}", ""])
 
 
-def _latex_tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _latex_tokens(entry: Entry, row: EntryLine) -> str:
     """The coloured tokens of a line, then after a bar those that a decoder has seen."""
     strip = _strip(entry["tokens"], row["values"], row)
     if "decoder" in row:
@@ -177,7 +177,7 @@ def _latex_tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     return strip
 
 
-def _strip(tokens: Sequence[str], values: Sequence[float], row: Mapping[str, Any]) -> str:
+def _strip(tokens: Sequence[str], values: Sequence[float], row: EntryLine) -> str:
     r"""The tokens in boxes coloured on the scale of `row`; lines may break between boxes (\allowbreak)."""
     boxes = []
     for token, value in zip(tokens, values, strict=True):

@@ -6,11 +6,10 @@ The figure of tokens is SVG of rectangles and text in a monospaced font, so that
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from evaluation.report.heatmaps.tokens import ground
+from evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
 from evaluation.report.page import Figure
 from evaluation.report.table import Cell, Column, Row, Table
 
@@ -23,7 +22,6 @@ _STYLE = (
     ".m{font:600 12px 'DejaVu Sans',Helvetica,Arial,sans-serif}.s{opacity:.42}"
 )
 
-Entry = Mapping[str, Any]  # of heatmap.data
 Starts = list[tuple[int, int]]  # the line and the letter at which each token begins
 
 
@@ -61,7 +59,7 @@ def _svg(entry: Entry, width: int, label: int) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(parts)}</svg>'
 
 
-def _tokens(entry: Entry, row: Mapping[str, Any], starts: Starts, left: int, top: int) -> Iterator[str]:
+def _tokens(entry: Entry, row: EntryLine, starts: Starts, left: int, top: int) -> Iterator[str]:
     """The SVG elements of a row of tokens: colours, the mark of the position, underlines of evidence, and text.
 
     `starts` are the (line, letter) of each token; the row begins at the pixel (`left`, `top`).
@@ -123,7 +121,7 @@ _FAINT = (
 )
 
 
-def picture_rows(entry: Mapping[str, Any], title: str, caption: str) -> Figure:
+def picture_rows(entry: Entry, title: str, caption: str) -> Figure:
     """The image of `entry`, data of :func:`overlay.with_picture`, and an image with relevance for each of its rows."""
     legend = (
         " Orange is relevance towards the explained logit, blue is relevance against it, scaled by the largest of each "
@@ -132,7 +130,7 @@ def picture_rows(entry: Mapping[str, Any], title: str, caption: str) -> Figure:
     return Figure(NAME, title, caption + legend, _pictures_svg(entry, WIDE), WIDE, _pictures_svg(entry, NARROW), NARROW)
 
 
-def _pictures_svg(entry: Mapping[str, Any], width: int) -> str:
+def _pictures_svg(entry: Entry, width: int) -> str:
     """The figure as SVG, `width` pixels wide."""
     rows, columns = entry["image"]["grid"]
     tall = round(SIDE * rows / columns)

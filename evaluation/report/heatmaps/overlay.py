@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from evaluation.benchmark.pictures import Preprocessing, encoded
+from evaluation.report.heatmaps.tokens import Entry, EntryLine
 
 LEVELS = 41  # colours of the map; the middle one is zero
 #: The colour at zero in OKLab: lightness, and two axes of colour.
@@ -87,7 +88,7 @@ def patch_names(preprocessing: Preprocessing) -> list[str]:
 
 
 def with_picture(
-    entry: Mapping[str, Any],
+    entry: Entry,
     pixels: np.ndarray,
     preprocessing: Preprocessing,
     maps: Sequence[Sequence[float] | None],
@@ -111,7 +112,7 @@ def with_picture(
     return {**entry, "rows": rows, "image": picture}
 
 
-def _alt(row: Mapping[str, Any], evidence: Sequence[int], grid: tuple[int, int]) -> str:
+def _alt(row: EntryLine, evidence: Sequence[int], grid: tuple[int, int]) -> str:
     """The alternative text of an overlay: its method, and the patch with the largest relevance."""
     of_label = f" of {row['of']}" if "of" in row else ""
     if not row.get("finite", True):

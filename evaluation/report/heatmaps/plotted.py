@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +21,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
-from evaluation.report.heatmaps.tokens import colour, ground, in_digits, values_of
+from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
 
-Entry = Mapping[str, Any]  # of heatmaps.tokens.data
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _FONT: dict[str, Any] = {"family": "DejaVu Sans Mono", "size": _SIZE}
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
@@ -138,7 +137,7 @@ def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
         axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **_FONT)
 
 
-def _cells(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, str | None, bool]]:
+def _cells(entry: Entry, row: EntryLine) -> Iterator[tuple[str, str | None, bool]]:
     """(token, colour behind it, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
     for token, value, special in zip(entry["tokens"], row["values"], map(bool, entry["special"]), strict=True):
         yield token, ground(value, row, special), special

@@ -18,6 +18,8 @@ from rich.text import Text
 from evaluation.scoring.samples import NOISE
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black text is legible on each
+Entry = Mapping[str, Any]  # of a sample, made by `data`
+EntryLine = Mapping[str, Any]  # one of its rows
 Marks = Sequence[bool] | None  # the tokens that are marked; None: none
 EVERY_LABEL = "every label"  # the explanation of lines that explain each label of a classifier
 FAINT = 0.04  # smaller shares of the scale are not painted
@@ -88,7 +90,7 @@ def colour(share: float) -> str:
     return "#" + "".join(f"{round(z + (e - z) * abs(share)):02x}" for z, e in zip(ZERO, end, strict=True))
 
 
-def ground(value: float, row: Mapping[str, Any], special: bool = False) -> str | None:
+def ground(value: float, row: EntryLine, special: bool = False) -> str | None:
     """The colour behind a token of a line of :func:`data`; None if it is special, or too faint to paint."""
     share = share_of(value, row["scale"], row.get("low", 0.0))
     return None if special or abs(share) < FAINT else colour(share)
@@ -224,7 +226,7 @@ def _known(value: float) -> float | None:
     return short(value) if math.isfinite(value) else None
 
 
-def values_of(row: Mapping[str, Any]) -> list[float]:
+def values_of(row: EntryLine) -> list[float]:
     """The relevance of the tokens of a line of :func:`data`, then that of the decoder's tokens if it has any."""
     return [*row["values"], *row.get("decoder", ())]
 

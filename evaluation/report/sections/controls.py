@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
@@ -165,7 +164,7 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
         lines = []
         for method, by_depth in by_method.items():
             ends = ([row.low for row in by_depth], [row.high for row in by_depth])
-            marks: Mapping[str, Any] = look[method] | {"marker": "o", "markersize": 3}
+            marks = look[method] | {"marker": "o", "markersize": 3}
             correlations = [row.value for row in by_depth]
             lines.append(Line(label(methods, method), range(len(by_depth)), correlations, marks, *ends))
         names = _depth_ticks(shown, model, task)

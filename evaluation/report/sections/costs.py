@@ -16,6 +16,8 @@ from evaluation.report.page import Figure
 from evaluation.report.results import Methods, close_look, label, normxlogit_costs, ordered
 from evaluation.report.table import Cell, Column, Entry, Table, fills, known
 
+Stored = Mapping[str, Any]  # a row of the schema RUNTIME or BENCH
+
 
 class Pass(NamedTuple):
     """The key of timed passes that are summarised together.
@@ -42,9 +44,9 @@ class Cost:
     peak_bytes: int | None  # largest over batches; None on devices that do not report memory
 
 
-def costs(rows: Iterable[Mapping[str, Any]]) -> dict[Pass, Cost]:
+def costs(rows: Iterable[Stored]) -> dict[Pass, Cost]:
     """Costs by pass, from rows of the schema RUNTIME with the columns `model`, `task` and `dtype` added."""
-    groups: dict[Pass, list[Mapping[str, Any]]] = defaultdict(list)
+    groups: dict[Pass, list[Stored]] = defaultdict(list)
     for row in rows:
         measured = (row["task"], row["model"], row["dtype"], row["device"], row["method"], row["stage"])
         groups[Pass(*measured, bucket(row["length"]))].append(row)
@@ -60,7 +62,7 @@ def bucket(length: int) -> int:
     return 1 << max(0, length - 1).bit_length()
 
 
-def _cost(rows: list[Mapping[str, Any]]) -> Cost:
+def _cost(rows: list[Stored]) -> Cost:
     """The cost over `rows`, one for each timed batch of a pass."""
     seconds = np.array([row["wall_s"] for row in rows])
     samples = np.array([row["batch"] for row in rows])
@@ -78,10 +80,8 @@ _MIB = 1 << 20
 _MEMORY = "48 GiB"  # of NormXLogit's GPU
 _DEVICE = ("BERT", "Quadro RTX 8000")  # NormXLogit's model and GPU
 
-Number = Mapping[str, Any]  # a row of the schema "bench"
 
-
-def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
+def runtime_figures(rows: Iterable[Stored]) -> list[Figure]:
     """Time, and memory if it is known, against length: two figures for each device.
 
     A figure has a panel for each model, with a line for each pass.
@@ -156,7 +156,7 @@ def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
             yield Entry(*row, columns["peak MiB"], known(peak))
 
 
-def explicit_against_modified(numbers: Sequence[Number], methods: Methods) -> Table:
+def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> Table:
     """Table 8, from rows of the schema "bench" that `closelook bench lrp` wrote.
 
     Of rows with the same model and device, the last one counts. `methods` are all registered methods, since the run may
@@ -214,7 +214,7 @@ BATCHES = Table(
 )
 
 
-def length_tables(numbers: Sequence[Number], methods: Methods) -> list[Table]:
+def length_tables(numbers: Sequence[Stored], methods: Methods) -> list[Table]:
     """NormXLogit's tables 4 and 5; none if nothing was measured at its lengths. Of equal rows the last one counts.
 
     `methods` are all registered methods, since the run may lack those that were measured.
@@ -247,7 +247,7 @@ def length_tables(numbers: Sequence[Number], methods: Methods) -> list[Table]:
     return [replace(SECONDS, columns=tuple(columns.values())).filled(seconds), BATCHES.filled(batches)]
 
 
-def _model(number: Number) -> tuple[str, str]:
+def _model(number: Stored) -> tuple[str, str]:
     """(the model's name with its precision and the number of layers that were measured, the device)."""
     name = f"{number['model']}, {json.loads(number['details'])['layers']} layers, {number['dtype']}"
     return name, number["device"]

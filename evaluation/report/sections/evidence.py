@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
-from evaluation.report.drawing import POINT, Bar, Line, Panel, Plot, looks
+from evaluation.report.drawing import POINT, Bar, Line, Look, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, ordered
 from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet
@@ -152,7 +151,7 @@ def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> 
     return plot.figures(panels, results.methods)
 
 
-def _point(point: Point, name: str, look: Mapping[str, Any]) -> Line:
+def _point(point: Point, name: str, look: Look) -> Line:
     """A method as a point of the figure, with its intervals as bars; a costlier method has a larger point."""
     evidence, delta = point.evidence, point.delta
     x, y = evidence.value or 0.0, delta.value or 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evaluation.report.drawing import POINT, Line, Panel, Plot, looks
+from evaluation.report.drawing import POINT, Line, Looks, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.report.sections.faithfulness import LEFT_OUT
@@ -77,9 +77,7 @@ def extremes_figures(extremes: Sequence[Extremes], methods: Methods) -> list[Fig
     return figures + plot.figures(by_layer, methods)
 
 
-def _whole_panel(
-    cells: Sequence[Extremes], part: str, title: str, methods: Methods, colours: Mapping[str, Mapping[str, Any]]
-) -> Panel:
+def _whole_panel(cells: Sequence[Extremes], part: str, title: str, methods: Methods, colours: Looks) -> Panel:
     """A panel of LARGEST or MISSING: one below the other, a line for each method from the median to the maximum."""
     lines = []
     for at, cell in enumerate(cells):
@@ -93,7 +91,7 @@ def _whole_panel(
     return Panel(f"{title} · {part}", lines, {"xscale": "log", "yticks": []} | limits)
 
 
-def _layer_lines(cell: Extremes, methods: Methods, colours: Mapping[str, Mapping[str, Any]]) -> list[Line]:
+def _layer_lines(cell: Extremes, methods: Methods, colours: Looks) -> list[Line]:
     """The maximum and, dashed, the median over samples at each layer boundary; none without relevance by layer."""
     if cell.by_layer is None or not len(cell.by_layer):
         return []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from evaluation.report.drawing import Line, Numbers, Panel, Plot, looks
+from evaluation.report.drawing import Line, Looks, Numbers, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, Results, attnlrp, label, ordered
 from evaluation.report.sections.pruning import span
@@ -319,9 +319,7 @@ def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 
-def curves_panel(
-    title: str, x: Numbers, curves: Mapping[str, MeanCurve], look: Mapping[str, Mapping[str, Any]], results: Results
-) -> Panel:
+def curves_panel(title: str, x: Numbers, curves: Mapping[str, MeanCurve], look: Looks, results: Results) -> Panel:
     """A panel with the mean curve of each method over `x`."""
     lines = []
     for method, curve in curves.items():

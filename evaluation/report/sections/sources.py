@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from evaluation.ablations.means import AGAINST, EVIDENCE, MEASURES, Judgement, Measure, Variant, key_of
-from evaluation.report.drawing import Line, Panel, Plot, looks
+from evaluation.report.drawing import Line, Looks, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.report.table import (
@@ -168,15 +167,13 @@ def _groups(judgement: Judgement) -> Iterator[list[Variant]]:
             yield sorted((other for other in alike if other.screened), key=lambda other: other.screened)
 
 
-def _line(
-    judged_setting: Judged, group: Sequence[Variant], methods: Methods, look: Mapping[str, Mapping[str, Any]]
-) -> Line:
+def _line(judged_setting: Judged, group: Sequence[Variant], methods: Methods, look: Looks) -> Line:
     """The line of a group of variants of a method: 1 - LDS against forward passes, over the same samples."""
     summaries = [judged_setting.judgement.alike[variant] for variant in group]
     x = [judged_setting.forwards[variant] for variant in group]
     y = [1 - summary.value for summary in summaries]
     ends = [1 - summary.high for summary in summaries], [1 - summary.low for summary in summaries]
-    style = dict(look[group[0].method]) | {"marker": "o", "markersize": 3.5}
+    style = look[group[0].method] | {"marker": "o", "markersize": 3.5}
     name = label(methods, group[0].method)
     if group[0].screened:
         style |= {"linestyle": ":", "marker": "."}

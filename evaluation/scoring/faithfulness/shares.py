@@ -52,6 +52,7 @@ SHARE_COLUMNS = [
 OF_LABELS = ("aopc", "sufficiency", "accuracy", "sufficiency_accuracy")
 OF_SCORES = ("pearson", "sufficiency_pearson")
 
+Rows = Mapping[str, Mapping[str, Any]]  # of a sample, by order
 Gold = Mapping[str, float | None]  # gold scores by sample
 
 
@@ -150,12 +151,12 @@ def _gold_of(names: Iterable[str], gold: Gold) -> np.ndarray:
     return np.array([gold.get(name) for name in names], float)  # None becomes NaN
 
 
-def _predictions(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+def _predictions(orders: Rows) -> np.ndarray:
     """The predicted score [2, K] of a sample at each share, from its rows by order; the whole input is left out."""
     return np.array([orders[order]["logit"][1:] for order in SHARE_ORDERS], float)
 
 
-def _label_scores(orders: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+def _label_scores(orders: Rows) -> np.ndarray:
     """The measures OF_LABELS [4, K] of a sample at each share, from its rows by order."""
     probability = np.array([orders[order]["probability"] for order in SHARE_ORDERS], float)  # [2, 1 + K]; null is NaN
     correct = np.array([orders[order]["correct"] for order in SHARE_ORDERS], float)
