@@ -15,8 +15,10 @@ from typing import Any, Literal
 from evaluation.benchmark.samples import Malformed, Row, is_reject, reject, rejecting, with_evidence
 from evaluation.benchmark.sources.files import Record
 
+HubRows = Iterable[dict[str, Any]]  # of a data set on the hub
 
-def numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+
+def numbered(rows: HubRows) -> Iterator[Record]:
     """The rows of a data set on the hub as records; `where` is the number of a row, from 0."""
     for number, row in enumerate(rows):
         yield f"row {number}", row
@@ -44,7 +46,7 @@ class Source:
     hub: str | None = None
     hub_configs: tuple[str | None, ...] = (None,)  # of the data set, read one after another; None: the default
     hub_splits: tuple[str, ...] = ()
-    hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
+    hub_records: Callable[[HubRows], Iterator[Record]] = numbered
     side: Callable[[Row], Side | None] | None = None  # what `balance` makes even; None: nothing
     #: The texts of a record, as a corpus has them; of records with columns, those of the column named. None: no corpus.
     texts: Callable[[Any, str], Iterable[str]] | None = None

@@ -32,6 +32,7 @@ from evaluation.benchmark.sources.files import IN_FOLDERS, Record, fetch, record
 from evaluation.benchmark.sources.judged import score_of
 from lrp_core.records.types import UserError, nearest
 
+Fields = dict[str, Any]  # a row of a user's file, by column
 NAME = "samples"
 SLOT = "___"
 COLUMNS = ("text", "slot", "target", "foil", "evidence", "cluster")
@@ -183,12 +184,12 @@ def parse(record: Any) -> Row:
     return sample(NAME, text, slot, target, foil, evidence=evidence, meta=meta, cluster=cluster)
 
 
-def _has(record: dict[str, Any], name: str) -> bool:
+def _has(record: Fields, name: str) -> bool:
     """True where a row's column is there and not empty."""
     return record.get(name) not in (None, "")
 
 
-def _whole(record: dict[str, Any], text: str) -> Row:
+def _whole(record: Fields, text: str) -> Row:
     """The sample of a text, or of a pair, that a model reads whole, with its label or score if the row has one.
 
     Raises Malformed for a row that also has a slot, target or foil, or both a label and a score.
@@ -216,7 +217,7 @@ def _label(written: Any) -> str:
     return str(written).strip()
 
 
-def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
+def answered(source: str, record: Fields, spaced: bool) -> Row:
     """The generic sample of an answer to a prompt: the prompt is its text, the answer its target at the text's end.
 
     With `spaced`, the space between a prompt and its answer belongs to the answer: a last space of the prompt moves
@@ -245,12 +246,12 @@ def answered(source: str, record: dict[str, Any], spaced: bool) -> Row:
     return sample(source, text, len(text), answer, evidence=evidence, meta=meta, cluster=_cluster(record))
 
 
-def _cluster(record: dict[str, Any]) -> str | None:
+def _cluster(record: Fields) -> str | None:
     """The name of the row's cluster as text; None where it has none."""
     return str(record["cluster"]) if _has(record, "cluster") else None
 
 
-def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
+def _slot(text: str, record: Fields) -> tuple[int, str]:
     """(position of the target, the marker at this position). Raises Malformed."""
     marks = list(re.finditer("_{3,}", text))
     if not _has(record, "slot"):
@@ -322,7 +323,7 @@ def _parsed(written: Any) -> Any:
     return written
 
 
-def _rest(record: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def _rest(record: Fields, known: tuple[str, ...]) -> dict[str, Any]:
     """The columns that are not `known`, as entries of `meta`: {"columns": {name: value}}, {} without such columns.
 
     Raises Malformed for a name that is nearly a known one, and for values that JSON cannot hold.

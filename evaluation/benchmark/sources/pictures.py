@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.labels import distinct
 from evaluation.benchmark.samples import Malformed, Row
-from evaluation.benchmark.sources.base import Source, one_sample
+from evaluation.benchmark.sources.base import HubRows, Source, one_sample
 from evaluation.benchmark.sources.files import Record
 from lrp_core.records.types import UserError
 
@@ -35,7 +35,7 @@ def parse_file(record: Any) -> Row:
     return picture("image_folder", record["name"], record["data"], label=record["label"])
 
 
-def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+def hub_rows(rows: HubRows) -> Iterator[Record]:
     """The records of a data set on the hub with the columns `image` and `label` (the number of a class)."""
     from datasets import Image
 

@@ -12,14 +12,14 @@ before; the prompt has all in the order of the article, and the whole answer is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, rejecting, sample
-from evaluation.benchmark.sources.base import Source, field
+from evaluation.benchmark.sources.base import HubRows, Source, field
 from evaluation.benchmark.sources.files import Record, json_array
 
 PREFIX = "Context: "  # the prompt of AttnLRP, appendix B.1
@@ -137,7 +137,7 @@ def articles(file: Path) -> Iterator[Record]:
     return json_array(file, "data")
 
 
-def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+def hub_articles(rows: HubRows) -> Iterator[Record]:
     """The articles of the hub's rows, each a question: consecutive rows of one title, grouped by their paragraph."""
     for number, (title, group) in enumerate(groupby(rows, key=lambda row: row.get("title"))):
         paragraphs = []

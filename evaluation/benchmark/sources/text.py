@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
-from evaluation.benchmark.sources.base import Source, field, one_sample
+from evaluation.benchmark.sources.base import HubRows, Source, field, one_sample
 from evaluation.benchmark.sources.files import Record, json_lines, lines
 
 LONGEST_BYTES = 1 << 20  # of a line; a file without line ends must not fill the memory
@@ -118,7 +118,7 @@ def raw_articles(file: Path) -> Iterator[Record]:
     return articles(lines(file))
 
 
-def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+def hub_articles(rows: HubRows) -> Iterator[Record]:
     """The articles of WikiText's rows on the hub, each of which is a line."""
     return articles(
         (f"row {number}", row["text"].rstrip("\n")) for number, row in enumerate(rows) if row["text"].strip()

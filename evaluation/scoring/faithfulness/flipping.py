@@ -35,6 +35,7 @@ from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
+Item = tuple[Mapping[str, Any], States]  # a view row and its states
 INSTEAD = "instead"  # key of a view row: the tokens [T] that replace removed ones
 
 
@@ -92,7 +93,7 @@ class Flipper:
         self.asked = 0  # rows that would run if every point of every curve did
         self.halved = 0  # how often memory ran out
 
-    def run(self, samples: Sequence[tuple[Mapping[str, Any], States]]) -> list[Outputs]:
+    def run(self, samples: Sequence[Item]) -> list[Outputs]:
         """The outputs [M] of each sample's states; a sample is a view row and its states.
 
         Raises the errors of the model; an out-of-memory error only if a single row is too large.
@@ -169,13 +170,13 @@ class _Stacked:
 class _Rows:
     """The states of all samples, one sample after the other, as rows that batches are made of."""
 
-    samples: Sequence[tuple[Mapping[str, Any], States]]
+    samples: Sequence[Item]
     sample: np.ndarray  # [R] the index of the row's sample
     state: np.ndarray  # [R] the index of the row's state in its sample
     lengths: np.ndarray  # [R] tokens
 
     @classmethod
-    def of(cls, samples: Sequence[tuple[Mapping[str, Any], States]], deleted: bool) -> _Rows:
+    def of(cls, samples: Sequence[Item], deleted: bool) -> _Rows:
         """The rows of `samples`; if tokens are `deleted`, removed tokens do not count in a row's length."""
         counts = [len(states.removed) for _, states in samples]
         state, lengths = [np.zeros(0, int)], [np.zeros(0, int)]  # of each sample [M]
