@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 from evaluation.report.results import CellKey, Results, Score, close_look
 from evaluation.report.table import (
@@ -174,37 +174,32 @@ def pair_table(results: Results, pair: Pair) -> Table:
     printed = {key[4] for key in close_look() if key[0] == pair.number}
     groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
     metrics = shown(SETTINGS)
-    frame: list[Entry] = []
-    shown_groups = set()
-    equal: dict[CellKey, list[bool]] = {}  # by row: whether the sides of each pair of cells are equal
+    rows: dict[CellKey, dict[tuple[Group, str], list[Cell]]] = {}  # both sides of each metric of a group
     for cell_key in default_cell_keys(results):
+        sides = {key: _sides(results, pair, key[0], cell_key, key[1]) for key in product(groups, metrics)}
+        rows[cell_key] = {key: cells for key, cells in sides.items() if cells}
+    shown_groups = {group for row in rows.values() for group, _ in row}
+    columns = {}
+    for group, metric, side in product(groups, metrics, pair.sides):
+        if group in shown_groups:
+            columns[group, metric, side] = _metric_column(results, group, metric, side)
+    frame = []
+    for cell_key, row in rows.items():
+        equal = [left.value is not None and left.value == right.value for left, right in row.values()]
+        if pair.distinct and all(equal) and 2 * len(equal) == len(columns):
+            continue
         dtypes = results.dtypes[cell_key.model, cell_key.task]
         labels = (cell_key.model, _default_precision(dtypes) or "–") if pair.changed is None else (cell_key.model,)
-        for group in groups:
-            for metric in metrics:
-                cells = _sides(results, pair, group, cell_key, metric)
-                if not cells:
-                    continue
-                shown_groups.add(group)
-                left, right = cells
-                equal.setdefault(cell_key, []).append(left.value is not None and left.value == right.value)
-                for side, cell in zip(pair.sides, cells, strict=True):
-                    frame.append(Entry(cell_key.task, labels, _metric_column(results, group, metric, side), cell))
-    if pair.distinct:
-        whole = len(shown_groups) * len(metrics)
-        same = {cell_key[:2] for cell_key, pairs in equal.items() if all(pairs) and len(pairs) == whole}
-        frame = [entry for entry in frame if (entry.labels[0], entry.section) not in same]
-    columns: list[Column] = []
-    for group in groups:
-        if group in shown_groups:
-            columns += [_metric_column(results, group, metric, side) for metric in metrics for side in pair.sides]
+        for key, cells in row.items():
+            for side, cell in zip(pair.sides, cells, strict=True):
+                frame.append(Entry(cell_key.task, labels, columns[*key, side], cell))
     return Table(
         f"table{pair.number}",
         f"Table {pair.number}. {pair.title}",
         f"The two columns of a metric are {pair.sides[0]} and {pair.sides[1]}; otherwise the setting of table 1."
         + pair.note,
         ("model", "default") if pair.changed is None else ("model",),
-        tuple(columns),
+        tuple(columns.values()),
     ).filled(frame)
 
 
