@@ -26,7 +26,7 @@ from benchmarks.parts.chaos.world import World, mount_disk, settings
 from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.stores.object_store import object_store
 from jobs.bench.record import met
-from jobs.runner import watchdog
+from jobs.cluster import attempts
 from jobs.store import Store
 
 METHODS = ("attnlrp", "gradient_x_input", "attention_rollout", "random")
@@ -55,7 +55,7 @@ TICK_S = 0.2
 #: Exit codes of commands under chaos. `stop` ends with 2 where no run owns the root, `run` as a worker does where a
 #: batch hangs in its own process.
 FORESEEN = {
-    "run": {0, 1, watchdog.EXIT_CODE, 130, 143, -signal.SIGKILL, -signal.SIGTERM},
+    "run": {0, 1, attempts.EXIT_CODE, 130, 143, -signal.SIGKILL, -signal.SIGTERM},
     "stop": {0, 1, 2, -signal.SIGKILL},
 }
 

@@ -24,10 +24,9 @@ from benchmarks.parts.runs import small_run, write_views
 from benchmarks.parts.stores import matrix
 from benchmarks.parts.stores.object_store import object_store
 from jobs.cluster.executor import RayExecutor, Stream, executed_by, pipeline
-from jobs.cluster.pools import connect
+from jobs.cluster.pools import Work, connect
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import run_all
-from jobs.cluster.work import Work
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import task_of

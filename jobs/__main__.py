@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.app import app
+from jobs.commands.options import app
 from jobs.commands.terminal import complain, say
 from lrp_core.records.types import UserError
 
@@ -24,7 +24,6 @@ _COMMANDS = (
     "questions.commands",
     "texts.commands",
     "listings.commands",
-    "comparison.commands",
 )
 for _module in _COMMANDS:
     import_module(f"jobs.commands.{_module}")

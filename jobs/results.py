@@ -17,18 +17,15 @@ from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.benchmark.sources.own import ids_of
 from evaluation.report.results import CellKey
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.config.kept import as_known, models_kept
-from jobs.config.lacking import left_out_line
+from jobs.config import ConfigError, RunConfig
+from jobs.config.kept import as_known, left_out_line, models_kept
 from jobs.plan.models import load_tokenizer
 from jobs.products.scores import metrics_lacking
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.records import artifact_in
+from jobs.store import Artifact, Ledger, Store, artifact_in
 from lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
-    from jobs.answers import Answers
+    from jobs.stages.report.answers import Answers
     from jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
@@ -149,7 +146,7 @@ class Run:
         In a notebook they display as an explorer; `to_frame` makes a table. Raises UserError for a root that keeps no
         configuration.
         """
-        from jobs.answers import answers_of
+        from jobs.stages.report.answers import answers_of
 
         if self.config is None:
             raise UserError(f"{without_config(self.store)}, to see its answers")
@@ -200,8 +197,7 @@ class Run:
         for artifact, record in self.current(product):
             files = self._files(artifact, record, folder)
             if files:
-                cell = CellKey(artifact.model, artifact.task, artifact.dtype, artifact.method)
-                yield cell, self.store.read(files, schema)
+                yield CellKey(*artifact.columns), self.store.read(files, schema)
 
     def _read(self, product: str, schema: pa.Schema, picked: Mapping[str, str | None], folder: int = 0) -> pa.Table:
         """The rows of a product with columns of their place, for the values in `picked` by column; None picks all.

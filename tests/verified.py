@@ -6,7 +6,7 @@ Verified are tiny random models of every family in every precision, those with l
 from collections.abc import Iterator
 
 from evaluation.benchmark.demo import EVERY
-from jobs.commands.verification.verifying import Verification, verify
+from jobs.commands.verify import Verification, verify
 from jobs.methods import METHODS
 from jobs.verification.registry import SHIPPED, Verified, write
 from lrp_core import ModelView

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jobs.cluster.labels import Needs
-from jobs.cluster.slots import Share, Slots, share_of
-from jobs.commands.roots.plan_speeds import FLOPS, flops_of
+from jobs.cluster.slots import Needs, Share, Slots, share_of
+from jobs.commands.roots.plan_costs import FLOPS, flops_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
 from jobs.config.methods import configured
 from jobs.geometries import Geometry, geometry_of

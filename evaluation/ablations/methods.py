@@ -1,20 +1,11 @@
-"""Methods that give relevance of units: those computed from ablations of sources, and relevance of tokens, pooled.
-
-Shapes: n units, T tokens.
-"""
+"""The records of methods that give relevance of units, computed from ablations of sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import numpy as np
-
 from lrp_core.methods.record import Method
-from lrp_core.records.ablated import Ablated, UnitRelevance
 from lrp_core.records.explained import NO_CHOICE
 from lrp_core.records.option import Option
 from lrp_core.records.registry import Registry
-from lrp_core.records.types import UserError
 
 BUDGETS = (32, 64, 128)  # numbers of ablations to fit to; a larger budget includes the ablations of a smaller one
 
@@ -24,7 +15,7 @@ METHODS: Registry[Method] = Registry(
         "contextcite",
         version=1,
         label="ContextCite",
-        from_ablations="evaluation.ablations.methods:contextcite",
+        from_ablations="evaluation.ablations.units:contextcite",
         family="perturbation",
         options=(Option("budget", BUDGETS[-1], "ablated prompts that the Lasso is fitted to, at most", low=2),),
         gives=("units",),
@@ -53,42 +44,3 @@ METHODS: Registry[Method] = Registry(
         source="a baseline of Cohen-Wang et al. 2024",
     ),
 )
-
-
-ALPHA, TOLERANCE, _ITERATIONS = 0.01, 1e-10, 1_000_000  # of ContextCite's Lasso
-
-#: The functions that make the relevance of a unit from that of its tokens, by name.
-POOLS: Mapping[str, Callable[[np.ndarray], float]] = {"sum": np.sum, "mean": np.mean, "max": np.max}
-
-
-def of_units(tokens: np.ndarray, units: np.ndarray, count: int, pool: str = "sum") -> np.ndarray:
-    """The relevance [n] of `count` units from that of `tokens` [T]; `units` [T] are their units, negative for none.
-
-    >>> of_units(np.array([1.0, 2.0, 4.0]), np.array([0, 0, -1]), 1).tolist()
-    [3.0]
-    """
-    return np.array([POOLS[pool](tokens[units == unit]) for unit in range(count)], float)
-
-
-def contextcite(ablated: Ablated, *, budget: int) -> UnitRelevance:
-    """The weights of a Lasso that predicts the answer's log-odds from which units stay (Cohen-Wang et al. 2024).
-
-    It is fitted to the first `budget` masks of `ablated.fit`: to the log-odds divided by the answer's number of tokens,
-    on standardised masks; the weights are scaled back. Raises UserError if scikit-learn is not installed, and for
-    ablations without masks to fit to.
-    """
-    try:
-        from sklearn.linear_model import Lasso
-        from sklearn.preprocessing import StandardScaler
-    except ImportError:
-        needs = "contextcite fits a Lasso by scikit-learn, which is not installed: pip install 'closelook[run]'"
-        raise UserError(needs) from None
-    masks = ablated.fit[:budget]
-    if not len(masks):
-        raise UserError("contextcite: the ablations have no masks to fit it to")
-    scaler = StandardScaler()
-    kept = scaler.fit_transform(ablated.kept[masks].astype(np.float64))
-    lasso = Lasso(alpha=ALPHA, tol=TOLERANCE, max_iter=_ITERATIONS)
-    lasso.fit(kept, ablated.answer_odds[masks] / ablated.answer_tokens)
-    weights = lasso.coef_ / scaler.scale_ * ablated.answer_tokens
-    return UnitRelevance({"none": weights}, len(masks))

@@ -15,9 +15,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from jobs.cluster.hosts import hosts_at_hand
-from jobs.cluster.pools import connect, let_grow, placement, prepare_dataset, uses_gpu
+from jobs.cluster.pools import Report, Work, connect, let_grow, placement, prepare_dataset, uses_gpu
 from jobs.cluster.slots import Share, Slots, Workers, cluster_slots
-from jobs.cluster.work import Report, Work
 from jobs.config import RunConfig
 from jobs.store import Store
 

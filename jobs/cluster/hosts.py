@@ -19,7 +19,7 @@ from jobs.cluster.slots import Share, Workers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jobs.cluster.work import Report, Work
+    from jobs.cluster.pools import Report, Work
     from jobs.config import RunConfig
     from jobs.store import Store
 

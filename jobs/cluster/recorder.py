@@ -147,11 +147,6 @@ class RayCounter:
         """Its name in Ray."""
         return f"closelook_{self.field.removesuffix('_s')}{'_seconds' if self.field.endswith('_s') else ''}"
 
-    @property
-    def exported(self) -> str:
-        """Its name in Prometheus."""
-        return f"ray_{self.name}_total"
-
 
 METRICS = (
     RayCounter("units", "units that workers reported"),

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 
 from jobs.cluster.attempts import forget_loading
 from jobs.cluster.executor import Stream, current_executor
-from jobs.cluster.labels import in_words
+from jobs.cluster.pools import Work
 from jobs.cluster.recorder import Progress, Recorder
-from jobs.cluster.slots import Share, Slots, Workers, share_of
-from jobs.cluster.work import Work
+from jobs.cluster.slots import Share, Slots, Workers, in_words, share_of
 from jobs.config import RunConfig
 from jobs.store import Store
 
@@ -142,7 +141,7 @@ class _Run:
                             errors = self._streamed(work, self.slots.placed(pool.share, pool.taken), pool.workers)
                         finally:
                             events.put((work.name, None))
-                        failures = self._failures(work, errors)
+                        failures = errors if self.stopped.is_set() else [*errors, *_ended(work, errors)]
                     finally:
                         events.put((work.name, failures))
 
@@ -180,10 +179,6 @@ class _Run:
         finally:
             self.progress.end(work.name)
         return errors
-
-    def _failures(self, work: Work, errors: Sequence[str]) -> list[str]:
-        """End the work, unless the run was stopped. Returns its errors and those of ending it."""
-        return [*errors, *([] if self.stopped.is_set() else _ended(work, errors))]
 
 
 def _ended(work: Work, known_failures: Sequence[str] = ()) -> list[str]:

@@ -1,4 +1,7 @@
-"""Options that several commands share, as dataclasses: a command takes one, and each field becomes an option."""
+"""The command-line application, and options that several commands share, as dataclasses: each field is an option.
+
+Modules `commands.py` in the folders of jobs/commands add commands by `@command()`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
 
+from jobs.commands.stopping import Stoppable
 from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -230,3 +234,30 @@ def as_options(text: str) -> str:
     '--truncate reads a part of it'
     """
     return re.sub(f"`({'|'.join(_OPTIONS)})`", lambda argument: f"--{argument[1].replace('_', '-')}", text)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+app = typer.Typer(
+    cls=Stoppable,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
+)
+
+#: Headings of `closelook --help`.
+RUNS, TEXTS, RECORDS = "Runs", "Texts of your own", "Lists and settings"
+
+
+def command(heading: str, **settings: Any) -> Callable[[F], F]:
+    """A decorator that adds a function to the command line, under one of the headings of `closelook --help`.
+
+    The command has the function's name, and its docstring as help. A parameter that is a dataclass becomes an option
+    for each of its fields. `settings` are arguments of typer's `command`.
+    """
+
+    def add(function: F) -> F:
+        app.command(rich_help_panel=heading, **settings)(grouped(function))
+        return function
+
+    return add

@@ -21,8 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.commands.app import RUNS, command
-from jobs.commands.options import RunOptions, WaitingOptions
+from jobs.commands.options import RUNS, RunOptions, WaitingOptions, command
 from jobs.commands.terminal import complain, say
 from jobs.stages.record import STAGES
 from lrp_core.records.types import UserError

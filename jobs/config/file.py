@@ -250,7 +250,10 @@ def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
     `folders` holds the names of these files and folders by task, as the file wrote them, for the message.
     """
     optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
-    absent = {name: path for name, path in optional.items() if not (scheme_of(path) or _is_there(path))}
+    absent = {}
+    for name, path in optional.items():
+        if not (scheme_of(path) or glob(path) or (path and Path(path).exists())):
+            absent[name] = path
     if absent and len(absent) == len(raw["tasks"]):
         named = ", ".join(dict.fromkeys(f"{folders.get(name, name)}/" for name in absent))
         if raw.get("data") is None:
@@ -259,11 +262,6 @@ def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
     raw["left_out"] += [f"tasks.{name}: {path} is not there" for name, path in absent.items() if path]
     for name in absent:
         del raw["tasks"][name]
-
-
-def _is_there(path: str) -> bool:
-    """True if a local path exists, or a pattern matches a file."""
-    return bool(glob(path) or (path and Path(path).exists()))
 
 
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:

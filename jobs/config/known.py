@@ -13,11 +13,11 @@ from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import KNOWN, SAMPLES, has_foils
 from evaluation.benchmark.sources.remote import SCHEMES, WEB, scheme_of
 from evaluation.tasks import Task
+from jobs.config.blocks import PerturbConfig
 from jobs.config.file import ConfigError
 from jobs.config.methods import bound, left_open
 from jobs.config.models import MethodConfig
 from jobs.config.neurons import CorpusConfig
-from jobs.config.perturb import PerturbConfig
 from jobs.config.settings import FINER_KEYS, Settings
 from jobs.geometries import GEOMETRIES
 from jobs.methods import METHODS
@@ -102,7 +102,8 @@ def _check_models(config: Settings, problems: _Problems) -> None:
 def _check_products(config: Settings, problems: _Problems) -> None:
     """Check the blocks of single products: `ablations`, `perturb`, `controls`, `labels` and `neurons`."""
     with problems.of("ablations"):
-        _check_ablations(config)
+        if config.ablations is not None and not _of_answers(config) and not config.left_out:
+            raise UserError("no task of the run explains whole answers: add one, or leave out `ablations`")
     if config.perturb is not None:
         with problems.of("perturb.explanations"):
             _check_curves(config, config.perturb)
@@ -211,12 +212,6 @@ def _check_method(config: Settings, entry: MethodConfig) -> None:
     if alternatives and config.select is None:
         names = " and ".join(map(repr, alternatives[0]))
         raise UserError(f"{entry.name} lists values for {names}: add `select: {{}}` to choose one, or give one value")
-
-
-def _check_ablations(config: Settings) -> None:
-    """Raise UserError if `ablations` is set but no task explains whole answers; a task that was left out might."""
-    if config.ablations is not None and not _of_answers(config) and not config.left_out:
-        raise UserError("no task of the run explains whole answers: add one, or leave out `ablations`")
 
 
 def _of_answers(config: Settings) -> list[str]:

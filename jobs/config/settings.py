@@ -11,19 +11,26 @@ from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from evaluation.benchmark.samples import Beginning, UnitKind, Words
+from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.sources.base import Source
 from evaluation.tasks import Task
-from jobs.config.ablations import AblationsConfig
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
-from jobs.config.composites import composed
-from jobs.config.controls import ControlsConfig
+from jobs.config.blocks import (
+    AblationsConfig,
+    BenchConfig,
+    ControlsConfig,
+    PerturbConfig,
+    PruneConfig,
+    RayConfig,
+    ReportConfig,
+    SelectConfig,
+    TaskConfig,
+)
 from jobs.config.file import ConfigError, nearest
-from jobs.config.models import Candidates, Dtype, MethodConfig, ModelConfig, Name
+from jobs.config.models import MethodConfig, ModelConfig, Name, composed
 from jobs.config.neurons import NeuronsConfig
-from jobs.config.perturb import PerturbConfig, SelectConfig
 from jobs.tasks import configured
 from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
@@ -42,128 +49,6 @@ def _root(value: str) -> str:
     if separator and scheme not in ("file", "s3", "gs"):
         raise ValueError(f"{scheme}:// is not supported; use a path, file://, s3:// or gs://")
     return value
-
-
-class TaskConfig(Frozen):
-    """A task of the run: the source of its samples, and how their evidence is found."""
-
-    source: str
-    """source of the samples: published data, "demo", or "samples" for a file of your own; see `closelook tasks`"""
-    path: str | None = None
-    """a file, a folder or a pattern of files in the published layout, or its URL: s3://, gs://, hf://, see `hosts`"""
-    hub: str | None = None
-    """data set on the hub, which is read if `path` is not given"""
-    revision: str | None = None
-    """revision of the data set on the hub"""
-    sha256: str | None = None
-    """sha256 that the file at `path` must have"""
-    optional: bool = False
-    """true: leave the task out if `path` does not exist, instead of failing"""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """For a file of your own: the file's name for each known column, as {text: review, id: case}."""
-    output: Literal["label", "score"] | None = None
-    """For a file of your own: models give each whole text a label or a score. Rows may lack the true one. null: models
-    predict a word."""
-    evidence: bool | None = None
-    """For a file of your own: true if every row has evidence, false to ignore evidence. null: true where a word is
-    predicted, false where `output` is set."""
-    limit: AtLeast1 | None = None
-    """largest number of samples that are read; for the demo source, how many to generate"""
-    spacy: Candidates = ()
-    """spaCy models, or paths of them, that find evidence by parsing; the first that loads is used"""
-    coref: str | None = None
-    """fastcoref model that finds evidence by coreference"""
-    truncate: bool = False
-    """true: cut a text that is too long around its evidence, instead of rejecting it"""
-    balance: bool = False
-    """true, for BLiMP: draw samples in the singular with replacement until there are as many as in the plural, as
-    NormXLogit does"""
-    first_piece: bool = False
-    """true: if an evidence word is several tokens, only the first is evidence, as in NormXLogit"""
-    tokens: AtLeast1 | None = None
-    """for texts without a slot: how many tokens of a text are read; null: as the task says"""
-    explains: Literal["prediction", "true"] | None = None
-    """for texts without a slot, the target: the token that the model predicts next, or the true one of the text"""
-    words: Words | None = None
-    """single: target and foil are one token each; first_difference: they may be several tokens, and the first that
-    differ are explained (causal models); all: whole answers are explained; null: as the task says"""
-    units: UnitKind | None = None
-    """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
-    sources that the samples name, or else sentences."""
-
-
-class PruneConfig(PartOfRun):
-    """Head pruning: curves of accuracy as heads are removed, at the first precision of each model and task."""
-
-    tasks: Names | None = None
-    """tasks with pruning curves; null: all that `heads` names"""
-    models: Names | None = None
-    """models with pruning curves, by name; null: all"""
-    methods: Names | None = None
-    """methods by whose relevance heads are ordered; null: all that give relevance of heads"""
-    poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
-    """How a head's relevance is pooled into one number (Close Look, figure 3)."""
-    orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
-    """which heads are removed first: the least or the most relevant"""
-    random_runs: AtLeast0 = 10
-    """number of curves that remove heads in random order, to compare with"""
-    step: AtLeast1 = 1
-    """heads removed from one point of a curve to the next"""
-
-
-class BenchConfig(Frozen):
-    """The benchmark of table 8 on the models of the run: the cost of a sample's backward pass (Close Look 5.4)."""
-
-    task: Name = Field(json_schema_extra={"default": "the first task"})
-    """task whose samples are timed"""
-    samples: AtLeast1 = 1000
-    """how many samples, the first of the task, are timed"""
-
-
-class ReportConfig(Frozen):
-    """The contents of the report beyond its tables."""
-
-    samples: AtLeast0 = 12
-    """how many samples of each task the report shows with heatmaps"""
-    resamples: AtLeast0 = 1000
-    """how many resamples the bootstrap draws"""
-    close_look: bool = False
-    """true: Markdown and LaTeX show the paper's numbers too; pages and CSV always do"""
-
-
-class NodesConfig(Frozen):
-    """`count` nodes of a kind that an autoscaling cluster can start."""
-
-    count: AtLeast1 = 1
-    """number of such nodes"""
-    gpus: float = Field(default=0, ge=0)
-    """GPUs of one node"""
-    cpus: float = Field(default=1, ge=0)
-    """CPUs of one node"""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """labels of the node, which models and precisions may ask for"""
-    tflops: dict[Dtype, PositiveFloat] = Field(default_factory=dict)
-    """TFLOP/s of one GPU by precision, for `closelook plan`; a missing one is assumed"""
-
-
-class RayConfig(Frozen):
-    """The use of Ray. No setting of this block changes a number."""
-
-    address: str | None = None
-    """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
-    nodes: tuple[NodesConfig, ...] | None = None
-    """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
-    precisions: dict[Dtype, dict[str, str]] = Field(default_factory=dict)
-    """precision -> labels that its nodes need in addition to the model's, as float64: {float64: fast}"""
-    max_models: AtLeast1 | None = None
-    """how many models are computed at once; null: as many as fit"""
-    no_progress_timeout_s: AtLeast1 = 1800
-    """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
-
-    def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Sorted (label, value) pairs that nodes must have to run workers in these precisions."""
-        labels = [labels.items() for dtype, labels in self.precisions.items() if dtype in set(dtypes)]
-        return tuple(sorted(set(chain.from_iterable(labels))))
 
 
 class Settings(Frozen):
@@ -232,6 +117,11 @@ class Settings(Frozen):
     byte_budget: AtLeast1 | None = None
     """bytes of working memory for ALTI; null: what the device has free"""
     _lacking: Names = ()
+
+    @property
+    def drawing(self) -> tuple[int, int]:
+        """The number of resamples of the report's bootstrap, and its seed."""
+        return self.report.resamples, self.seed
 
     @property
     def lacking(self) -> Names:

@@ -14,10 +14,9 @@ from markupsafe import Markup
 from evaluation.benchmark.encoding import words
 from evaluation.report.heatmaps.markup import heatmaps, matrices
 from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
-from jobs.commands.questions.export import exported
+from jobs.commands.questions.export import exported, shares_of_all
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question
-from jobs.commands.questions.shares import shares_of_all
 from jobs.commands.terminal import as_json, fit_for_json, say
 from lrp_core.methods.record import Method
 from lrp_core.records.types import Relevance, UserError, nearest
@@ -153,8 +152,7 @@ class Explanation:
         `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
         from jobs.commands import terminal
-        from jobs.commands.questions.conservation import show_layers
-        from jobs.commands.questions.showing import show_all
+        from jobs.commands.questions.showing import show_all, show_layers
 
         screen = terminal.console
         terminal.console = console or screen

@@ -16,9 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
-from jobs.config import ModelConfig, RunConfig
+from jobs.config import ModelConfig, RunConfig, configured, defined_options, left_open
 from jobs.config.known import check
-from jobs.config.methods import configured, defined_options, left_open
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
@@ -28,8 +27,7 @@ from jobs.plan.known import Known, stamp_of
 from jobs.plan.models import Reading, ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.plan.node import Cell, Choice, ModelPlan, Plan
 from jobs.plan.taken import check_taken, tasks_of
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import views_of
+from jobs.store import Artifact, Ledger, Store, views_of
 from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import POSITIONS, Capability
 from lrp_core.records.explained import versions
@@ -222,7 +220,7 @@ class _Wanted:
         resolved = self.resolved
         requests = self._requests_of(method, artifact.task)
         yield self._cell(artifact, method, options, requests)
-        if artifact.dtype != resolved.config.dtypes_for(artifact.task)[0]:
+        if artifact.dtype != resolved.config.first_dtype(artifact.task):
             return
         first = requests[0].embedding
         alike = tuple(request for request in requests if request.embedding == first)
@@ -245,14 +243,13 @@ class _Wanted:
             product=artifact.product,
             version=VERSION,
             schema=titled(schema_of(artifact.product, artifact.dtype)),
-            model=resolved.identity,
+            **resolved.key_fields,
             tokenizer=views.tokenizer,
             inputs=views.digest,
             task=views.task,
             dtype=artifact.dtype,
             method=method,
             variants=list(map(list, variants)),
-            attention=resolved.config.attn,
             seed=config.seed if not is_whole or info.seeded else None,
             rows=rows,
             **versions(request.explanation for request in requests),

@@ -1,4 +1,4 @@
-"""Files of models, on the hub or in a directory: config, adapter, image settings, weights and their hashes."""
+"""Files of models, on the hub or in a directory: config, head, adapter, image settings, weights and their hashes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.demo import EVERY, model_dir
+from evaluation.benchmark.labels import distinct
+from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.geometries import GEOMETRIES
 from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from evaluation.benchmark.pictures import Preprocessing
+    from lrp_core.families import Family
 
 PATIENCE_S = 5.0  # how long each step of asking the hub may take
 
@@ -282,3 +285,27 @@ def _image_settings(model: ModelConfig, location: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise UserError(f"model {model.name}: its {SETTINGS} must be a JSON object")
     return settings
+
+
+def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tuple[Output, tuple[str, ...]]:
+    """The kind of the head's output, and the labels of a classifier in the order of its outputs.
+
+    `classes` of the model replace its own names of labels. Labels with equal names get their number added. Raises
+    UserError for several scores, for `classes` of a model that predicts words, and for fewer or more `classes` than
+    outputs.
+    """
+    labels = tuple(str(name) for _, name in sorted((config.id2label or {}).items()))
+    if not family.kind.labels:
+        if model.classes is not None:
+            raise UserError(f"model {model.name}: `classes` name labels, and this model predicts words: leave them out")
+        return "token", ()
+    if model.classes is not None and len(model.classes) != len(labels):
+        raise UserError(
+            f"model {model.name}: `classes` names {len(model.classes)} labels, and the model has {len(labels)}: "
+            f"{', '.join(labels)}; name one for each, in this order"
+        )
+    if len(labels) == 1 or config.problem_type == "regression":
+        if len(labels) > 1:
+            raise UserError(f"model {model.name} predicts {len(labels)} scores at once: give a model with one")
+        return "score", ()
+    return "label", distinct(model.classes or labels)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from evaluation.schema import GENERIC, SchemaMismatch
-from jobs.store import Ledger
-from jobs.store.artifacts import samples_of
+from jobs.store import Ledger, samples_of
 
 
 def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
-from jobs.config import RunConfig
-from jobs.config.neurons import CorpusConfig
+from jobs.config import CorpusConfig, RunConfig
 from jobs.plan.models import ResolvedModel
 from jobs.store import Ledger
 from lrp_core.records.capabilities import NEURONS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jobs.config import RunConfig
-from jobs.config.methods import configured, defined_options
+from jobs.config import RunConfig, configured, defined_options
 from jobs.plan.cells import requests_of
 from lrp_core.methods.record import Method
 from lrp_core.views.repeated import LABELS_AT_ONCE

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,10 @@ from evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
 from evaluation.scoring.faithfulness.resampling import Proposal
 from jobs.plan.known import Known
 from jobs.plan.spool import digest_of, file_of, gather, spooled
-from jobs.store import Ledger, Store, StoreError
-from jobs.store.artifacts import views_of
+from jobs.store import Ledger, Store, StoreError, is_complete, views_of
 from jobs.store.forgotten import Forgotten
-from jobs.store.records import is_complete
+
+T = TypeVar("T")
 
 #: Columns on which relevance depends.
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids", "decoder_input_ids"]
@@ -94,75 +94,55 @@ class Inputs:
         """The samples as a table, a row each."""
         return self.samples.table
 
-    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+    def fact(self, name: str, find: Callable[[], T]) -> T:
         """The fact `name`, which `find()` gives if it is not known yet."""
         if name not in self.facts:
             self.facts[name] = find()
-        return self.facts[name]
+        known: T = self.facts[name]
+        return known
 
     @property
     def digest(self) -> str:
         """A hash of everything that relevance depends on; evidence is not part of it."""
-        return self._digest("inputs")
-
-    @property
-    def masks_digest(self) -> str:
-        """A hash of the masks that decide which tokens may be perturbed."""
-        return self._digest("masks")
-
-    @property
-    def gold_digest(self) -> str:
-        """A hash of the gold labels and scores."""
-        return self._digest("gold")
-
-    @property
-    def answers_digest(self) -> str:
-        """A hash of answers with their units; only for tasks that explain whole answers."""
-        return self._digest("answers")
+        return self.digest_of("inputs")
 
     @property
     def of_answers(self) -> bool:
         """True if the task explains whole answers."""
-        is_true: bool = self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
-        return is_true
+        return self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
 
     @property
     def digests(self) -> dict[str, str]:
         """All hashes of which keys are made, by name."""
-        return {name: self._digest(name) for name in _digested(self.table)}
+        return {name: self.digest_of(name) for name in _digested(self.table)}
 
-    def with_table(self, table: pa.Table) -> Inputs:
-        """Inputs with the samples of `table` instead, and hashes of these."""
-        return Inputs.of(self.tokenizer, self.task, table)
+    def digest_of(self, name: str) -> str:
+        """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units.
 
-    def _digest(self, name: str) -> str:
-        """The hash `name`. After samples were forgotten it stays what it was, so that keys do not change."""
-        digest: str = self.fact(name, lambda: _digest_in(self.samples, name))
+        After samples were forgotten it stays what it was, so that keys do not change.
+        """
+        digest = self.fact(name, lambda: _digest_in(self.samples, name))
         return self.forgotten.digests.get(digest, digest)  # the one before samples were forgotten
 
     @property
     def rows(self) -> int:
         """The number of samples."""
-        count: int = self.fact("rows", lambda: self.table.num_rows)
-        return count
+        return self.fact("rows", lambda: int(self.table.num_rows))
 
     @property
     def tokens(self) -> int:
         """The sum of the lengths of all samples."""
-        count: int = self.fact("tokens", lambda: int(self.lengths.sum()))
-        return count
+        return self.fact("tokens", lambda: int(self.lengths.sum()))
 
     @property
     def without_foil(self) -> int:
         """The number of samples that have no foil."""
-        count: int = self.fact("without_foil", lambda: self.table["foil_id"].null_count)
-        return count
+        return self.fact("without_foil", lambda: int(self.table["foil_id"].null_count))
 
     @property
     def labels(self) -> list[str]:
         """The names of the samples' gold labels, sorted."""
-        names: list[str] = self.fact("labels", self._labels)
-        return names
+        return self.fact("labels", self._labels)
 
     def _labels(self) -> list[str]:
         return sorted(label for label in self.table["label"].unique().to_pylist() if label is not None)

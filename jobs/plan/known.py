@@ -137,13 +137,9 @@ def _code() -> str:
         source_path = _ROOT / source
         paths = source_path.rglob("*.py") if source_path.is_dir() else [source_path]
         files += [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(paths)]
-    brought = [(entry.name, entry.value, entry.dist and entry.dist.version) for entry in _brought()]
+    families = sorted(entry_points(group="closelook.families"), key=lambda entry: entry.name)
+    brought = [(entry.name, entry.value, entry.dist and entry.dist.version) for entry in families]
     return hashlib.sha256(json.dumps([versions("tokenizers"), brought, files]).encode()).hexdigest()
-
-
-def _brought() -> list[Any]:
-    """The entry points of families in installed packages."""
-    return sorted(entry_points(group="closelook.families"), key=lambda entry: entry.name)
 
 
 def _place_of(family: Family) -> list[Any] | None:

@@ -25,6 +25,7 @@ from jobs.plan.checkpoints import (
     fetch,
     fetch_weights,
     hash_files,
+    head_of,
     hub_reachable,
     location_of,
     numbers_of,
@@ -33,7 +34,6 @@ from jobs.plan.checkpoints import (
     reserved,
     with_adapter,
 )
-from jobs.plan.heads import head_of
 from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, register_model_classes
@@ -67,6 +67,11 @@ class ResolvedModel:
     def kind(self) -> Kind:
         """The kind of the model: causal, masked, classifier, of images, ..."""
         return self.family.kind
+
+    @property
+    def key_fields(self) -> dict[str, Any]:
+        """The fields of a key that tell apart numbers of this model: its weights, and how attention is computed."""
+        return {"model": self.identity, "attention": self.config.attn}
 
     @property
     def capabilities(self) -> frozenset[Capability]:

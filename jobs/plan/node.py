@@ -70,6 +70,11 @@ class Node:
         assert self.model is not None
         return self.model
 
+    @property
+    def inputs(self) -> Inputs:
+        """The samples of the node's task as its model reads them; only on the driver."""
+        return self.plan.inputs[self.artifact.task]
+
     def state(self, ledger: Ledger) -> State:
         """The state of the artifact in the ledger; see `state_of`."""
         return state_of(ledger, self.artifact, self.made_of)
@@ -128,8 +133,12 @@ class ModelPlan:
         return self.reading.key
 
     @property
+    def config(self) -> ModelConfig:
+        return self.resolved.config
+
+    @property
     def name(self) -> str:
-        return self.resolved.config.name
+        return self.config.name
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,10 @@ class Run:
     def store(self) -> Store:
         return self.ledger.store
 
+    def token_budget(self, node: Node) -> int:
+        """The most tokens of a batch of the node: by the settings of its model, else by those of the run."""
+        return node.plan.config.token_budget or self.config.token_budget
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration as JSON for manifests. Cached: to make it for each of many models takes time."""
@@ -190,7 +203,7 @@ class Run:
 class Part:
     """The part of one node that one unit of work computes: a shard of the node's artifact."""
 
-    node: Node
+    node: Any  # of a class that the product knows
     shard: str  # the unit's name in the shard's file name
     inputs: Any = None  # what this part needs in addition to the unit's rows
 

@@ -21,7 +21,7 @@ from evaluation.scoring.faithfulness.resampling import SINGLE_TOKEN
 from jobs.plan import choices
 from jobs.plan.cells import schema_of
 from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Part, Run
 from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.plan.spool import gather
 from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
@@ -96,16 +96,15 @@ class _Drawn:
 
 def _flips_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> tuple[Flips, ...]:
     """The ways of removal for this model, with the tokens of its tokenizer that they need, such as the mask token."""
-    kind, output = model.resolved.kind, model.resolved.output
-    flips = tuple(model.resolved.filled(each) for each in settings.flips_of(kind, output, config.seed))
-    return tuple(with_tokens(each, model.reading) for each in flips)
+    resolved = model.resolved
+    flips = settings.flips_of(resolved.kind, resolved.output, config.seed)
+    return tuple(with_tokens(resolved.filled(each), model.reading) for each in flips)
 
 
 def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
     """True if the settings name the cell, and it is relevance of tokens, not of answers, in the first precision."""
     artifact = cell.artifact
-    first_dtype = model.resolved.config.dtypes_for(artifact.task)[0]
-    of_tokens = artifact.product == "relevance" and artifact.dtype == first_dtype
+    of_tokens = artifact.product == "relevance" and artifact.dtype == model.config.first_dtype(artifact.task)
     is_answer = model.inputs[artifact.task].of_answers  # has its sources removed instead: jobs/products/answers
     return of_tokens and not is_answer and settings.takes(task=artifact.task, method=artifact.method)
 
@@ -115,7 +114,7 @@ def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn
     relevance, inputs = cell.artifact, model.inputs[cell.artifact.task]
     explained = [[request.explanation, request.embedding] for request in variants]
     return CurvesNode(
-        artifact=Artifact("curves", relevance.model, relevance.task, relevance.dtype, relevance.method),
+        artifact=Artifact("curves", *relevance.columns),
         key_fields={
             "version": choices.CURVES_VERSION,
             "schema": titled(SCHEMA),
@@ -123,8 +122,8 @@ def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn
             "variants": explained,
             "flips": [each.key() for each in drawn.flips],
             "subset": drawn.rows,
-            "masks": inputs.masks_digest,
-            "gold": inputs.gold_digest,
+            "masks": inputs.digest_of("masks"),
+            "gold": inputs.digest_of("gold"),
             "labels": model.resolved.labels,
             **keyed(drawn.texts),
         },
@@ -148,36 +147,35 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     settings = config.perturb
     if settings is None or not settings.takes(task=task):
         return {}
-    return {model.dtypes_for(task)[0]: sum(settings.takes(method=name) for name in methods)}
+    return {model.first_dtype(task): sum(settings.takes(method=name) for name in methods)}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[CurvesNode]) -> Iterator[Unit]:
     """Units of samples whose forward passes have about UNIT_TOKENS tokens.
 
     The `inputs` of a part are the paths of its relevance. Raises UserError for a task none of whose tokens may be
     removed.
     """
     first, config = nodes[0], run.config
-    assert isinstance(first, CurvesNode)
     assert config.perturb is not None
-    inputs = first.plan.inputs[first.artifact.task]
+    inputs = first.inputs
     rows = subset(config, config.perturb, first.plan, inputs.task)
     check_flippable(first.flips, first.plan, inputs, rows)
-    shards = {node: shards_by_sample(run.ledger, node.made_of[0]) for node in nodes}
-    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
-    variants = sum(len(node.requests) for node in nodes if isinstance(node, CurvesNode))
+    schema = schema_of("relevance", first.artifact.dtype)
+    shards = {node: shards_by_sample(run.ledger, node.relevance, schema) for node in nodes}
+    budget = FORWARD_FACTOR * run.token_budget(first)
+    variants = sum(len(node.requests) for node in nodes)
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
         names = inputs.ids(np.asarray(cut.rows))
         parts = tuple(Part(node, cut.name, shards_of(names, by_sample)) for node, by_sample in shards.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
 
 
-def shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
-    """For each sample id, the path of the shard of a relevance cell that has the sample."""
-    schema = schema_of("relevance", relevance.dtype)
+def shards_by_sample(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> dict[str, str]:
+    """For each sample id, the path of the shard of the artifact that has the sample."""
     return {
         sample: path
-        for path in ledger.files(relevance)
+        for path in ledger.files(artifact)
         for sample in ledger.store.read(path, schema, ["sample_id"])["sample_id"].to_pylist()
     }
 
@@ -227,13 +225,11 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     """
     from jobs.products.drawing import Drawing
 
-    nodes = [part.node for part in parts if isinstance(part.node, CurvesNode)]
+    first: CurvesNode = parts[0].node
     names = {row["sample_id"] for row in rows}
-    claims = {
-        node.artifact.method: _claims(opened, node, part.inputs, names) for node, part in zip(nodes, parts, strict=True)
-    }
-    drawing = Drawing(opened.view, nodes[0].artifact.dtype, nodes[0].flips, opened.token_budget, claims)
-    drawn = drawing.run(with_replacements(opened, nodes[0].texts, rows))
+    claims = {part.node.artifact.method: _claims(opened, part.node, part.inputs, names) for part in parts}
+    drawing = Drawing(opened.view, first.artifact.dtype, first.flips, opened.token_budget, claims)
+    drawn = drawing.run(with_replacements(opened, first.texts, rows))
     return {part: drawn.made(part.node.artifact.method) for part in parts}
 
 

@@ -227,7 +227,8 @@ class Drawing:
             row_claims = self._claims_about(row)
             lost: set[str] = set()
             for claim, logit in zip(row_claims, whole.tolist(), strict=True):
-                if _differs(claim, logit, self.dtype):
+                # False if the logit is not finite: the curve shows that itself
+                if abs(claim.logit - logit) > ROUNDING[self.dtype] * max(1.0, abs(claim.logit)):
                     detail = f"the target's logit is {logit:g} and was {claim.logit:g} when it was explained"
                     drawn.reject(row, [claim.method], "other_logit", detail)
                     lost.add(claim.method)
@@ -285,11 +286,3 @@ def _curve(curves: Curves, score: str, variant: int, order: int) -> dict[str, An
 def _booleans(values: np.ndarray) -> list[bool | None]:
     """0 and 1 as booleans, NaN as None."""
     return [None if value != value else bool(value) for value in values.tolist()]
-
-
-def _differs(claim: Claim, whole: float, dtype: str) -> bool:
-    """True if the stored logit of the target differs from `whole`, that of the unperturbed input now, beyond rounding.
-
-    False if `whole` is not finite: the curve shows that itself.
-    """
-    return abs(claim.logit - whole) > ROUNDING[dtype] * max(1.0, abs(claim.logit))

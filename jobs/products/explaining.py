@@ -77,7 +77,8 @@ class Explainer:
     product: str = "relevance"  # or a finer relevance to compute as well, such as "heads"
     settings: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
-    metered: set[int] = field(default_factory=set)  # lengths (exponents of 2) whose memory is known
+    #: Lengths (exponents of 2) whose memory is known; None: no memory is measured.
+    metered: set[int] | None = field(default_factory=set)
 
     def batch(self, rows: Sequence[Row]) -> ExplainedBatch:
         """Explain a batch by all requests, those of a pass together.
@@ -100,9 +101,7 @@ class Explainer:
                 explained_by = self._explain(method, batch, requests, clock)
                 relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
             wall_s = time.perf_counter() - start
-            of_packages = {
-                r: of_request for r, of_request in explained_by.items() if is_of_package(self.methods[r.method])
-            }
+            of_packages = {r: result for r, result in explained_by.items() if is_of_package(self.methods[r.method])}
             if of_packages:
                 check_against_model(self.view, batch, rows, of_packages)
             if metering and not self._on_gpu:  # measuring slows a CPU, so the timed run is not the measured one
@@ -127,6 +126,8 @@ class Explainer:
         It is measured once for each power of two of lengths, since on a CPU it takes a second, slow run.
         """
         bucket = (length - 1).bit_length()
+        if self.metered is None:
+            return False
         new = bucket not in self.metered
         self.metered.add(bucket)
         return new
@@ -223,17 +224,10 @@ def check_against_model(
     for request, explained in relevance.items():
         model_logits = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]
         method_logits = {"logit_target": explained.logit_target, "logit_foil": explained.logit_foil}
-        for (name, values), expected in zip(method_logits.items(), model_logits.unbind(1), strict=False):
-            if values is not None:
-                _check(f"method {request.method}: its {name}", values.cpu(), expected.cpu(), rounding, rows)
-
-
-def _check(
-    quantity: str, values: torch.Tensor, expected: torch.Tensor, rounding: float, rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raises UserError, naming the first sample, if two tensors [B] differ by more than `rounding`, relatively."""
-    wrong = (values - expected).abs() > rounding * expected.abs().clamp(min=1)
-    if wrong.any():
-        at = int(wrong.nonzero()[0])
-        difference = f"{quantity} of sample {rows[at]['sample_id']} is {values[at]:g}"
-        raise UserError(f"{difference}, and the model's is {expected[at]:g}")
+        for (name, values), expected in zip(method_logits.items(), model_logits.cpu().unbind(1), strict=False):
+            if values is None:
+                continue
+            wrong = (values.cpu() - expected).abs() > rounding * expected.abs().clamp(min=1)  # [B]
+            for at in wrong.nonzero().flatten().tolist():
+                difference = f"its {name} of sample {rows[at]['sample_id']} is {values[at]:g}"
+                raise UserError(f"method {request.method}: {difference}, and the model's is {expected[at]:g}")

@@ -27,8 +27,7 @@ from evaluation.scoring.head_orders import (
     ranked_curves,
     removed_at_points,
 )
-from jobs.config import ModelConfig, PruneConfig, RunConfig
-from jobs.config.methods import configured
+from jobs.config import ModelConfig, PruneConfig, RunConfig, configured
 from jobs.plan.cells import requests_of
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import ModelPlan, Node, Part, Run
@@ -98,8 +97,7 @@ def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[Pr
         random: dict[str, Any] = {
             "inputs": model.inputs[heads.task].digest,
             "subset": subset(config, model, heads.task).tolist(),
-            "model": model.resolved.identity,
-            "attention": model.resolved.config.attn,
+            **model.resolved.key_fields,
             "dtype": heads.dtype,
             "seed": config.seed,
             "runs": settings.random_runs,
@@ -121,11 +119,11 @@ def _node(
     orders: Mapping[str, Any],
 ) -> PruningNode:
     """The node of a method's curves, or of random ones; `orders` are the key fields that decide the orders of heads."""
-    gold = [model.inputs[heads.task].gold_digest, model.resolved.labels]
+    gold = [model.inputs[heads.task].digest_of("gold"), model.resolved.labels]
     clusters = _clusters(run, model, heads.task)
     halves = {"clusters": sorted(clusters.items())} if clusters and method != RANDOM else {}
     return PruningNode(
-        artifact=Artifact("pruning", heads.model, heads.task, heads.dtype, method),
+        artifact=Artifact("pruning", *heads.columns[:3], method),
         key_fields=dict(version=VERSION, schema=titled(SCHEMA), gold=gold, step=settings.step, **orders, **halves),
         samples=len(subset(run.config, model, heads.task)),
         needs=(heads,),
@@ -172,14 +170,13 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     return {dtype: pruned[dtype] + (settings.random_runs > 0) for dtype, count in every.items() if count}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[PruningNode]) -> Iterator[Unit]:
     """Units of about UNIT_TOKENS tokens, each for all samples; a unit has whole curves, of one or several methods.
 
     Yields none if no sample can be evaluated.
     """
-    first, config = nodes[0], run.config
-    rows = subset(config, first.plan, first.artifact.task)
-    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
+    rows = subset(run.config, nodes[0].plan, nodes[0].artifact.task)
+    budget = FORWARD_FACTOR * run.token_budget(nodes[0])
     pending: list[Part] = []
     pending_tokens = 0
     for part, tokens in _parts(run, nodes, rows) if len(rows) else ():
@@ -192,14 +189,12 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
         yield _unit(pending, rows, pending_tokens, budget)
 
 
-def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[Part, int]]:
+def _parts(run: Run, nodes: Sequence[PruningNode], rows: np.ndarray) -> Iterator[tuple[Part, int]]:
     """Yield parts of whole curves, one at least and about UNIT_TOKENS tokens each, with their number of tokens."""
     for node in nodes:
-        assert isinstance(node, PruningNode)
         orders = _orders(run, node)
         points = -(-len(orders[0].heads) // node.step) + 1
-        lengths = node.plan.inputs[node.artifact.task].lengths[rows]
-        curve_tokens = max(1, points * int(lengths.sum()))
+        curve_tokens = max(1, points * int(node.inputs.lengths[rows].sum()))
         size = max(1, UNIT_TOKENS // curve_tokens)
         for index, start in enumerate(range(0, len(orders), size)):
             part_orders = tuple(orders[start : start + size])
@@ -258,21 +253,16 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     """
     orders = [order for part in parts for order in part.inputs]
     first, seed = parts[0].node, opened.options.seed
-    assert isinstance(first, PruningNode)
     together: dict[tuple[int, ...], list[Row]] = {}  # rows by the indices of the orders that evaluate them
     for row in rows:
         half = half_of(first.clusters.get(row["sample_id"], row["sample_id"]), seed)
         evaluating = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
         together.setdefault(evaluating, []).append(row)
     swept = [_swept(opened, first, orders, evaluating, sharing) for evaluating, sharing in together.items()]
-    samples: list[str] = []
-    splits = 0
-    for hits in swept:
-        samples += hits.samples
-        splits += hits.splits
+    samples = tuple(sample for hits in swept for sample in hits.samples)
     right = np.concatenate([hits.right for hits in swept], axis=2)
     evaluated = np.concatenate([hits.evaluated for hits in swept], axis=1)
-    every = Hits(tuple(samples), right, evaluated, swept[0].removed, splits)
+    every = Hits(samples, right, evaluated, swept[0].removed, sum(hits.splits for hits in swept))
     part_hits: dict[Part, Hits] = {}
     start = 0
     for part in parts:
@@ -340,9 +330,8 @@ def _points(curve: RemovalOrder, right: np.ndarray, removed: np.ndarray, samples
         yield of_curve | point | (of_samples if step == 0 else {"samples": None, "areas": None})
 
 
-def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+def _conclude(run: Run, node: PruningNode, shards: Sequence[str]) -> dict[str, Any]:
     """Entries of the manifest: the head relevance that ordered the heads, and the number of samples that were used."""
-    assert isinstance(node, PruningNode)
     counts = [run.store.read(path, SCHEMA, ["n"])["n"].to_pylist() for path in shards]
     used = max(itertools.chain(*counts), default=0)  # 0: no curve evaluates a sample
     return {"heads": None if node.method == RANDOM else node.heads.name, "samples": used}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.cluster.attempts import Attempts, Untroubled
+from jobs.cluster.attempts import Attempts, Untroubled, Watchdog
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import Unit
-from jobs.runner.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -161,15 +160,17 @@ class Product:
     expected: Expected = of_no_task
     schema: Callable[[str], pa.Schema] | None = None  # of shards, by precision
     #: Gives all units of work, committed or not, of nodes that share model, precision and task.
-    units: Callable[[Run, Sequence[Node]], Iterable[Unit]] | None = None
+    units: Callable[[Run, Sequence[Any]], Iterable[Unit]] | None = None
     #: Computes parts that share forward passes on the rows of one batch: a value for each part, or a NodeFailed.
     compute: Callable[[Opened, Sequence[Part], Sequence[Row]], Mapping[Part, Any]] | None = None
     #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
     close: Callable[..., str | None] | None = None  # writes a node's manifest; None: `jobs.runner.closing.close`
+    #: The turns of its stage in which it is computed; products of a turn share workers.
+    turns: tuple[int, ...] = (0,)
     on_model: bool = True  # False: computed from other artifacts, without a model
     #: For units whose rows are not in the views: gives a function that reads them and yields tasks with their rows.
-    source: Callable[[Run, Node], Callable[[Sequence[Task]], Iterator[Task]]] | None = None
+    source: Callable[[Run, Any], Callable[[Sequence[Task]], Iterator[Task]]] | None = None
     #: For products without units: "module:function" of (config, store), which makes all artifacts and returns the
     #: stage's summary.
     make: str | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME
-from jobs.config.methods import configured
+from jobs.config import configured
 from jobs.plan.cells import schema_of
 from jobs.plan.finer import KEPT, Kept
 from jobs.plan.node import Cell, Node, Part, Run
@@ -24,6 +24,7 @@ from jobs.runner.closing import close
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
     from jobs.products.explaining import ExplainedBatch, Explainer
+    from lrp_core.methods.record import Method
 
 
 def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
@@ -31,45 +32,48 @@ def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, metho
     if task not in config.finer(kept.name):
         return {}
     records, output = configured(config), config.task(task).output
-    return {model.dtypes_for(task)[0]: sum(kept.is_of(records[name], output) for name in methods)}
+    return {model.first_dtype(task): sum(kept.is_of(records[name], output) for name in methods)}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
+def units(run: Run, nodes: Sequence[Cell]) -> Sequence[Unit]:
     """Units of batches within the token budget, longest samples first, about `shard_rows` samples each.
 
     Models with the same tokenizer and budget get the same unit objects, which saves memory with many models.
     """
-    artifact, plan = nodes[0].artifact, nodes[0].plan
-    inputs = plan.inputs[artifact.task]
+    artifact, inputs = nodes[0].artifact, nodes[0].inputs
     size = None if artifact.product == RELEVANCE.name else run.config.finer(artifact.product)[artifact.task]
-    budget = plan.resolved.config.token_budget or run.config.token_budget
-    return cut_units(inputs, inputs.subset(size, run.config.seed), budget, run.config.shard_rows)
+    rows = inputs.subset(size, run.config.seed)
+    return cut_units(inputs, rows, run.token_budget(nodes[0]), run.config.shard_rows)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, ExplainedBatch]:
     """The relevance of a batch by the methods of all `parts`: the same value for each part, since they share passes."""
-    return dict.fromkeys(parts, explainer_of(opened, parts).batch(rows))
+    nodes = [part.node for part in parts]
+    methods = ("metered", nodes[0].artifact.product, *(node.artifact.method for node in nodes))
+    metered = opened.memory.setdefault(methods, set())
+    return dict.fromkeys(parts, explainer_of(opened, nodes, metered).batch(rows))
 
 
-def explainer_of(opened: Opened, parts: Sequence[Part], metered: set[int] | None = None) -> Explainer:
-    """The explainer for these parts, with chosen options.
+def explainer_of(opened: Opened, nodes: Sequence[Cell], metered: set[int] | None = None) -> Explainer:
+    """The explainer for these nodes, with chosen options.
 
-    `metered`: lengths whose memory is known; None: those of earlier batches.
+    `metered`: lengths whose memory is known; None: no memory is measured.
     """
     from jobs.products.explaining import Explainer
 
-    nodes = [part.node for part in parts if isinstance(part.node, Cell)]
-    product, options = nodes[0].artifact.product, opened.options
-    methods = dict(options.methods)
+    options, methods = opened.options, with_chosen(opened.options.methods, nodes)
+    requests = tuple(request for node in nodes for request in node.requests)
+    return Explainer(opened.view, requests, nodes[0].artifact.product, options.settings, methods, metered)
+
+
+def with_chosen(methods: Mapping[str, Method], nodes: Sequence[Cell]) -> dict[str, Method]:
+    """The methods by name, those of `nodes` with the options that were chosen for them."""
+    configured_methods = dict(methods)
     for node in nodes:
         if node.chosen:
             name = node.artifact.method
-            methods[name] = methods[name].configured(name, **node.chosen)
-    if metered is None:
-        metered = opened.memory.setdefault(("metered", product, tuple(node.artifact.method for node in nodes)), set())
-    requests = tuple(request for node in nodes for request in node.requests)
-    settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}
-    return Explainer(opened.view, requests, product, settings, methods, metered)
+            configured_methods[name] = methods[name].configured(name, **node.chosen)
+    return configured_methods
 
 
 def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Made:
@@ -85,9 +89,8 @@ def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
     """The rows and rejects of the cell of `part`, from its explained batches."""
     from jobs.products.relevance_tables import cell_table
 
-    node = part.node
-    assert isinstance(node, Cell)
-    table, rejects = cell_table(node.artifact.product, node.artifact.dtype, node.requests, values)
+    artifact = part.node.artifact
+    table, rejects = cell_table(artifact.product, artifact.dtype, part.node.requests, values)
     return Made(table, tuple(rejects))
 
 
@@ -103,7 +106,7 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
     of_pass = tuple(map(id, values))  # parts of one pass share these objects
     if of_pass in passes:
         return
-    passes[of_pass] = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
+    passes[of_pass] = relevance_tables.runtime_table(part.shard, values, str(opened.view.device))
     timed = pa.concat_tables(passes.values())
     path = (
         f"{opened.store.runtime(artifact.model, artifact.task, artifact.dtype)}/{artifact.product}-{part.shard}.parquet"
@@ -114,9 +117,8 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
         opened.store.write_shard(path, timed, RUNTIME)
 
 
-def method_entries(run: Run, node: Node) -> dict[str, Any]:
+def method_entries(run: Run, node: Cell) -> dict[str, Any]:
     """The method's key and the variants, as entries of a cell's manifest."""
-    assert isinstance(node, Cell)
     method = configured(run.config)[node.artifact.method].configured(**node.chosen)
     variants = [[request.explanation, request.embedding] for request in node.requests]
     return {"method": method.key(), "variants": variants}

@@ -46,12 +46,11 @@ def cell_table(
     return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
 
 
-def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
+def runtime_table(unit: str, explained: Sequence[ExplainedBatch], device: str) -> pa.Table:
     """The timings of all passes over a unit's batches, in schema RUNTIME."""
     rows = []
-    for explained in passes:
-        for i, batch in enumerate(explained):
-            rows += [{"batch_id": f"{unit}/{i}", **asdict(timing), "device": device} for timing in batch.timings]
+    for i, batch in enumerate(explained):
+        rows += [{"batch_id": f"{unit}/{i}", **asdict(timing), "device": device} for timing in batch.timings]
     return pa.Table.from_pylist(rows, schema=RUNTIME)
 
 
@@ -82,10 +81,14 @@ def relevance_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     """A table with a row for each of the rows `keep`: the relevance of tokens and pixels, logits and residual."""
-    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
-    decoder_relevance = pa.nulls(len(keep), kind)
-    if of_decoder is not None:
-        decoder_relevance = _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
+    pixels = pa.nulls(len(keep), schema.field("pixels").type)
+    decoder_relevance = pa.nulls(len(keep), schema.field("decoder_relevance").type)
+    if relevance.pixels is not None:
+        pixels = _alike(relevance.pixels[keep], pixels.type)
+    if relevance.decoder_tokens is not None:
+        decoder_relevance = _of_tokens(
+            batch, "decoder_input_ids", relevance.decoder_tokens, keep, decoder_relevance.type
+        )
     columns: dict[str, Any] = {
         **_of_variant(batch, request, keep),
         "embedding": [request.embedding] * len(keep),
@@ -93,7 +96,7 @@ def relevance_columns(
         "explained": _floats(relevance.explained, keep),
         "residual": _floats(relevance.residual, keep),
         **_of_logits(batch, relevance, keep),
-        "pixels": _pixels(relevance, keep, schema.field("pixels").type),
+        "pixels": pixels,
         "decoder_relevance": decoder_relevance,
     }
     return [pa.table(columns, schema=schema)]
@@ -134,12 +137,10 @@ def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list
     return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
-def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """The relevance of pixels of the rows `keep` as lists of H * W numbers; nulls if there is none."""
-    if relevance.pixels is None:
-        return pa.nulls(len(keep), kind)
-    flat = relevance.pixels[keep].flatten(1)  # [n, H * W]
-    return _ragged(flat.flatten().to(_torch_type(kind)).numpy(), [flat.shape[1]] * len(keep), kind)
+def _alike(values: torch.Tensor, kind: pa.ListType) -> pa.Array:
+    """The rows of a tensor [n, ...] as lists of equal length."""
+    flat = values.flatten(1)
+    return _ragged(flat.flatten().to(_torch_type(kind)).numpy(), [flat.shape[1]] * len(flat), kind)
 
 
 def _torch_type(kind: pa.ListType) -> torch.dtype:
@@ -155,9 +156,7 @@ def heads_columns(
         raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
     tables = []
     for p, pooling in enumerate(POOLINGS):
-        values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
-        lengths = [values.shape[1]] * len(keep)
-        lists = _ragged(values.flatten().numpy(), lengths, schema.field("relevance").type)
+        lists = _alike(relevance.heads[keep, :, :, p], schema.field("relevance").type)  # [n, L * H]
         columns = {**_of_variant(batch, request, keep), "pooling": [pooling] * len(keep), "relevance": lists}
         tables.append(pa.table(columns, schema=schema))
     return tables
@@ -170,14 +169,13 @@ def layers_columns(
     if relevance.layers is None:
         raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
     tables = []
-    lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
+    kind = schema.field("relevance").type
     for layer in range(relevance.layers.shape[1]):
-        flat = torch.cat([relevance.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
         columns = {
             **_of_variant(batch, request, keep),
             "embedding": [request.embedding] * len(keep),
             "layer": [layer + 1] * len(keep),
-            "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
+            "relevance": _of_tokens(batch, "input_ids", relevance.layers[:, layer], keep, kind),
             **_of_logits(batch, relevance, keep),
         }
         tables.append(pa.table(columns, schema=schema))

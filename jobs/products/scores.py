@@ -72,24 +72,29 @@ def nodes(run: Run) -> Iterator[Node]:
 
 def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> ScoresNode:
     """The node of a cell's scores by `metrics`; `evidence` is a hash of the evidence."""
+    key_fields = {
+        "schema": schemas.titled(schemas.SCORES),
+        "relevance": cell.artifact.key,
+        "evidence": evidence,
+        "labels": model.resolved.labels,
+        "metrics": metrics,
+    }
+    values = model.inputs[cell.artifact.task].tokens * len(cell.requests)
+    return ScoresNode(key_fields=key_fields, values=values, **_fields_of("scores", model, cell, metrics))
+
+
+def _fields_of(product: str, model: ModelPlan, cell: Cell, metrics: Metrics) -> dict[str, Any]:
+    """The fields that nodes of both kinds of scores have in common."""
     inputs = model.inputs[cell.artifact.task]
-    return ScoresNode(
-        artifact=scores_of(cell.artifact),
-        key_fields={
-            "schema": schemas.titled(schemas.SCORES),
-            "relevance": cell.artifact.key,
-            "evidence": evidence,
-            "labels": model.resolved.labels,
-            "metrics": metrics,
-        },
-        samples=cell.samples,
-        made_of=(cell.artifact,),
-        model=model,
-        scored_by=metrics,
-        views=inputs.paths,
-        label_ids=model.resolved.label_ids(inputs.labels),
-        values=inputs.tokens * len(cell.requests),
-    )
+    return {
+        "artifact": Artifact(product, *cell.artifact.columns),
+        "samples": cell.samples,
+        "made_of": (cell.artifact,),
+        "model": model,
+        "scored_by": metrics,
+        "views": inputs.paths,
+        "label_ids": model.resolved.label_ids(inputs.labels),
+    }
 
 
 def _with_lacking(metrics: Metrics, record: Mapping[str, Any]) -> Metrics | None:
@@ -121,25 +126,19 @@ def nodes_by_layer(run: Run) -> Iterator[Node]:
         layers = cell.artifact
         metrics = metrics_of_layers(run.config, layers.task)
         if metrics:
-            inputs = model.inputs[layers.task]
+            key_fields = {
+                "schema": written,
+                "layers": layers.key,
+                "without": "slots",
+                "evidence": evidence,
+                "metrics": metrics,
+                "labels": model.resolved.labels,
+            }
             yield LayerScoresNode(
-                artifact=Artifact("layer_scores", layers.model, layers.task, layers.dtype, layers.method),
-                key_fields={
-                    "schema": written,
-                    "layers": layers.key,
-                    "without": "slots",
-                    "evidence": evidence,
-                    "metrics": metrics,
-                    "labels": model.resolved.labels,
-                },
-                samples=cell.samples,
-                made_of=(layers,),
-                model=model,
-                scored_by=metrics,
-                views=inputs.paths,
-                label_ids=model.resolved.label_ids(inputs.labels),
-                values=inputs.tokens,
+                key_fields=key_fields,
+                values=model.inputs[layers.task].tokens,
                 without_slots=bool(model.resolved.kind.slot),
+                **_fields_of("layer_scores", model, cell, metrics),
             )
 
 
@@ -163,11 +162,6 @@ def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[Mo
                 yield model, cell, evidence[views.folder]
 
 
-def scores_of(cell: Artifact, key: str = "") -> Artifact:
-    """The artifact of the scores of a cell of relevance."""
-    return Artifact("scores", cell.model, cell.task, cell.dtype, cell.method, key)
-
-
 def _digest(store: Store, views: Inputs) -> str:
     """A hash of everything in the views that scores depend on."""
 
@@ -179,10 +173,9 @@ def _digest(store: Store, views: Inputs) -> str:
     return store.kept(("evidence", views.folder), store.stamps(views.folder), find)
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[ScoresNode]) -> Iterator[Unit]:
     """Yield a unit for each cell, which reads all of the cell's shards and writes one file of scores."""
     for node in nodes:
-        assert isinstance(node, ScoresNode)
         relevance = tuple(run.ledger.files(node.cell))
         part = Part(node, shard="", inputs=relevance)  # one file, whose name has no unit
         yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)  # it has no rows
@@ -194,8 +187,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     The scores of all samples are written to a second file while they are computed, some rows at a time, to save memory.
     """
     (part,) = parts
-    node = part.node
-    assert isinstance(node, ScoresNode)
+    node: ScoresNode = part.node
     lacking = [name for name in node.metrics if name not in METRICS]
     if lacking:
         return {part: NodeFailed(f"a node of the cluster lacks the metric {lacking[0]}: install its package there")}
@@ -249,9 +241,8 @@ def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
     return table
 
 
-def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
+def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Told) -> str | None:
     """Write the manifest of a cell's scores, if a worker of this run computed them."""
-    assert isinstance(node, ScoresNode)
     path = Part(node, "").paths[0]
     if path in reports.accounts:
         account, name = reports.accounts[path], node.cell.product
@@ -292,8 +283,7 @@ def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row])
     from evaluation.scoring.means import score_layers
 
     (part,) = parts
-    node = part.node
-    assert isinstance(node, LayerScoresNode)
+    node: LayerScoresNode = part.node
     metrics = {name: METRICS[name] for name in node.metrics}
     samples_schema = schemas.layer_scores_samples_schema(metrics)
     try:

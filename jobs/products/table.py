@@ -1,4 +1,4 @@
-"""The table of all products, through which artifacts are counted, planned and removed.
+"""The table of all products in the order in which a run makes them, by which they are counted, planned and removed.
 
 A new product is a module with its record, and a line here; installed packages add products by the entry points
 `closelook.products`.
@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jobs.plan.node import Node, Run
-from jobs.products import curves, measurements, pages, prepared, pruning, relevance, scores, trials
+from jobs.products import curves, pruning, relevance, scores, trials, whole
 from jobs.products.answers import ablations, sources
 from jobs.products.controls import randomisation, rewritten, shapley
 from jobs.products.neurons import contexts, heatmaps, knockouts, writings
 from jobs.products.record import Product
-from jobs.store import Artifact, Ledger
-from jobs.store.records import artifact_in, key_in
+from jobs.store import Artifact, Ledger, artifact_in, key_in
 from lrp_core.records.registry import OURS, Registry
 
 PRODUCTS: Registry[Product] = Registry(
     "product",
-    prepared.SAMPLES,
-    prepared.VIEWS,
+    whole.SAMPLES,
+    whole.VIEWS,
     trials.TRIALS,
     relevance.RELEVANCE,
     *relevance.FINER.values(),
@@ -31,15 +30,15 @@ PRODUCTS: Registry[Product] = Registry(
     curves.CURVES,
     ablations.ABLATIONS,
     sources.SOURCES,
-    randomisation.RANDOMISATION,
     rewritten.REWRITTEN,
     shapley.SHAPLEY,
+    randomisation.RANDOMISATION,
     contexts.CONTEXTS,
-    heatmaps.HEATMAPS,
     knockouts.KNOCKOUTS,
     writings.WRITINGS,
-    measurements.BENCH,
-    pages.REPORT,
+    heatmaps.HEATMAPS,
+    whole.BENCH,
+    whole.REPORT,
     group="closelook.products",
     record_class=Product,
 )

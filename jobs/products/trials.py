@@ -19,7 +19,7 @@ import pyarrow as pa
 from evaluation.schema import TRIALS as SCHEMA
 from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import choose, trials_of
-from jobs.config.methods import configured, left_open
+from jobs.config import configured, left_open
 from jobs.plan.cells import schema_of
 from jobs.plan.choices import in_words
 from jobs.plan.node import Cell, Choice, Node, Part, Run
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from jobs.runner.rows import Outcome
     from lrp_core.methods.record import Method
 
-LENGTHS = frozenset(range(64))  # exponents of 2: all lengths, as if their memory were known, so that none is measured
-
 
 def nodes(run: Run) -> Iterator[Node]:
     """The choices of the plan: one for each method with open options, on each model, task and precision."""
@@ -53,7 +51,7 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     return dict.fromkeys(model.dtypes_for(task), count)
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[Choice]) -> Iterator[Unit]:
     """Cut the samples on which options are tried into units of one batch of curves each.
 
     The more trials all choices of this model, task and precision have, the fewer samples a unit has. Choices that are
@@ -62,19 +60,14 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
 
     Raises UserError for a task none of whose tokens may be removed.
     """
-    first, config = nodes[0], run.config
-    assert isinstance(first, Choice)
-    plan, artifact = first.plan, first.artifact
-    inputs = plan.inputs[artifact.task]
-    check_flippable((first.flips,), plan, inputs, first.rows)
-    setting = (artifact.task, artifact.dtype)
-    every = [choice for choice in plan.choices if (choice.artifact.task, choice.artifact.dtype) == setting]
-    budget = plan.resolved.config.token_budget or config.token_budget
+    first, inputs, budget = nodes[0], nodes[0].inputs, run.token_budget(nodes[0])
+    check_flippable((first.flips,), first.plan, inputs, first.rows)
+    every = [choice for choice in first.plan.choices if choice.artifact.columns[:3] == first.artifact.columns[:3]]
     costs = forward_tokens(inputs, (first.flips,))  # [N] tokens of a trial
     longest = int(costs[first.rows].max(initial=1))
     all_trials = sum(len(choice.options) for choice in every)
-    size = max(1, min(config.shard_rows, UNIT_TOKENS // (longest * all_trials)))
-    asked_trials = sum(len(node.options) for node in nodes if isinstance(node, Choice))  # of choices still to be made
+    size = max(1, min(run.config.shard_rows, UNIT_TOKENS // (longest * all_trials)))
+    asked_trials = sum(len(node.options) for node in nodes)  # of choices still to be made
     for cut in cut_units(inputs, first.rows.tolist(), budget, size):
         parts = tuple(Part(node, cut.name, inputs=cut.cuts) for node in nodes)
         tokens = int(costs[np.asarray(cut.rows)].sum()) * asked_trials
@@ -89,12 +82,10 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     explained, failed = _explained(opened, parts, rows)
     claims = {}
     for trial, made in explained.items():
-        cell = trial.node
-        assert isinstance(cell, Cell)
-        variants = [(request.explanation, request.embedding) for request in cell.requests]
-        claims[cell.artifact.method] = claims_of(cell.artifact.method, made.table, variants)
-    choice = parts[0].node
-    assert isinstance(choice, Choice)
+        name = trial.node.artifact.method
+        variants = [(request.explanation, request.embedding) for request in trial.node.requests]
+        claims[name] = claims_of(name, made.table, variants)
+    choice: Choice = parts[0].node
     drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)
 
     def draw(_: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, DrawnCurves]:
@@ -116,7 +107,7 @@ def _explained(
 
     # Runtimes of trials are not kept, so no memory is measured.
     def explain(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Any]:
-        return dict.fromkeys(parts, relevance.explainer_of(opened, parts, set(LENGTHS)).batch(rows))
+        return dict.fromkeys(parts, relevance.explainer_of(opened, [part.node for part in parts]).batch(rows))
 
     methods = dict(opened.options.methods)
     trials: dict[Part, Part] = {}
@@ -143,20 +134,17 @@ def _explained(
     return explained, failed
 
 
-def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
+def _trials(choice: Choice, method: Method) -> Iterator[tuple[Cell, Method]]:
     """Yield the cell and the method record of each trial, under a name of its own such as `ig(steps=10)`."""
-    assert isinstance(choice, Choice)
-    artifact = choice.artifact
-    for options in choice.options:
-        trial = method.configured(f"{artifact.method}({in_words(options)})", **options)
-        cell = Artifact("relevance", artifact.model, artifact.task, artifact.dtype, trial.name)
+    for name, options in zip(_names(choice), choice.options, strict=True):
+        trial = method.configured(name, **options)
+        cell = Artifact("relevance", *choice.artifact.columns[:3], trial.name)
         request = replace(choice.request, method=trial.name)
         yield Cell(artifact=cell, forwards=trial.pass_name, requests=(request,)), trial
 
 
-def _names(choice: Node) -> list[str]:
-    """The names of a choice's trials, as `_trials` gives them."""
-    assert isinstance(choice, Choice)
+def _names(choice: Choice) -> list[str]:
+    """The names of a choice's trials."""
     return [f"{choice.artifact.method}({in_words(options)})" for options in choice.options]
 
 
@@ -197,9 +185,8 @@ def _why(sample: str, rejects: Mapping[str, Sequence[Reject]]) -> Reject:
     return Reject(sample, reject.reason, f"{name}: {reject.detail}")
 
 
-def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+def _conclude(run: Run, node: Choice, shards: Sequence[str]) -> dict[str, Any]:
     """Entries of the manifest: each trial with its mean and number of samples, and the index of the chosen one."""
-    assert isinstance(node, Choice)
     table = run.store.read(list(shards), SCHEMA) if shards else SCHEMA.empty_table()
     table = table.sort_by("sample_id")  # a mean does not depend on how samples were cut into units
     areas = (
@@ -217,9 +204,8 @@ def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
     return {"trials": trials, "chosen": chosen, "method": method.key()}
 
 
-def _entries(run: Run, node: Node) -> dict[str, Any]:
+def _entries(run: Run, node: Choice) -> dict[str, Any]:
     """The variant by which trials are compared, as an entry of the manifest."""
-    assert isinstance(node, Choice)
     return {"variants": [[node.request.explanation, node.request.embedding]]}
 
 

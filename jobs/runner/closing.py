@@ -20,9 +20,9 @@ from jobs.store import Ledger, Store, Written
 from jobs.store.files import written
 
 #: Gives further entries of a node's manifest.
-Entries = Callable[[Run, Node], Mapping[str, Any]]
+Entries = Callable[[Run, Any], Mapping[str, Any]]
 #: Gives further entries of a complete node's manifest, from the paths of its shards; its `rejects` are added.
-Conclusion = Callable[[Run, Node, Sequence[str]], Mapping[str, Any]]
+Conclusion = Callable[[Run, Any, Sequence[str]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def close(
     complete = len(written) == len(shards) and accounted and not failing
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
-        inputs = node.plan.inputs[artifact.task]
-        entries["inputs"] = {"tokenizer": inputs.tokenizer, "sha256": inputs.digest}
+        entries["inputs"] = {"tokenizer": node.inputs.tokenizer, "sha256": node.inputs.digest}
     if entries_of is not None:
         entries |= entries_of(run, node)
     if complete and conclusion is not None:

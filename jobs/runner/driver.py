@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.cluster.hosts import end_kept
-from jobs.cluster.pools import connect
+from jobs.cluster.pools import Report, Work, connect
 from jobs.cluster.scheduler import run_all
-from jobs.cluster.work import Report, Work
 from jobs.plan.inputs import Inputs, unit_without_views
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.record import Product, Unit

@@ -185,7 +185,9 @@ class _Batches:
             return
         if failing:
             of_samples = "position" in healthy[0]  # the numbers of other inputs do not depend on the batch
-            again = self._attempt(_with_stand_ins(rows, healthy[0], failing) if of_samples else healthy)
+            if of_samples:  # a stand-in for each failing row, so that the batch keeps its planned shape
+                stood_in = [_stand_in(row, healthy[0]) if row["sample_id"] in failing else row for row in rows]
+            again = self._attempt(stood_in if of_samples else healthy)
             if not isinstance(again, Reject):
                 kept = {row["sample_id"] for row in healthy}
                 self.outcome.values.append(_only(again, kept) if of_samples else again)
@@ -270,11 +272,6 @@ def _only(values: Values, samples: set[str]) -> Values:
     """The values of these samples. Parts that shared a value still share one."""
     kept = {id(value): value.only(samples) for value in values.values()}
     return {part: kept[id(value)] for part, value in values.items()}
-
-
-def _with_stand_ins(rows: Sequence[Row], healthy: Row, failing: set[str]) -> list[Row]:
-    """The rows with a stand-in for each failing one, so that the batch keeps its planned shape."""
-    return [_stand_in(row, healthy) if row["sample_id"] in failing else row for row in rows]
 
 
 def _stand_in(row: Row, healthy: Row) -> Row:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.methods import configured
+from jobs.config import ModelConfig, RunConfig, configured
 from jobs.plan.node import Part
 from jobs.store import Written
 from lrp_core.methods.record import Method
@@ -67,6 +66,11 @@ class WorkerOptions:
     methods: Mapping[str, Method]  # of the run, by their names there
     run: str  # tells the notes of this run's workers from those of earlier ones
     batch_limit_s: float = 0  # a batch that takes longer counts as hanging; 0: no limit
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that functions of methods may take."""
+        return {"checkpoint": self.checkpoint, "byte_budget": self.byte_budget, "seed": self.seed}
 
     @classmethod
     def of(cls, config: RunConfig, model: ModelConfig | None) -> WorkerOptions:

@@ -1,11 +1,14 @@
-"""The worker of all products: it opens a model once, computes units and writes their shards."""
+"""The worker of all products: it opens a model once, computes units, checks the results and writes their shards.
+
+Results are checked before they are committed, since code of packages may return anything.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,7 +19,7 @@ import pyarrow.compute as pc
 
 from evaluation.benchmark.forgotten import FORGOTTEN, is_placeholder
 from evaluation.schema import REJECT
-from jobs.cluster.attempts import Attempts, loading
+from jobs.cluster.attempts import Attempts, Watchdog, loading
 from jobs.cluster.pools import own_device
 from jobs.cluster.reports import left_out, reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
@@ -24,10 +27,8 @@ from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.node import Part
 from jobs.plan.units import FEW, REASONS_IN_DATA
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
-from jobs.products.table import PRODUCTS
-from jobs.runner.returned import Unfit, checked, explained_by_none
+from jobs.products.table import PRODUCTS, is_of_package
 from jobs.runner.task import Account, Task, WorkerOptions
-from jobs.runner.watchdog import Watchdog
 from jobs.store import Artifact, Store
 from jobs.store.lock import is_asked
 from jobs.store.retry import retried
@@ -37,6 +38,62 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from jobs.runner.rows import Outcome, Outcomes
     from lrp_core import ModelView
+
+_SAMPLE = "sample_id"
+
+
+class Unfit(Exception):
+    """A result that cannot be stored; the message says why."""
+
+
+def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
+    """The result of a part, checked: every row and reject belongs to one of the unit's `samples`, and none has both.
+
+    For products of packages, samples with numbers that are not finite become rejects. Rows of other things than
+    samples, and units without samples, are not checked. Raises Unfit, naming a sample, for any other result.
+    """
+    if not isinstance(made, Made) or not isinstance(made.table, pa.Table):
+        raise Unfit(f"product {product.name} must return Made with a pyarrow.Table as `table`, not {_kind(made)}")
+    if not samples or _SAMPLE not in made.table.column_names:
+        return made
+    explained = set(made.table[_SAMPLE].to_pylist())
+    rejected = {reject.sample_id for reject in made.rejects}
+    for kind, ids in (("rows", explained), ("rejects", rejected)):
+        foreign = ids.difference(samples)
+        if foreign:
+            raise Unfit(f"there are {kind} of sample {min(map(str, foreign))}, which is not in this unit")
+    if both := explained & rejected:
+        raise Unfit(f"there are both rows and a reject of sample {min(both)}")
+    return _without_infinite(made) if is_of_package(product.name) else made
+
+
+def _kind(made: Any) -> str:
+    """The type of a wrong result, for the message."""
+    return type(made.table).__name__ if isinstance(made, Made) else type(made).__name__
+
+
+def _without_infinite(made: Made) -> Made:
+    """The result without samples that have a number that is not finite: they become rejects. Nulls are allowed."""
+    fine = pa.array([True] * made.table.num_rows)
+    for column in made.table.columns:
+        fine = pc.and_(fine, _finite(column.combine_chunks()))
+    if pc.all(fine).as_py() in (True, None):
+        return made
+    lost = made.table.filter(pc.invert(fine))[_SAMPLE].unique()
+    rejects = tuple(Reject(name, "not_finite", "one of its numbers is not finite") for name in lost.to_pylist())
+    kept = made.table.filter(pc.invert(pc.is_in(made.table[_SAMPLE], lost)))
+    return replace(made, table=kept, rejects=(*made.rejects, *rejects))
+
+
+def _finite(values: pa.Array) -> pa.Array:
+    """For each value, False if it is or has (in a list) an infinite number or NaN."""
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        inner, owners = _finite(pc.list_flatten(values)), pc.list_parent_indices(values)
+        bad = set(owners.filter(pc.invert(inner)).to_pylist())
+        return pa.array([at not in bad for at in range(len(values))])
+    if not pa.types.is_floating(values.type):
+        return pa.array([True] * len(values))
+    return pc.fill_null(pc.is_finite(values), True)
 
 
 class Worker:
@@ -98,7 +155,8 @@ class Worker:
             failed, accounts, splits = retried(commit)
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
-        rejected = explained_by_none([_samples_of(account.rejects) for account in accounts.values()])
+        by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
+        rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
         reasons = [[asdict(node), why] for node, why in failed.items()]
         written = {path: account.to_json() for path, account in accounts.items()}
         counts = {"rejects": len(rejected), "explained": json.dumps(explained), "splits": splits}
@@ -236,11 +294,6 @@ def _parted(rows: Sequence[Row], cuts: tuple[int, ...]) -> tuple[Sequence[Row], 
     starts = sorted({sum(is_sample[:cut]) for cut in cuts} - {len(samples)})
     rejects = [Reject(row["sample_id"], FORGOTTEN, "") for row, kept in zip(rows, is_sample, strict=True) if not kept]
     return samples, tuple(starts), rejects
-
-
-def _samples_of(rejects: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The ids of the samples of these rejects."""
-    return {reject["sample_id"] for reject in rejects}
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:

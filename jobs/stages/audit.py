@@ -12,8 +12,7 @@ from evaluation.benchmark import audit as figures
 from evaluation.benchmark.forgotten import FORGOTTEN, without_placeholders
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
+from jobs.store import Artifact, Ledger, Store, samples_of, views_of
 from lrp_core.records.types import UserError
 
 

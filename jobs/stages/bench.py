@@ -16,14 +16,13 @@ import pyarrow as pa
 from jobs.bench.record import Results, device_name
 from jobs.bench.storage import write
 from jobs.bench.table_8 import measure_rows
-from jobs.cluster.pools import own_device
+from jobs.cluster.pools import Report, Work, own_device
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import run_all
-from jobs.cluster.work import Report, Work
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
-from jobs.products.measurements import DTYPE, Measurement, measurements_of
+from jobs.products.whole import BENCH_DTYPE, Measurement, measurements_of
 from jobs.runner.closing import model_entry
 from jobs.stages.record import StageSummary
 from jobs.store import Ledger, Store, Written
@@ -64,7 +63,7 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
         worker=measure,
         arguments=(ledger.store, resolved, artifact.task, config.seed, f"closelook bench --config {config.name}"),
         size=len(measurement.rows),
-        dtypes=(DTYPE,),
+        dtypes=(BENCH_DTYPE,),
         is_task=True,
         on_report=complete,
     )
@@ -77,7 +76,7 @@ def measure(
 
     def written() -> dict[str, Any]:
         device = own_device()
-        view = open_view(resolved, DTYPE, device, seed)
+        view = open_view(resolved, BENCH_DTYPE, device, seed)
         measured = Results("lrp", device_name(device), command)
         measure_rows(measured, resolved.config.name, view, rows, task)
         path, file = write(measured.result(), store)

@@ -13,41 +13,16 @@ from evaluation.schema import SchemaMismatch
 from jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.node import Choice, Node, Run
-from jobs.products import relevance, trials
-from jobs.products.answers.ablations import ABLATIONS
-from jobs.products.answers.sources import SOURCES
-from jobs.products.controls.randomisation import RANDOMISATION
-from jobs.products.controls.rewritten import REWRITTEN
-from jobs.products.controls.shapley import SHAPLEY
-from jobs.products.curves import CURVES
 from jobs.products.neurons import contexts
-from jobs.products.neurons.contexts import CONTEXTS
-from jobs.products.neurons.heatmaps import HEATMAPS
-from jobs.products.neurons.knockouts import KNOCKOUTS
-from jobs.products.neurons.writings import WRITINGS
-from jobs.products.pruning import PRUNING
 from jobs.products.record import Product
-from jobs.products.scores import LAYER_SCORES, SCORES
-from jobs.products.table import PRODUCTS, of_packages
+from jobs.products.table import PRODUCTS, is_of_package
+from jobs.products.trials import chosen_line
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
 from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store, StoreError
 from jobs.store.lock import is_asked
 from lrp_core.records.types import UserError
-
-#: The products of each stage in the order in which they are computed; those of one tuple share workers. CONTEXTS comes
-#: twice: near ties can be decided only when the whole corpus was read.
-ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
-    "select": ((trials.TRIALS,),),
-    "attribute": ((relevance.RELEVANCE, *relevance.FINER.values()),),
-    "evaluate": ((SCORES, LAYER_SCORES),),
-    "prune": ((PRUNING,),),
-    "perturb": ((CURVES,),),
-    "ablations": ((ABLATIONS,), (SOURCES,)),
-    "controls": ((REWRITTEN, SHAPLEY, RANDOMISATION),),
-    "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
-}
 
 #: The settings of a stage that is asked for, if the config has none.
 _DEFAULTS: dict[str, Callable[[], Any]] = {
@@ -83,10 +58,11 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     waiting: list[str] = []
     nodes: list[Node] = []
     before: tuple[Product, ...] = ()
-    for products in _order(stage):
+    order = _order(stage)
+    for products in order:
         if is_asked(store):
             break
-        if products != before:  # not for CONTEXTS again: its corpus stays the one that was read
+        if products != before:  # not for contexts again: their corpus stays the one that was read
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
         lacking = [node for node in nodes if not _is_made(run, node)]
@@ -108,7 +84,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         failures = [*out_of_reach, *failures, *waiting]
         failures += [] if failures else [str(node.artifact) for node in incomplete]
         if incomplete:
-            title = ORDER[stage][-1][0].title
+            title = order[-1][0].title
             lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
     skipped = len(planned) - len(todo)
     return StageSummary(stage, len(made), skipped, tuple(dict.fromkeys(failures)), tuple(lines), made)
@@ -125,17 +101,23 @@ def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
 
 
 def _order(stage: str) -> list[tuple[Product, ...]]:
-    """The products of the stage in their order; those of installed packages come last."""
-    added = tuple(product for product in of_packages() if product.stage == stage)
-    for product in added:
-        if product.compute is None or product.units is None:
-            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`: give both")
-    return [*ORDER[stage], added] if added else list(ORDER[stage])
+    """The products of the stage in their turns; those of a turn share workers. Products of packages have the last."""
+    turns: dict[tuple[bool, int], list[Product]] = {}
+    for product in PRODUCTS.values():
+        if product.stage == stage:
+            added = is_of_package(product.name)
+            if added and (product.compute is None or product.units is None):
+                raise UserError(
+                    f"product {product.name} of an installed package has no `units` or no `compute`: give both"
+                )
+            for turn in product.turns:
+                turns.setdefault((added, turn), []).append(product)
+    return [tuple(turns[turn]) for turn in sorted(turns)]
 
 
 def works_of(run: Run, stage: str) -> list[ModelWork]:
     """The works of the first products that a stage would compute: the units that are missing, by model."""
-    products = ORDER[stage][0]
+    products = _order(stage)[0]
     nodes = [node for product in products for node in product.nodes(run) if not _is_made(run, node)]
     return missing_work(run, products, nodes)
 
@@ -203,7 +185,7 @@ def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -
     for node in todo:
         record = run.ledger.record(node.artifact)
         if isinstance(node, Choice) and record is not None and "chosen" in record:
-            yield f"{node}: {trials.chosen_line(node, record)}"
+            yield f"{node}: {chosen_line(node, record)}"
     for node in planned:
         if isinstance(node, contexts.ContextsNode):
             yield from contexts.lines(run.ledger, node)

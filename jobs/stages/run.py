@@ -11,7 +11,7 @@ from jobs.plan.cells import make_plan
 from jobs.plan.known import Known
 from jobs.plan.node import Run
 from jobs.products.table import PRODUCTS
-from jobs.stages.compute import ORDER, compute
+from jobs.stages.compute import compute
 from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store
 from jobs.store.lock import is_asked
@@ -20,10 +20,8 @@ from lrp_core.lazy import imported_object
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The function of a stage, imported only now since stages need heavy libraries."""
-    if stage in ORDER:
-        return partial(compute, stage=stage)
-    make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
-    return imported_object(make)
+    first = next(product for product in PRODUCTS.values() if product.stage == stage)
+    return partial(compute, stage=stage) if first.make is None else imported_object(first.make)
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:

@@ -1,8 +1,9 @@
 """The store: artifacts and their keys, the ledger of finished artifacts, atomic writes, checked reads, root lock."""
 
-from jobs.store.artifacts import Artifact, key_of
+from jobs.store.artifacts import Artifact, key_of, samples_of, short, views_of
 from jobs.store.files import TEMPORARY, StoreError, StoreFull, Written
 from jobs.store.ledger import Ledger
+from jobs.store.records import artifact_in, is_complete, key_in
 from jobs.store.shards import Origin, Store
 from jobs.store.states import State
 
@@ -16,5 +17,11 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "Written",
+    "artifact_in",
+    "is_complete",
+    "key_in",
     "key_of",
+    "samples_of",
+    "short",
+    "views_of",
 ]

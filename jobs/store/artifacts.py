@@ -99,13 +99,18 @@ class Artifact:
         return LAYOUTS.get(self.product, STANDARD)
 
     @property
+    def columns(self) -> tuple[str, str, str, str]:
+        """The model, task, precision and method."""
+        return self.model, self.task, self.dtype, self.method
+
+    @property
     def place(self) -> Artifact:
         """The artifact's place: product, model, task, precision, method and the like, without the key."""
         return self.keyed("")
 
     def keyed(self, key: str) -> Artifact:
         """The artifact of the same product and place under this key."""
-        return Artifact(self.product, self.model, self.task, self.dtype, self.method, key, self.tokenizer)
+        return Artifact(self.product, *self.columns, key, self.tokenizer)
 
     @cached_property
     def name(self) -> str:
@@ -147,8 +152,7 @@ class Artifact:
 
     def key_in(self, file: str) -> str | None:
         """The shortened key in the name of a shard of this place; None for other files, and names without a key."""
-        columns = (self.model, self.task, self.dtype, self.method)
-        match = _pattern(self.layout.shard or "", short(self.key), *columns).fullmatch(file)
+        match = _pattern(self.layout.shard or "", short(self.key), *self.columns).fullmatch(file)
         return match["key"] if match is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:

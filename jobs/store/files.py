@@ -80,7 +80,10 @@ class Files:
                 f"the URL of the root contains credentials: set them in the environment instead{self._hint()}"
             )
         try:
-            self._fs, base = retried(lambda: pafs.FileSystem.from_uri(_with_single_puts(self.root)))
+            url = self.root
+            if url.startswith("s3://"):  # a file of less than 5 MB is written in one request instead of three
+                url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
+            self._fs, base = retried(lambda: pafs.FileSystem.from_uri(url))
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {one_line(error)}{self._hint()}") from None
         #: Called before every write and removal; raises an error if this run may no longer write to the store.
@@ -261,13 +264,6 @@ def _has_credentials(root: str) -> bool:
         return False
     parts = urlsplit(root)
     return "@" in parts.netloc or any(re.search("key|secret|token", name) for name, _ in parse_qsl(parts.query))
-
-
-def _with_single_puts(root: str) -> str:
-    """The URL of an S3 root with the option that writes a file of less than 5 MB in one request instead of three."""
-    if not root.startswith("s3://"):
-        return root
-    return f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
 
 
 def _nothing() -> None:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from jobs.__main__ import main
-from jobs.commands.app import app
+from jobs.commands.listings.config import keys
+from jobs.commands.options import app
 from jobs.commands.roots.status import collect
-from jobs.config.keys import keys
 from jobs.methods import METHODS
 from jobs.plan.node import Run
 from jobs.products.table import PRODUCTS
@@ -99,9 +99,9 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     schema = written("evaluation/schema/relevance.py").SPARSITY
     product = written("jobs/products/sparsity.py").SPARSITY
     every = {**PRODUCTS, product.name: product}
-    for module in ("jobs.products.table", "jobs.runner.worker", "jobs.commands.roots.status"):
+    for module in ("jobs.products.table", "jobs.runner.worker", "jobs.stages.compute", "jobs.commands.roots.status"):
         monkeypatch.setattr(f"{module}.PRODUCTS", every)
-    monkeypatch.setattr("jobs.stages.compute.of_packages", lambda: [product])
+    monkeypatch.setattr("jobs.stages.compute.is_of_package", lambda name: name == product.name)
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
 
     def states():
@@ -121,7 +121,8 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
 
 def test_a_product_of_a_package_that_workers_cannot_compute_is_refused_by_name(tmp_path, monkeypatch):
     product = replace(PRODUCTS["scores"], name="idle", compute=None)
-    monkeypatch.setattr("jobs.stages.compute.of_packages", lambda: [product])
+    monkeypatch.setattr("jobs.stages.compute.PRODUCTS", {**PRODUCTS, product.name: product})
+    monkeypatch.setattr("jobs.stages.compute.is_of_package", lambda name: name == product.name)
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
     with pytest.raises(UserError, match="product idle of an installed package has no `units` or no `compute`"):
         score_plan(CONFIG, plan, store)

@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "lasso_weights_stay_standardised",
         "ContextCite's weights are of standardised masks, about half of what they are.",
-        "evaluation/ablations/methods.py",
+        "evaluation/ablations/units.py",
         "weights = lasso.coef_ / scaler.scale_ * ablated.answer_tokens",
         "weights = lasso.coef_ * ablated.answer_tokens",
         "tests/evaluation/ablations/test_methods.py::test_contextcites_weights_are_those_of_an_independent_lasso",
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "budget_ignored",
         "ContextCite is fitted to all masks whatever its budget.",
-        "evaluation/ablations/methods.py",
+        "evaluation/ablations/units.py",
         "masks = ablated.fit[:budget]",
         "masks = ablated.fit",
         "tests/evaluation/ablations/test_methods.py::test_contextcites_weights_are_those_of_an_independent_lasso",

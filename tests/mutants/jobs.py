@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "settings_are_renamed_with_samples",
         "A setting that is the same word as a forgotten id becomes its placeholder.",
-        "jobs/commands/roots/notes.py",
+        "jobs/commands/roots/forget.py",
         "if isinstance(value, str) and field in _IDS:",
         "if isinstance(value, str):",
         "tests/jobs/store/test_forget.py::test_only_ids_of_samples_are_renamed_in_records_of_runs",
@@ -81,9 +81,9 @@ MUTANTS = (
     Mutant(
         "relevance_key_without_weights",
         "Relevance of a model's old weights stays in use after they were replaced.",
-        "jobs/plan/cells.py",
-        "            model=resolved.identity,\n",
-        "",
+        "jobs/plan/models.py",
+        '{"model": self.identity, "attention"',
+        '{"attention"',
         "tests/jobs/plan/test_plan.py::test_other_weights_change_every_key",
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = (
         "scores_key_without_evidence",
         "Scores against old evidence are told as those against the new.",
         "jobs/products/scores.py",
-        '            "relevance": cell.artifact.key,\n            "evidence": evidence,\n',
-        '            "relevance": cell.artifact.key,\n',
+        '        "evidence": evidence,\n        "labels"',
+        '        "labels"',
         "tests/jobs/products/test_evaluate.py::test_new_evidence_makes_scores_stale",
     ),
     # Units of work, and what becomes of bad rows.
@@ -566,7 +566,7 @@ MUTANTS = (
     Mutant(
         "shares_without_the_first_token_count_it",
         "Shares of an answer without the first token are those with it.",
-        "jobs/commands/questions/shares.py",
+        "jobs/commands/questions/export.py",
         "others = total - magnitudes.get(FIRST, 0.0)",
         "others = total",
         "tests/jobs/notebook/test_answers.py::test_the_last_message_of_the_assistant_is_the_answer",

@@ -22,7 +22,7 @@ from benchmarks.parts.chaos.driver import CHAOS
 from benchmarks.parts.stores.object_store import ObjectStore
 from evaluation.benchmark.demo import model_dir
 from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
-from jobs.commands.listings.benchmarks import CLONE
+from jobs.commands.roots.commands import CLONE
 from jobs.store import Store
 
 NODES = 2

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.app import RECORDS, command
-from jobs.commands.options import Columns, Model, RunOptions, named_columns
+from jobs.commands.options import RECORDS, Columns, Model, RunOptions, command, named_columns
 
 
 @command(RECORDS)
@@ -16,25 +15,25 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Describe this method in full.", show_default=False)] = None,
 ) -> None:
     """List the methods: what they need and give, what they cost, their options."""
-    from jobs.commands.listings.methods import show
+    from jobs.commands.listings.records import show_methods
 
-    show(name)
+    show_methods(name)
 
 
 @command(RECORDS)
 def tasks() -> None:
     """List the tasks: what is predicted, the sources of samples, and what counts as evidence."""
-    from jobs.commands.listings.tasks import show
+    from jobs.commands.listings.records import show_tasks
 
-    show()
+    show_tasks()
 
 
 @command(RECORDS)
 def models() -> None:
     """List the kinds and families of models, and which methods apply to them."""
-    from jobs.commands.listings.models import show
+    from jobs.commands.listings.records import show_models
 
-    show()
+    show_models()
 
 
 File = Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")]

@@ -2,13 +2,86 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
 import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from jobs.commands.listings.documents import DOCS, markdown, rewrite
 from jobs.commands.terminal import say, say_table
-from jobs.config import RunConfig
-from jobs.config.keys import keys
+from jobs.config import MethodConfig, RunConfig
+from jobs.config.base import section_in
 from lrp_core.records.types import UserError, nearest
+
+_IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A config key and its documentation."""
+
+    path: str  # dotted; NAME stands for a name that the user chooses, `[]` for an entry of a list
+    takes: str  # its type, in the words of YAML
+    default: str  # as YAML; "required" if there is none
+    about: str
+
+
+def keys(record: type[BaseModel] = RunConfig, before: str = "") -> Iterator[Key]:
+    """All keys of a section and of the sections within it, in the order of their fields; paths begin with `before`."""
+    for name, field in record.model_fields.items():
+        path = f"{before}{name}"
+        about = " ".join((field.description or "").split())
+        yield Key(path, _takes(field.annotation), _default(field), about)
+        section, inside = section_in(field.annotation)
+        if section is not None and section is not MethodConfig:
+            yield from keys(section, f"{path}{inside}.")
+
+
+def _takes(annotation: Any) -> str:
+    """A type annotation in the words of YAML, such as "list of: text, or null"."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation is types.NoneType:
+        return "null"
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (Union, types.UnionType):
+        words = [_takes(part) for part in parts]
+        return (", or " if ": " in words[0] else " or ").join(words)
+    if origin is tuple and parts[1:] == (...,):
+        return f"list of: {_takes(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(_takes, parts))}]"
+    if origin is dict:
+        return f"mapping to: {_takes(parts[1])}"
+    if origin is Annotated:
+        return _takes(parts[0])
+    if annotation is MethodConfig:
+        return "method"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
+    return _IN_YAML.get(annotation, str(annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    """The default of a field as YAML; "required" if there is none, "as below" for a section.
+
+    A default that depends on other keys stands in words in the field's `json_schema_extra`.
+    """
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["default"])
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "as below"
+    if isinstance(value, tuple):
+        value = list(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+
 
 PAGE = DOCS / "config.md"
 START, END = "<!-- keys -->", "<!-- end of keys -->"

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from evaluation.benchmark.encoding import START, words
 from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
@@ -20,8 +18,7 @@ from evaluation.report.heatmaps.tokens import Line, beyond_noise, data
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, space_note
 from jobs.commands.questions.reading import read, tokens_of
-from jobs.commands.questions.reasoning import through_reasoning
-from jobs.commands.questions.spans import Said, said_of
+from jobs.commands.questions.spans import Said, said_of, through_reasoning
 from lrp_core.device.progress import part_of_work
 from lrp_core.methods.hops import Hops
 from lrp_core.methods.record import Method
@@ -103,9 +100,11 @@ class Answer:
         lines = []
         for method in self.methods:
             relevance = self.relevance[method.name]
-            columns = (relevance.tokens, relevance.decoder_tokens, relevance.pixels)
-            tokens, decoder, pixels = map(_values, columns)
-            line = Line(method.name, tokens, decoder=decoder, pixels=pixels)
+            columns = {"decoder": relevance.decoder_tokens, "pixels": relevance.pixels}
+            further: dict[str, Any] = {
+                name: values[0].flatten().tolist() for name, values in columns.items() if values is not None
+            }
+            line = Line(method.name, relevance.tokens[0].tolist(), **further)
             lines.append(beyond_noise(line, self.logits) if method.conserves else line)
         special = self.row["special_mask"]
         if not by_word:
@@ -139,9 +138,10 @@ class Answer:
             read = f"{question.sentence} | {question.second} "
         if read is not None:
             text, slot = read, len(read)
+        unit = "token" if len(self.row.get("span") or [0]) == 1 else "span"
         facts: dict[str, Any] = {
             "model": self.opened.id,
-            "sample_id": f"{'token' if len(self.row.get('span') or [0]) == 1 else 'span'} {self.at + 1}",
+            "sample_id": f"{unit} {self.at + 1}",
             "text": text,
             "slot": slot,
         }
@@ -171,11 +171,6 @@ def titled(answers: Sequence[Answer]) -> str:
     explained = " ".join(answer.what + answer.note for answer in answers)
     more = len(explained) > _TITLE
     return f"{answers[0].opened.id}: why {explained[:_TITLE].rstrip()}{'…' if more else ''}"
-
-
-def _values(relevance: Tensor | None) -> Any:
-    """Relevance of a batch of one as a flat list, in row-major order; None for None."""
-    return None if relevance is None else relevance[0].flatten().tolist()
 
 
 def answers(question: Question, opened: Opened, methods: Sequence[Method], **finer: Any) -> Iterator[Answer]:

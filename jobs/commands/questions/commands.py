@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.commands.app import TEXTS, command
 from jobs.commands.options import (
+    TEXTS,
     Adapter,
     Device,
     Dtype,
@@ -21,6 +21,7 @@ from jobs.commands.options import (
     RunOptions,
     Truncate,
     WaitingOptions,
+    command,
     naming_options,
 )
 from jobs.commands.roots.runs import run_stages
@@ -94,14 +95,13 @@ def explain(
     json: Json = None,
 ) -> None:
     """Explain one prediction, several in turn, or an answer, in the terminal, coloured."""
-    from jobs.typed import every_typed
+    from jobs.config.methods import every_typed
 
     of.check()
     methods = every_typed(method)  # before the heavy imports: a mistyped name shows at once
 
-    from jobs.commands.questions.chat import chat_in
     from jobs.commands.questions.explain import explain as show
-    from jobs.commands.questions.question import question_of
+    from jobs.commands.questions.question import chat_in, question_of
 
     with naming_options():
         if (sentence is None) == (messages is None):
@@ -131,8 +131,8 @@ def verify(
 
     Exit code 1 if a check fails. Most checks then name the shortest input that fails, or the first layer that differs.
     """
-    from jobs.commands.verification.verify import show
-    from jobs.commands.verification.verifying import verify as check
+    from jobs.commands.verify import show
+    from jobs.commands.verify import verify as check
 
     names = None if method is None else [name.strip() for name in method.split(",")]
     with naming_options():
@@ -212,7 +212,7 @@ def neurons(
         raise UserError("--config, --root and --wait are for the stage, not for a text: leave them out, or the text")
     of.check()
 
-    from jobs.typed import typed
+    from jobs.config.methods import typed
 
     chosen = typed(shown.method)  # before the heavy imports: a mistyped name shows at once
 
@@ -253,7 +253,7 @@ def examples(
     They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
     the run's models.
     """
-    from jobs.typed import typed
+    from jobs.config.methods import typed
 
     if corpus is None:
         if run.config is None and run.root is None:

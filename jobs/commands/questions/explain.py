@@ -9,12 +9,10 @@ from evaluation.report.heatmaps.markup import matrices, shares_table
 from evaluation.report.page import Provenance, explain_page
 from jobs.commands.progress import shown
 from jobs.commands.questions.answers import Answer, answers, finer_arguments, is_matrix, titled
-from jobs.commands.questions.conservation import show_layers
-from jobs.commands.questions.export import exported
+from jobs.commands.questions.export import exported, shares_of_all
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question
-from jobs.commands.questions.shares import shares_of_all
-from jobs.commands.questions.showing import show_all
+from jobs.commands.questions.showing import show_all, show_layers
 from jobs.commands.terminal import as_json, write_file
 from jobs.versions import versions
 from lrp_core.methods.record import Method

@@ -1,16 +1,81 @@
-"""The record that `closelook explain --json` writes: answers as plain data, with all digits."""
+"""Answers as plain data: the shares of the parts of the input, and the record that `closelook explain --json` writes.
+
+The first token is a part of its own, since many models attend to it whatever it is. So is the residual, which no token
+has: under rules it is the relevance of biases.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.benchmark.encoding import words
 from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read
-from jobs.commands.questions.shares import shares
+from jobs.commands.questions.spans import OWN
+from lrp_core.records.capabilities import RULES
+
+FIRST, BIASES, REST = "first token", "biases", "rest"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of one part of the input in an explanation."""
+
+    part: str  # its name
+    relevance: float  # sum over its tokens
+    share: float  # sum of its tokens' magnitudes / sum of the magnitudes of all tokens and the residual
+    share_without_first: float | None  # the same without the first token in the divisor; None for the first token
+
+
+def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """One row for each span, method and part: index and text of the span, the method's name, and fields of `Share`."""
+    rows = []
+    for at, answer in enumerate(answers):
+        for method in answer.methods:
+            facts = {"answer": at, "target": answer.target, "method": method.name}
+            rows += [{**facts, **asdict(share)} for share in shares(answer, method.name)]
+    return rows
+
+
+def shares(answer: Answer, method: str) -> list[Share]:
+    """The share of each part of the input in a method's relevance, in the order of the text; last what no token has.
+
+    The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is called
+    "biases" for a method with rules, else "rest", and is left out for methods that promise no sum.
+    """
+    relevance = answer.relevance[method]
+    values = relevance.tokens[0].tolist()
+    names = list(answer.row["part_names"])
+    if answer.decoder is None:
+        names[0] = FIRST
+    elif relevance.decoder_tokens is not None:
+        values += relevance.decoder_tokens[0].tolist()
+        names += [FIRST] + [OWN] * (len(answer.decoder) - 1)
+    sums, magnitudes = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for name, value in zip(names, values, strict=True):
+        sums[name] += value
+        magnitudes[name] += abs(value)
+    if relevance.residual is not None:
+        ruled = any(RULES in record.needs for record in answer.methods if record.name == method)
+        # The residual is the sum of relevance minus the explained number.
+        name, rest = BIASES if ruled else REST, -float(relevance.residual[0])
+        sums[name], magnitudes[name] = rest, abs(rest)
+    total = math.fsum(magnitudes.values())
+    others = total - magnitudes.get(FIRST, 0.0)
+    rows = []
+    for name, magnitude in magnitudes.items():
+        without_first = None if name == FIRST else _ratio(magnitude, others)
+        rows.append(Share(name, sums[name], _ratio(magnitude, total), without_first))
+    return rows
+
+
+def _ratio(part: float, whole: float) -> float:
+    """part / whole; 0 if `whole` is 0."""
+    return part / whole if whole else 0.0
 
 
 def exported(question: Question, opened: Opened, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from jobs.commands.questions.reading import read
 from lrp_core.device.memory import is_out_of_memory
 from lrp_core.methods.record import Method
 from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import Relevance, UnsupportedMethod, UserError
+from lrp_core.records.types import UnsupportedMethod, UserError
 
 Outcome = tuple[Answer, ...] | UserError
 Outcomes = Iterator[tuple[int, Outcome]]  # with the index of the question
@@ -102,7 +102,6 @@ def _of_batch(asked: Sequence[_Asked], opened: Opened, methods: Sequence[Method]
     """
     rows = [entry.row for entry in asked]
     parts: list[Sequence[_Asked]] = []
-    relevance: Mapping[str, Relevance] = {}
     try:
         relevance = relevance_of_rows(opened, methods, rows, asked[0].question.explanation, **finer)
     except UnsupportedMethod:

@@ -19,8 +19,7 @@ from evaluation.benchmark.encoding import Pieces
 from evaluation.benchmark.pictures import Preprocessing
 from jobs.commands.terminal import complain
 from jobs.config import ModelConfig
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.heads import head_of
+from jobs.plan.checkpoints import ModelUnavailable, head_of
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.versions import versions
 from lrp_core.families.generic import GENERIC
@@ -174,26 +173,20 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
     if view.kind.images:
         resolved, reader = replace(resolved, preprocessing=_preprocessing(reader, view)), None
     else:
-        reader = _tokenizer_in_memory(reader, view, config)
+        try:
+            reader = _tokenizer(reader, config)
+        except (UserError, ModelUnavailable):
+            if reader is not None:
+                raise
+            name_of_class = type(view.model).__name__
+            raise UserError(
+                f"no tokenizer was found for the {name_of_class} in memory: give it as `tokenizer`"
+            ) from None
     dtype, device = str(view.dtype).removeprefix("torch."), str(view.device)
     opened = Opened(name, resolved, reader, dtype, device, _of_decoder(decoder_tokenizer, resolved), held=held)
     if held is None:
         vars(opened)["view"] = view
     return opened
-
-
-def _tokenizer_in_memory(tokenizer: Any, view: ModelView, config: ModelConfig) -> Any:
-    """The tokenizer of a model in memory: `tokenizer`, else that of the folder or hub id of the model.
-
-    Raises UserError if there is none.
-    """
-    if tokenizer is not None:
-        return _tokenizer(tokenizer, config)
-    try:
-        return load_tokenizer(config)
-    except (UserError, ModelUnavailable):
-        name = type(view.model).__name__
-        raise UserError(f"no tokenizer was found for the {name} in memory: give it as `tokenizer`") from None
 
 
 def _tokenizer(tokenizer: Any, config: ModelConfig, name: str = "tokenizer") -> Any:

@@ -1,17 +1,96 @@
-"""Questions of `closelook explain`: which prediction of which text to explain, or which answer and its spans."""
+"""Questions of `closelook explain`: which prediction of a text or chat to explain, or which answer and its spans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from jinja2 import TemplateError
 
 from evaluation.benchmark.encoding import has_spaces
 from evaluation.benchmark.samples import Filled, Prompt
-from jobs.commands.questions.chat import Part, is_chat, rendered
 from jobs.commands.questions.opened import Opened
 from lrp_core.records.types import UserError
+
+_ANOTHER = "\ue000\ue001"  # replaces a message's content, to find it; private-use characters, which no text has
+
+Message = Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """A part of a text, characters [start, end), with a name."""
+
+    name: str
+    start: int
+    end: int
+
+
+def is_chat(value: Any) -> bool:
+    """True for a non-empty list of mappings, the form in which chat templates take messages."""
+    return _is_list(value) and bool(len(value)) and all(isinstance(message, Mapping) for message in value)
+
+
+def _is_list(value: Any) -> bool:
+    """True for a sequence that is no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def chat_in(path: Path) -> Any:
+    """The messages in a JSON file. Raises UserError if it cannot be read or holds no list of messages."""
+    try:
+        messages = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"`messages`: {path} cannot be read: {error}") from None
+    except ValueError as error:
+        raise UserError(f"`messages`: {path} is not JSON ({error}): it must hold a list of messages") from None
+    if not is_chat(messages):
+        raise UserError(f"`messages`: {path} must hold a JSON list of messages, each with a role and a content")
+    return messages
+
+
+def rendered(messages: Sequence[Message], tokenizer: Any, goes_on: bool = True) -> tuple[str, tuple[Part, ...]]:
+    """(the text of a chat, a part for each message). With `goes_on`, the text ends where the model's answer begins.
+
+    A part is named by the message's role, with a number if several messages have that role. Raises UserError for a
+    tokenizer without a chat template, and for messages that the template refuses or changes.
+    """
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise UserError(f"message {number} needs a role and a content, both strings: it is {dict(message)!r:.80}")
+    if tokenizer.chat_template is None:
+        raise UserError("the tokenizer has no chat template: give the prompt as text, or the tokenizer of a chat model")
+    text = _render(messages, tokenizer, goes_on)
+    roles, parts = [message["role"] for message in messages], []
+    for number, (role, message) in enumerate(zip(roles, messages, strict=True)):
+        name = f"{role} {1 + roles[:number].count(role)}" if roles.count(role) > 1 else role
+        other = [*messages[:number], {**message, "content": _ANOTHER}, *messages[number + 1 :]]
+        start, end = _differing(text, _render(other, tokenizer, goes_on))
+        if message["content"].strip() != text[start:end].strip():
+            raise UserError(f"the chat template changes the content of message {number + 1}: give the prompt as text")
+        parts.append(Part(name, start, end))
+    return text, tuple(parts)
+
+
+def _render(messages: Sequence[Message], tokenizer: Any, goes_on: bool) -> str:
+    """The text of messages by the chat template. Raises UserError if the template refuses them."""
+    try:
+        text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=goes_on)
+    except (TemplateError, TypeError, ValueError) as error:
+        raise UserError(f"the chat template refuses these messages: {' '.join(str(error).split())}") from None
+    return text
+
+
+def _differing(text: str, other: str) -> tuple[int, int]:
+    """The characters [start, end) in which `text` differs from `other`, without their common beginning and end."""
+    shorter = min(len(text), len(other))
+    start = next((at for at in range(shorter) if text[at] != other[at]), shorter)
+    behind = next((at for at in range(shorter - start) if text[-1 - at] != other[-1 - at]), shorter - start)
+    return start, len(text) - behind
+
 
 MARKER = "___"
 _Words = Literal["single", "first_difference", "each"]
@@ -215,13 +294,12 @@ def question_of(text_or_chat: Any, opened: Opened, **asked: Any) -> Question:
 
 
 def spans_of(value: Any) -> str | tuple[tuple[int, int], ...] | None:
-    """A caller's `spans` as a question has them. Raises UserError unless it is a word, a pair or pairs of numbers."""
+    """A caller's `spans` as a question has them. Raises UserError unless it is a word or pairs of numbers."""
     if value is None or isinstance(value, str):
         return value
-    pairs = list(value) if isinstance(value, Sequence) else [value]
-    if not all(map(_is_pair, pairs)):
+    if not isinstance(value, Sequence) or not all(map(_is_pair, value)):
         raise UserError(f"`spans` must be {SENTENCE!r}, {TOKEN!r} or a list of (start, end), not {value!r:.80}")
-    return tuple((start, end) for start, end in pairs)
+    return tuple((start, end) for start, end in value)
 
 
 def reasoning_of(value: Any) -> tuple[int, int] | None:
@@ -239,5 +317,4 @@ def reasoning_of(value: Any) -> tuple[int, int] | None:
 
 def _is_pair(value: Any) -> bool:
     """True for a sequence of two numbers, start and end."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_list and len(value) == 2 and all(map(_is_count, value))
+    return _is_list(value) and len(value) == 2 and all(map(_is_count, value))

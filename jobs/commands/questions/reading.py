@@ -11,7 +11,7 @@ import numpy as np
 from evaluation.benchmark.answers.prompts import units_of_tokens
 from evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
 from evaluation.benchmark.pictures import picture, view_of
-from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
+from evaluation.benchmark.samples import Malformed, Prompt, Row, sample, with_evidence
 from evaluation.benchmark.slotless import TOO_LONG
 from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
 from evaluation.benchmark.views import tokenise
@@ -61,7 +61,14 @@ def read(question: Question, opened: Opened) -> Row:
     else:
         encoding = encoding if kind.slot or question.as_it_is else encoding.open_ended()
         _check_text(encoding, "no text before the place of the target")
-        row["position"] = _slot(encoding, opened) if kind.slot else len(encoding) - 1
+        row["position"] = len(encoding) - 1
+        if kind.slot:
+            mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
+            if times != 1:
+                raise UserError(
+                    f"{opened.id} predicts at the token {mask}: `input_ids` must have it once, not {times} times"
+                )
+            row["position"] = encoding.ids.index(opened.tokenizer.mask_token_id)
     row |= {"input_ids": encoding.ids, "special_mask": encoding.special.tolist()}
     row["part_names"] = _part_names(encoding, question, opened)
     return _fitted(row, question, opened)
@@ -83,14 +90,6 @@ def _part_names(encoding: Encoding, question: Question, opened: Opened) -> list[
     return [names[number] if number >= 0 else TEMPLATE for number in numbers]
 
 
-def _slot(encoding: Encoding, opened: Opened) -> int:
-    """The index of the mask token, at which a masked model predicts. Raises UserError unless there is exactly one."""
-    mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
-    if times != 1:
-        raise UserError(f"{opened.id} predicts at the token {mask}: `input_ids` must have it once, not {times} times")
-    return encoding.ids.index(opened.tokenizer.mask_token_id)
-
-
 def _fitted(row: Row, question: Question, opened: Opened) -> Row:
     """The row, shortened to the model's maximum length if the question has `truncate`; its `cut` counts lost tokens.
 
@@ -99,7 +98,11 @@ def _fitted(row: Row, question: Question, opened: Opened) -> Row:
     """
     resolved = opened.resolved
     goes_on = resolved.kind.causal and not resolved.kind.labels
-    steps, most = _steps(question, opened, row) if goes_on else 1, resolved.max_length
+    steps, most = 1, resolved.max_length
+    if goes_on and question.answer is not None:
+        steps = len(answer_ids(question, opened, row))
+    elif goes_on:
+        steps = len(tokens_of(question, opened)) if question.every_token else question.generate
     if question.truncate:
         most = min(most, opened.tokenizer.model_max_length)
     excess = len(row["input_ids"]) + steps - 1 - most
@@ -166,7 +169,7 @@ def _token_id(word: str | int | None, question: Question, opened: Opened) -> int
     if opened.resolved.kind.decoder:
         before, written = question.answer_so_far(opened), _written(question, opened)
         (joint,) = encode(opened.writer, [before.with_target(word.strip())], template=False)
-        tail = joint.ids[len(written) :] if joint.ids[: len(written)] == written else []
+        tail = _rest(joint.ids, written) or []
     else:
         before = question.prompt(opened)
         tail = tokens_behind(question, word if question.parts is not None else word.strip(), opened)
@@ -184,10 +187,20 @@ def _known_token(token: Any, opened: Opened) -> int:
 
 def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
     """The tokens of `text` when it follows a prompt that is read unchanged (a chat or token ids)."""
-    prompt, tokenizer = question.prompt(opened), opened.tokenizer
-    before, behind = _encoded(question, opened).ids, text if text[:1].isspace() else prompt.space + text
+    return _following(question.prompt(opened), _encoded(question, opened).ids, text, opened.tokenizer)
+
+
+def _following(prompt: Prompt, before: list[int], text: str, tokenizer: Any) -> list[int]:
+    """The tokens of `text` after a prompt, whose tokens are `before`; of `text` alone, if both would share a token."""
+    behind = text if text[:1].isspace() else prompt.space + text
     joint, by_itself = encode(tokenizer, [prompt.text + behind, behind], template=False)
-    return joint.ids[len(before) :] if joint.ids[: len(before)] == before else by_itself.ids
+    rest = _rest(joint.ids, before)
+    return by_itself.ids if rest is None else rest
+
+
+def _rest(joint: list[int], before: list[int]) -> list[int] | None:
+    """The tokens of `joint` after those of `before`; None if `joint` does not begin with these."""
+    return joint[len(before) :] if joint[: len(before)] == before else None
 
 
 def _written(question: Question, opened: Opened) -> list[int]:
@@ -195,23 +208,13 @@ def _written(question: Question, opened: Opened) -> list[int]:
     return encode(opened.writer, [question.answer_so_far(opened).text], template=False)[0].ids
 
 
-def _steps(question: Question, opened: Opened, row: Row) -> int:
-    """The number of tokens to explain after the prompt of the row."""
-    if question.answer is not None:
-        return len(answer_ids(question, opened, row))
-    return len(tokens_of(question, opened)) if question.every_token else question.generate
-
-
 def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
     """The token ids of the question's answer when it follows the prompt of the row. Raises UserError if it has none."""
-    answer, writer = question.answer, opened.writer
+    answer = question.answer
     if isinstance(answer, str) and not answer.strip():
         raise UserError("the answer is empty: give at least one word")
     if isinstance(answer, str) and opened.resolved.kind.decoder:
-        so_far, written = question.answer_so_far(opened), row["decoder_input_ids"]
-        behind = answer if answer[:1].isspace() else so_far.space + answer
-        joint, by_itself = encode(writer, [so_far.text + behind, behind], template=False)
-        ids = joint.ids[len(written) :] if joint.ids[: len(written)] == written else by_itself.ids
+        ids = _following(question.answer_so_far(opened), row["decoder_input_ids"], answer, opened.writer)
     elif isinstance(answer, str):
         ids = _behind(question, answer, opened)
     else:
@@ -232,9 +235,8 @@ def _behind(question: Question, answer: str, opened: Opened) -> list[int]:
     if answer[:1].isspace():
         joint = question.before + answer
     context, both = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
-    if both.ids[: len(context)] == context.ids:
-        return both.ids[len(context) :]
-    return encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids
+    rest = _rest(both.ids, context.ids)
+    return encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids if rest is None else rest
 
 
 def tokens_of(question: Question, opened: Opened) -> list[int]:

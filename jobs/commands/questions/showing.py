@@ -1,4 +1,4 @@
-"""Prints answers: tokens in colours or with numbers, several predictions as a matrix, spans with shares."""
+"""Prints answers: tokens in colours or with numbers, predictions as a matrix, spans with shares, sums by layer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from evaluation.report.heatmaps.tokens import Line, colour, in_digits, least, sc
 from evaluation.report.heatmaps.tokens import terminal as coloured
 from jobs.commands import terminal
 from jobs.commands.questions.answers import Answer, is_matrix
-from jobs.commands.questions.shares import shares
+from jobs.commands.questions.export import shares
 from jobs.commands.terminal import not_finite, say, say_table
+from lrp_core.records.types import Relevance
+from lrp_core.rules.boundaries import REASONS
 
 PATCHES = 6  # patches of an image that a terminal without colours shows
 _WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens
@@ -105,10 +107,14 @@ def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
     return Text(" ".join(f"{token} {number}" for token, number in zip(shown, numbers, strict=True)))
 
 
+def _largest(values: Sequence[float], count: int) -> list[int]:
+    """The indices of the `count` values that are largest by magnitude."""
+    return sorted(range(len(values)), key=lambda at: -abs(values[at]))[:count]
+
+
 def _strongest(tokens: Sequence[str], values: Sequence[float]) -> Text:
     """The _STRONGEST tokens by magnitude of relevance with their numbers, in the order of the text."""
-    largest = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:_STRONGEST]
-    chosen = sorted(largest)
+    chosen = sorted(_largest(values, _STRONGEST))
     return Text("… ") + _numbers([tokens[at] for at in chosen], [values[at] for at in chosen])
 
 
@@ -160,7 +166,7 @@ def _cells(rows: Sequence[Sequence[float]]) -> Iterator[list[Text]]:
 def _show_patches(answer: Answer, line: Line, label: str) -> None:
     """Print an image's patches as a grid of coloured cells; without colours, its most relevant patches with numbers."""
     if not terminal.console.color_system:
-        largest = sorted(range(len(line.values)), key=lambda at: -abs(line.values[at]))[:PATCHES]
+        largest = _largest(line.values, PATCHES)
         numbers = in_digits([line.values[at] for at in largest])
         say(label + "; ".join(f"{answer.tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True)))
         return
@@ -174,3 +180,45 @@ def _show_patches(answer: Answer, line: Line, label: str) -> None:
         for value in patches[row * columns : (row + 1) * columns]:
             text.append("  ", Style(bgcolor=colour(share_of(value, high, low))))
         say(text)
+
+
+def show_layers(answers: Sequence[Answer]) -> None:
+    """Print the sums of relevance by layer, for each prediction and method."""
+    for answer in answers:
+        for name, relevance in answer.relevance.items():
+            if relevance.finite.all():
+                print_layers(name if len(answers) == 1 else f"{answer.target}, {name}", relevance)
+            else:
+                say(f"{name}: relevance between its layers is {not_finite(answer.opened.dtype)}")
+
+
+def print_layers(name: str, relevance: Relevance) -> None:
+    """Print one line for each layer, the last layer first, of relevance with `boundaries` for a batch of one sample.
+
+    The relevance that enters a layer from above equals what leaves it below, plus what biases and softmax keep, plus an
+    unaccounted rest, which is 0 under rules that conserve. The last column is the largest magnitude of a token's
+    relevance below the layer: under unstable rules it grows from layer to layer.
+    """
+    assert relevance.boundaries is not None
+    assert relevance.peaks is not None
+    assert relevance.kept is not None
+    crossing = relevance.boundaries[0].double().tolist()
+    kept = relevance.kept[0].double().tolist()
+    peaks = relevance.peaks[0].double().tolist()
+    numbers = ["from above", "to below"]
+    numbers += [f"kept by {reason}" for reason in REASONS[: relevance.kept.shape[-1]]]
+    numbers += ["unaccounted", "largest"]
+    rows = [["head", *_signed(float(relevance.explained[0]), crossing[-1])]]
+    for layer in reversed(range(len(kept))):
+        above, below = crossing[layer + 1], crossing[layer]
+        unaccounted = above - below - sum(kept[layer])
+        sums = _signed(above, below, *kept[layer], unaccounted)
+        rows.append([f"layer {layer}", *sums, f"{peaks[layer]:.4g}"])
+    tokens = float(relevance.tokens[0].double().sum())
+    rows.append(["embeddings", *_signed(crossing[0], tokens)])
+    say_table((name, *numbers), rows, numbers, lines=False)
+
+
+def _signed(*values: float) -> list[str]:
+    """The numbers with sign and four digits; a zero is always +0.0000."""
+    return [f"{value + 0.0:+.4f}".replace("-0.0000", "+0.0000") for value in values]

@@ -1,14 +1,18 @@
-"""An answer of a model to a prompt, given or generated, and the spans of it that are explained as a whole."""
+"""An answer of a model to a prompt, given or generated, and the spans of it that are explained as a whole.
+
+Spans may be explained by the prompt alone: relevance of the reasoning before them is then passed on in hops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import GenerationConfig
 
 from evaluation.benchmark.answers.prompts import sentences_in, units_of_tokens
@@ -18,8 +22,9 @@ from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import SENTENCE, TOKEN, Question
 from jobs.commands.questions.reading import answer_ids, read
 from lrp_core.device.precision import unrounded
+from lrp_core.methods.hops import Hops, hopped
 from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import UserError, span_row
+from lrp_core.records.types import Relevance, UserError, span_row
 from lrp_core.views.guard import undisturbed
 
 OWN = "answer so far"  # name of the part of the input that the earlier tokens of the answer are
@@ -116,15 +121,10 @@ def said_of(question: Question, opened: Opened) -> Said:
         where = next(at for at, pair in enumerate(zip_longest(text.strip(), spelt.strip())) if len(set(pair)) > 1)
         ours, theirs = (repr(each.strip()[max(0, where - 10) : where + 10]) for each in (text, spelt))
         raise UserError(f"the tokenizer turns {ours} of the answer into {theirs}: give the answer in this form")
-    lead = _lead(spelt) - _lead(text)
+    lead = len(text.lstrip()) - len(text) + len(spelt) - len(spelt.lstrip())
     written = before[1:] if opened.resolved.kind.decoder else before  # without the start token
     pieces = opened.written.of([*written, *ids])
     return Said(dict(prompt), ids, text, np.clip(encoding.offsets - lead, 0, len(text)), pieces)
-
-
-def _lead(text: str) -> int:
-    """The number of whitespace characters at the beginning of a text."""
-    return len(text) - len(text.lstrip())
 
 
 def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
@@ -160,3 +160,41 @@ def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
     if not new_ids:
         raise UserError(f"{opened.id} generates no answer after this text, but an end token: give an `answer`")
     return new_ids
+
+
+def through_reasoning(
+    answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
+) -> tuple[Relevance, Hops]:
+    """(relevance for a span, its Hops: shares discarded and left). Tokens outside the prompt have relevance 0.
+
+    `explain(row)` returns a method's relevance for the row of a span; `reasoning` are characters (start, end) of the
+    answer. Raises UserError unless they end before the span begins.
+    """
+    [part] = answer_text.tokens_of([reasoning])
+    if part.behind > span.first:
+        text = answer_text.text[span.start : span.end]
+        raise UserError(f"`reasoning` must end before the explained span, but ends after the beginning of {text!r:.60}")
+    width = len(answer_text.prompt["input_ids"])
+    before = width + len(answer_text.prompt.get("decoder_input_ids") or ())
+    every = torch.arange(width)
+    results: list[Relevance] = []
+
+    def weighted(weights: Tensor) -> Tensor:
+        """The relevance of all tokens before the span's end, for the sum of the answer's logits times `weights`."""
+        relevance = explain(answer_text.row(replace(span, first=0), weights.tolist()))
+        results.append(relevance)
+        sides = [relevance.tokens[0]]
+        if relevance.decoder_tokens is not None:
+            sides.append(relevance.decoder_tokens[0])
+        elif answer_text.is_decoders:  # no relevance of the decoder's tokens: they count as 0
+            sides.append(torch.zeros(before + span.behind - width).to(sides[0]))
+        return torch.cat(sides)
+
+    explained = torch.zeros(span.behind)
+    explained[span.first :] = 1
+    tokens = torch.arange(part.first, part.behind)
+    hops_made = hopped(weighted, explained, every, tokens, before + tokens, hops)
+    first = results[0]
+    prompt = torch.zeros_like(first.tokens).index_copy(1, every, hops_made.prompt[None].to(first.tokens))
+    of_decoder = None if first.decoder_tokens is None else torch.zeros_like(first.decoder_tokens)
+    return replace(first, tokens=prompt, decoder_tokens=of_decoder, conserves=False), hops_made

@@ -1,19 +1,52 @@
-"""Commands about runs: compute all or one stage, show state and cost, clean up, export."""
+"""Commands about runs: compute all or one stage, show state and cost, clean up, export, compare, run benchmarks."""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from jobs.commands.app import RUNS, command
-from jobs.commands.listings.benchmarks import NEEDS_CLONE, benchmark, names
-from jobs.commands.options import Json, RunOptions, WaitingOptions
+from jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, command
 from jobs.commands.roots.runs import run_stages
 from jobs.commands.terminal import say
 from jobs.stages.record import STAGES
 from lrp_core.records.types import UserError
+
+CLONE = Path(__file__).parents[3]
+NEEDS_CLONE = "benchmarks are not installed with the package: run them in a clone of the repository"
+
+
+def names() -> tuple[str, ...]:
+    """The names of all benchmarks; () if this is no clone."""
+    package = _benchmarks()
+    return package.BENCHES if package else ()
+
+
+def benchmark(name: str) -> ModuleType:
+    """The module of the benchmark `name`. Raises UserError for an empty or unknown name, and if this is no clone."""
+    from jobs.config.file import nearest
+
+    known = names()
+    if not known:
+        raise UserError(NEEDS_CLONE)
+    if not name:
+        raise UserError(f"no benchmark is named: give one of {', '.join(known)}")
+    if name not in known:
+        raise UserError(f"no benchmark {name!r}{nearest(name, known)}")
+    return import_module(f"benchmarks.{name}")
+
+
+def _benchmarks() -> ModuleType | None:
+    """The package `benchmarks`; None if this is no clone. Puts the clone on `sys.path`, to import it."""
+    if not (CLONE / "pyproject.toml").exists() or not (CLONE / "benchmarks").is_dir():
+        return None
+    if str(CLONE) not in sys.path:
+        sys.path.insert(0, str(CLONE))
+    return import_module("benchmarks")
 
 
 def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
@@ -181,3 +214,18 @@ def export(run: RunOptions, to: Folder = None, relevance: Tables = None) -> None
         from jobs.commands.roots.explained import write_relevance
 
         write_relevance(store, relevance)
+
+
+First = Annotated[str, typer.Argument(help="The root of the first run.")]
+Second = Annotated[str, typer.Argument(help="The root of the second run.")]
+Metric = Annotated[str | None, typer.Option("--metric", help="The metric to compare; default: the first.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the scores to this CSV file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page with samples of both runs.")]
+
+
+@command(RUNS)
+def compare(first: First, second: Second, metric: Metric = None, to: Csv = None, html: Html = None) -> None:
+    """Compare two runs: their settings, cells, scores (with paired tests) and cost."""
+    from jobs.commands.roots.compare import show
+
+    show(first, second, metric, to, html)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluation.benchmark.encoding import Pieces, seen
@@ -32,7 +31,7 @@ from evaluation.explained.rows import (
 )
 from evaluation.schema import RELEVANCE, TOKENS, WORDS
 from jobs.commands.terminal import complain, say
-from jobs.commands.texts.whole import Output
+from jobs.commands.texts.explaining import Output
 from jobs.config.kept import models_kept
 from jobs.methods import METHODS
 from jobs.plan.known import Known
@@ -163,8 +162,9 @@ class _Texts:
             lists = {name: table[name].combine_chunks() for name in ("relevance", "decoder_relevance")}
             plain = table.drop_columns(list(lists)).to_pylist()
             for at, row in enumerate(plain):
-                arrays = {name: _array(values, at) for name, values in lists.items()}
-                explanations[row["sample_id"]].append((artifact.method, row | arrays))
+                for name, values in lists.items():
+                    row[name] = values[at].values.to_numpy() if values[at].is_valid else None
+                explanations[row["sample_id"]].append((artifact.method, row))
         return explanations
 
     def _read(self, views: Sequence[Row]) -> Iterator[_Read]:
@@ -232,11 +232,6 @@ def _order(artifact: Artifact) -> tuple[int, str]:
     """A sort key: methods in the order of the registry, then those that no installed package defines."""
     known = list(METHODS)
     return known.index(artifact.method) if artifact.method in known else len(known), artifact.method
-
-
-def _array(values: pa.Array, at: int) -> np.ndarray | None:
-    """Entry `at` of a list column as an array; None for null."""
-    return values[at].values.to_numpy() if values[at].is_valid else None
 
 
 def _relevance_of(method: str, row: Mapping[str, Any]) -> MethodRelevance:

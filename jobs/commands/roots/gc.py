@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.commands.terminal import say
-from jobs.config import RunConfig
+from jobs.config import FINER_KEYS, RunConfig, configured
 from jobs.config.kept import differences, refuse_another
-from jobs.config.methods import configured
-from jobs.config.settings import FINER_KEYS
 from jobs.plan.cells import make_plan
 from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import FINER, RELEVANCE
 from jobs.products.table import nodes, stale
-from jobs.store import Artifact, Ledger, Store, damage
-from jobs.store.artifacts import short
+from jobs.store import Artifact, Ledger, Store, artifact_in, damage, key_in, short
 from jobs.store.by_hash import CONFIGS, HASHES, path_of
 from jobs.store.damage import note_of
 from jobs.store.listings import sizes_in
 from jobs.store.lock import run_lock
-from jobs.store.records import artifact_in, key_in, manifest
+from jobs.store.records import manifest
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
 MOST_DIFFERENCES = 4  # differing settings that a reason lists
@@ -70,11 +67,16 @@ def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     """The files that no artifact of the plan needs, grouped by reason: first leftovers, then stale files."""
     plan, ledger = make_plan(config, store), Ledger(store)
+    temporaries = []
+    for path in store.temporaries():
+        modified = store.modified_s(path)
+        if modified is not None and time.time() - modified > TEMPORARY_AGE_S:
+            temporaries.append(path)
     groups = [
-        Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True),
+        Garbage("left by writers that were killed", tuple(temporaries), leftover=True),
         Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True),
+        Garbage("side files and notes of manifests that are gone", tuple(_loose(ledger)), leftover=True),
     ]
-    groups.append(Garbage("side files and notes of manifests that are gone", tuple(_loose(ledger)), leftover=True))
     if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
@@ -84,14 +86,6 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     for why, files in reasons.items():
         groups.append(Garbage(why, tuple(sorted(files, key=lambda path: path.startswith("manifest/")))))
     return [group for group in groups if group.files]
-
-
-def _temporaries(store: Store) -> Iterator[str]:
-    """Paths of temporary files that are older than TEMPORARY_AGE_S."""
-    for path in store.temporaries():
-        modified = store.modified_s(path)
-        if modified is not None and time.time() - modified > TEMPORARY_AGE_S:
-            yield path
 
 
 def _loose(ledger: Ledger) -> Iterator[str]:

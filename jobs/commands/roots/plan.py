@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 
 from evaluation.schema import RUNTIME
 from jobs.commands.roots.plan_costs import (
+    FLOPS,
+    SLOW_FLOAT64,
     Basis,
     Measured,
     Subject,
@@ -17,8 +19,8 @@ from jobs.commands.roots.plan_costs import (
     curves_costs,
     finer_costs,
     total,
+    without_nodes,
 )
-from jobs.commands.roots.plan_speeds import FLOPS, SLOW_FLOAT64, without_nodes
 from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan

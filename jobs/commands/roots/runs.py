@@ -49,8 +49,7 @@ def summaries(
     as `jobs.stages.run.run` does, and typer.Exit if the run was stopped.
     """
     from jobs.cluster.pools import check_address
-    from jobs.config.kept import keeping
-    from jobs.config.lacking import left_out_line
+    from jobs.config.kept import keeping, left_out_line
     from jobs.plan.cells import validate
     from jobs.stages.record import StageSummary
     from jobs.stages.run import not_complete, run

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.report.heatmaps.tokens import in_digits
-from jobs.answers import Entry, answers_of, sentences_of
 from jobs.commands.terminal import say, write_file
 from jobs.config import RunConfig
+from jobs.stages.report.answers import Entry, answers_of, sentences_of
 from jobs.store import Store
 from lrp_core.records.types import UserError
 

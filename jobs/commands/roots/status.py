@@ -12,15 +12,14 @@ from jobs.commands.roots.plan import by_reason
 from jobs.commands.roots.plan_costs import defined
 from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
-from jobs.config.lacking import left_out_line
+from jobs.config.kept import left_out_line
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.choices import undecided
 from jobs.plan.node import Choice, Plan, Run, state_of
 from jobs.products.scores import metrics_lacking
 from jobs.products.table import PRODUCTS, nodes, stale
 from jobs.products.trials import TRIALS
-from jobs.store import Artifact, Ledger, State, Store
-from jobs.store.records import is_complete
+from jobs.store import Artifact, Ledger, State, Store, is_complete
 
 MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")

@@ -8,8 +8,17 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.app import TEXTS, command
-from jobs.commands.options import Columns, Explanation, Methods, ModelOptions, Truncate, named_columns, naming_options
+from jobs.commands.options import (
+    TEXTS,
+    Columns,
+    Explanation,
+    Methods,
+    ModelOptions,
+    Truncate,
+    command,
+    named_columns,
+    naming_options,
+)
 from jobs.commands.terminal import complain
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
@@ -32,7 +41,7 @@ def explain_file(
 
     Where a row has no target, the model's own decision (its label or next word) is explained.
     """
-    from jobs.typed import every_typed
+    from jobs.config.methods import every_typed
 
     of.check("file")
     every_typed(method)  # before the heavy imports: a mistyped name shows at once

@@ -20,15 +20,14 @@ import torch
 from evaluation.schema import TOKENS, WORDS, titled
 from jobs.commands.options import ModelOptions
 from jobs.commands.questions.opened import Opened
-from jobs.commands.texts.computing import Asking, Computed, compute
-from jobs.commands.texts.content import Text
+from jobs.commands.texts.computing import Asking, Computed, Text, compute
+from jobs.config.methods import every_typed
 from jobs.plan.models import tokenizers_key
-from jobs.store import key_of
-from jobs.store.artifacts import short
-from jobs.typed import every_typed
+from jobs.store import key_of, short
 
 VERSION = 1  # to be raised when a change of code gives the same texts other rows
 PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part
+WORD_ROWS, TOKEN_ROWS, _ERRORS = "words.parquet", "tokens.parquet", "errors.json"  # ends of names of a part's files
 _WATCH_S = 1.0  # seconds between looks whether the parent process is alive
 
 
@@ -63,28 +62,24 @@ class Folder:
 
     path: Path
 
-    def words(self, part: Part) -> Path:
-        """The file of rows by word. It is written last: if it exists, the part is done."""
-        return self.path / f"{short(part.key)}.words.parquet"
+    def file(self, part: Part, name: str) -> Path:
+        """The part's file of rows by word (WORD_ROWS) or by token, or of errors. The first is written last."""
+        return self.path / f"{short(part.key)}.{name}"
 
-    def tokens(self, part: Part) -> Path:
-        """The file of rows by token."""
-        return self.path / f"{short(part.key)}.tokens.parquet"
+    def is_done(self, part: Part) -> bool:
+        """True if all files of the part exist."""
+        return self.file(part, WORD_ROWS).exists()
 
     def errors(self, part: Part) -> dict[int, str]:
         """For texts of a finished part without an explanation, the reason, by index in the part."""
-        return {int(at): reason for at, reason in json.loads(self._errors(part).read_text()).items()}
-
-    def _errors(self, part: Part) -> Path:
-        """The file of `errors`."""
-        return self.path / f"{short(part.key)}.errors.json"
+        return {int(at): reason for at, reason in json.loads(self.file(part, _ERRORS).read_text()).items()}
 
     def commit(self, part: Part, result: Computed) -> None:
         """Write the files of a part, the one that marks it as done last."""
         words, tokens = result.tables
-        self._write(self._errors(part), lambda file: file.write_text(json.dumps(result.errors)))
-        self._write(self.tokens(part), lambda file: pq.write_table(tokens, file))
-        self._write(self.words(part), lambda file: pq.write_table(words, file))
+        self._write(self.file(part, _ERRORS), lambda file: file.write_text(json.dumps(result.errors)))
+        self._write(self.file(part, TOKEN_ROWS), lambda file: pq.write_table(tokens, file))
+        self._write(self.file(part, WORD_ROWS), lambda file: pq.write_table(words, file))
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         """Let `write` write to a temporary file, then rename it to `path`."""

@@ -16,7 +16,7 @@ from lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
     from jobs.commands.questions.opened import open_model
-    from jobs.commands.verification.verifying import Verification, verify
+    from jobs.commands.verify import Verification, verify
     from jobs.methods import METHODS
     from jobs.notebook.comparing import Comparison, compare
     from jobs.notebook.explaining import explain
@@ -60,12 +60,12 @@ _HOMES = {
     "UnsupportedMethod": "lrp_core",
     "UnsupportedModel": "lrp_core",
     "UserError": "lrp_core",
-    "Verification": "jobs.commands.verification.verifying",
+    "Verification": "jobs.commands.verify",
     "compare": "jobs.notebook.comparing",
     "explain": "jobs.notebook.explaining",
     "load": "jobs.results",
     "load_model": "lrp_core",
     "open_model": "jobs.commands.questions.opened",
-    "verify": "jobs.commands.verification.verifying",
+    "verify": "jobs.commands.verify",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)

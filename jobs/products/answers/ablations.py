@@ -16,10 +16,9 @@ import pyarrow as pa
 from evaluation.ablations.masks import Masks, Sizes, masks_of
 from evaluation.schema import ABLATIONS as SCHEMA
 from evaluation.schema import RUNTIME, titled
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.methods import configured
+from jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
 from jobs.plan.inputs import Inputs
-from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
 from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.store import Artifact, Store
@@ -39,70 +38,73 @@ class AblationsNode(Node):
     seed: int
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SourcesNode(Cell):
+    """The sources of a task's answers by one method.
+
+    `requests` are those of the relevance of tokens from which sources are computed; empty for methods that use
+    ablations.
+    """
+
+    pool: str
+    seed: int
+    shown: frozenset[str]  # ids of samples whose answers are also explained sentence by sentence
+
+
 def nodes(run: Run) -> Iterator[AblationsNode]:
     """A node for each way of removal, of every model and task that the settings name."""
     settings = run.config.ablations
-    for model, inputs, rows in asked(run):
-        assert settings is not None
-        sizes = sizes_of(run.config, model)
-        for way in settings.ways:
-            yield AblationsNode(
-                artifact=Artifact("ablations", model.name, inputs.task, _dtype(model, inputs), way),
-                key_fields={
-                    "version": VERSION,
-                    "schema": titled(SCHEMA),
-                    "model": model.resolved.identity,
-                    "tokenizer": inputs.tokenizer,
-                    "inputs": inputs.answers_digest,
-                    "task": inputs.task,
-                    "dtype": _dtype(model, inputs),
-                    "attention": model.resolved.config.attn,
-                    "way": way,
-                    "sizes": [sizes.fit, sizes.judge, sizes.shapley],
-                    "seed": run.config.seed,
-                    "subset": rows.tolist(),
-                },
-                samples=len(rows),
-                model=model,
-                rows=tuple(rows.tolist()),
-                sizes=sizes,
-                seed=run.config.seed,
-            )
-
-
-def asked(run: Run) -> Iterator[tuple[ModelPlan, Inputs, np.ndarray]]:
-    """Yield (model, its inputs, indices into the views) for every task of answers that the settings name."""
-    settings = run.config.ablations
-    for model in run.plan.models if settings else ():
+    if settings is None:
+        return
+    for model in run.plan.models:
         for task, inputs in model.inputs.items():
-            if settings is not None and inputs.of_answers and settings.takes(model=model.name, task=task):
-                rows = inputs.subset(settings.samples, run.config.seed)
-                if len(rows):
-                    yield model, inputs, rows
+            if inputs.of_answers and settings.takes(model=model.name, task=task):
+                rows = inputs.subset(settings.samples, run.config.seed).tolist()
+                for way in settings.ways if rows else ():
+                    yield _node(run.config, settings, model, inputs, rows, way)
 
 
-def _dtype(model: ModelPlan, inputs: Inputs) -> str:
-    """The precision of ablations: the first that the model has for the task."""
-    return model.resolved.config.dtypes_for(inputs.task)[0]
+def _node(
+    config: RunConfig, settings: AblationsConfig, model: ModelPlan, inputs: Inputs, rows: list[int], way: str
+) -> AblationsNode:
+    """The node of one way of removal, for the samples `rows` of a task."""
+    dtype, sizes = model.config.first_dtype(inputs.task), _sizes_of(config, settings, model.config)
+    return AblationsNode(
+        artifact=Artifact("ablations", model.name, inputs.task, dtype, way),
+        key_fields={
+            "version": VERSION,
+            "schema": titled(SCHEMA),
+            **model.resolved.key_fields,
+            "tokenizer": inputs.tokenizer,
+            "inputs": inputs.digest_of("answers"),
+            "task": inputs.task,
+            "dtype": dtype,
+            "way": way,
+            "sizes": [sizes.fit, sizes.judge, sizes.shapley],
+            "seed": config.seed,
+            "subset": rows,
+        },
+        samples=len(rows),
+        model=model,
+        rows=tuple(rows),
+        sizes=sizes,
+        seed=config.seed,
+    )
 
 
 def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
     """The methods of a model that are computed from ablations, by their names in the run."""
-    methods = configured(config)
-    named = {entry.name: methods[entry.name] for entry in config.methods_of(model)}
-    taken = {name: method for name, method in named.items() if "units" in method.given}
-    settings = config.ablations
-    return {name: method for name, method in taken.items() if settings is not None and settings.takes(method=name)}
+    methods, settings = configured(config), config.ablations
+    named = [entry.name for entry in config.methods_of(model) if settings and settings.takes(method=entry.name)]
+    return {name: methods[name] for name in named if "units" in methods[name].given}
 
 
-def sizes_of(config: RunConfig, model: ModelPlan) -> Sizes:
+def _sizes_of(config: RunConfig, settings: AblationsConfig, model: ModelConfig) -> Sizes:
     """The number of masks to draw for each sample: to fit, to judge, and for Shapley values.
 
     The last is 0 unless a method of sources is seeded: that is Kernel SHAP.
     """
-    settings = config.ablations
-    assert settings is not None
-    wants_sets = any(method.seeded for method in of_units(config, model.resolved.config).values())
+    wants_sets = any(method.seeded for method in of_units(config, model).values())
     return Sizes(settings.fit, settings.judge, settings.shapley if wants_sets else 0)
 
 
@@ -111,17 +113,15 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
     settings = config.ablations
     if settings is None or not config.task(task).explains_answers or not settings.takes(task=task, model=model.name):
         return {}
-    return {model.dtypes_for(task)[0]: len(settings.ways)}
+    return {model.first_dtype(task): len(settings.ways)}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[AblationsNode]) -> Iterator[Unit]:
     """Units of samples whose forward passes have about UNIT_TOKENS tokens."""
-    first, config = nodes[0], run.config
-    assert isinstance(first, AblationsNode)
-    inputs = first.plan.inputs[first.artifact.task]
-    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
-    costs = inputs.lengths * (first.sizes.fit + first.sizes.judge + first.sizes.shapley)
-    for cut in cut_by_tokens(inputs, first.rows, costs, UNIT_TOKENS):
+    first = nodes[0]
+    budget = FORWARD_FACTOR * run.token_budget(first)
+    costs = first.inputs.lengths * (first.sizes.fit + first.sizes.judge + first.sizes.shapley)
+    for cut in cut_by_tokens(first.inputs, first.rows, costs, UNIT_TOKENS):
         parts = tuple(Part(node, cut.name) for node in nodes)
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
 
@@ -140,8 +140,8 @@ def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
     from jobs.runner.rows import that_fits
     from lrp_core.records.types import UnusableRows
 
-    node, way = part.node, part.node.artifact.method
-    assert isinstance(node, AblationsNode)
+    node: AblationsNode = part.node
+    way = node.artifact.method
     entries, timed, splits = [], [], 0
     for at, row in enumerate(rows):
         masks = masks_of(row["sample_id"], len(row["unit_spans"]), node.seed, node.sizes)
@@ -154,10 +154,21 @@ def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
             numbers, split = that_fits(run, opened.token_budget)
         except UnusableRows as error:
             raise UnusableRows((at,), error.reason, error.detail) from None
-        timed.append(_timing(row, way, len(masks.kept), time.perf_counter() - start))
+        timed.append(
+            {
+                "batch_id": row["sample_id"],
+                "method": f"ablations {way}",
+                "stage": "method",
+                "length": len(row["input_ids"]),
+                "batch": len(masks.kept),  # all prompts of a sample count as one batch
+                "wall_s": time.perf_counter() - start,
+                "device": str(opened.view.device),
+            }
+        )
         splits += split
         entries.append({"sample_id": row["sample_id"], **_columns({**vars(masks), **numbers._asdict()})})
-    _write_runtime(opened, part, timed)
+    path = f"{timings_of(opened.store, node.artifact)}/{part.shard}.parquet"
+    opened.store.write_shard(path, pa.Table.from_pylist(timed, schema=RUNTIME), RUNTIME)
     return Made(pa.Table.from_pylist(entries, schema=SCHEMA), splits=splits)
 
 
@@ -176,21 +187,8 @@ def ablated_of(row: Row) -> Ablated:
     return Ablated(kept, logits, log_odds, row["full"], shapley_weights=weights, **indices)
 
 
-def _timing(row: Row, way: str, prompts: int, wall_s: float) -> dict[str, Any]:
-    """Columns of schema RUNTIME: all `prompts` of a sample count as one batch."""
-    of_batch = {"length": len(row["input_ids"]), "batch": prompts, "wall_s": wall_s}
-    return {"batch_id": row["sample_id"], "method": f"ablations {way}", "stage": "method", **of_batch}
-
-
-def _write_runtime(opened: Opened, part: Part, timed: Sequence[Row]) -> None:
-    """Write the timings of prompts, in a folder apart from the passes of methods, with which they do not compare."""
-    device = str(opened.view.device)
-    table = pa.Table.from_pylist([{**row, "device": device} for row in timed], schema=RUNTIME)
-    opened.store.write_shard(f"{timings_of(opened.store, part.node.artifact)}/{part.shard}.parquet", table, RUNTIME)
-
-
 def timings_of(store: Store, ablations: Artifact) -> str:
-    """The folder with the timings of an artifact's ablated prompts."""
+    """The folder with the timings of ablated prompts, apart from passes of methods, with which they do not compare."""
     folder = store.runtime(ablations.model, ablations.task, ablations.dtype)
     return f"{folder}/ablations={ablations.method}"
 

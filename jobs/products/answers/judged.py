@@ -11,14 +11,14 @@ import numpy as np
 
 from evaluation.ablations import claims
 from evaluation.ablations.claims import Claim, Sample
-from evaluation.ablations.methods import of_units
 from evaluation.ablations.running import answers_of_masks
+from evaluation.ablations.units import of_units
 from jobs.plan.node import Part
-from jobs.products.answers.ablations import ablated_of
-from jobs.products.answers.node import SourcesNode
+from jobs.products.answers.ablations import SourcesNode, ablated_of
 from jobs.products.controls.controlled import BASELINE
-from jobs.products.explaining import Explainer, with_span
+from jobs.products.explaining import with_span
 from jobs.products.record import Opened, Row
+from jobs.products.relevance import explainer_of
 from jobs.runner.rows import that_fits
 from lrp_core.methods.record import Method
 from lrp_core.records.ablated import Ablated
@@ -29,8 +29,6 @@ TokenMaps = Mapping[str, np.ndarray]  # relevance of tokens [T] by explanation
 Nodes = Mapping[Part, SourcesNode]
 Entries = dict[Part, list[Row]]  # rows of schema SOURCES
 OfSentences = dict[Part, dict[str, list[list[float]]]]  # by explanation: the units' relevance to each sentence
-
-_LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 
 def entries_of(
@@ -140,7 +138,7 @@ def _parts(
                 for explanation, relevance in methods[part].of_units(fold).values.items():
                     relevance_by_part[part].setdefault(explanation, []).append(relevance.tolist())
     if of_tokens:
-        explainer = _explainer(opened, list(of_tokens.values()))
+        explainer = explainer_of(opened, list(of_tokens.values()))
         for sentence in sentences:
             explained = explainer.batch([with_span(row, sentence)])
             for part, node in of_tokens.items():
@@ -149,12 +147,3 @@ def _parts(
                     of_sentences = relevance_by_part[part].setdefault(request.explanation, [])
                     of_sentences.append(_pooled(node, row, tokens).tolist())
     return relevance_by_part
-
-
-def _explainer(opened: Opened, nodes: Sequence[SourcesNode]) -> Explainer:
-    """The explainer for the requests of these nodes. It measures no memory."""
-    options = opened.options
-    methods = dict(options.methods) | {node.artifact.method: _method(opened, node) for node in nodes}
-    settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}
-    requests = tuple(request for node in nodes for request in node.requests)
-    return Explainer(opened.view, requests, "relevance", settings, methods, set(_LENGTHS))

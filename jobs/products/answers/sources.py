@@ -14,17 +14,15 @@ import pyarrow.compute as pc
 
 from evaluation.schema import ABLATIONS, titled
 from evaluation.schema import SOURCES as SCHEMA
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.methods import configured
+from jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
 from jobs.plan.cells import explains, schema_of
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Part, Run
 from jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
 from jobs.products.answers import ablations
-from jobs.products.answers.ablations import AblationsNode
-from jobs.products.answers.node import SourcesNode
+from jobs.products.answers.ablations import AblationsNode, SourcesNode
 from jobs.products.curves import shards_by_sample, shards_of
 from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from jobs.store import Artifact, Ledger
+from jobs.store import Artifact
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 _RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
@@ -48,23 +46,30 @@ def _nodes(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode]) -> Iter
     for cell in model.cells:
         setting = (cell.artifact.product, cell.artifact.task, cell.artifact.dtype)
         if setting == ("relevance", first.task, first.dtype) and settings.takes(method=cell.artifact.method):
-            yield _node(run, model, ablated, cell.artifact.method, cell)
-    for name in ablations.of_units(run.config, model.resolved.config):
-        yield _node(run, model, ablated, name, None)
+            yield _node(run, settings, model, ablated, cell.artifact.method, cell)
+    for name in ablations.of_units(run.config, model.config):
+        yield _node(run, settings, model, ablated, name, None)
 
 
-def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: str, cell: Cell | None) -> SourcesNode:
+def _node(
+    run: Run,
+    settings: AblationsConfig,
+    model: ModelPlan,
+    ablated: Sequence[AblationsNode],
+    name: str,
+    cell: Cell | None,
+) -> SourcesNode:
     """The node of the method `name`; `cell` is its relevance of tokens, None for methods that use ablations only."""
-    settings, first = run.config.ablations, ablated[0]
-    assert settings is not None
-    inputs = model.inputs[first.artifact.task]
+    first = ablated[0]
+    inputs = first.inputs
     made_of = [node.artifact for node in ablated]
     requests: tuple[Any, ...] = ()
     chosen: Mapping[str, Any] = {}
     relevance_key = None
     if cell is not None:
         made_of.append(cell.artifact)
-        requests = _of_first_embedding(cell)
+        first_embedding = cell.requests[0].embedding
+        requests = tuple(request for request in cell.requests if request.embedding == first_embedding)
         chosen = cell.chosen
         relevance_key = cell.artifact.key
     shown = inputs.subset(settings.shown, run.config.seed, np.array(first.rows))
@@ -94,12 +99,6 @@ def _node(run: Run, model: ModelPlan, ablated: Sequence[AblationsNode], name: st
     )
 
 
-def _of_first_embedding(cell: Cell) -> tuple[Any, ...]:
-    """The requests of a cell that have the embedding of its first request."""
-    first = cell.requests[0].embedding
-    return tuple(request for request in cell.requests if request.embedding == first)
-
-
 def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """The expected number of nodes by precision: one for each method that can explain answers."""
     settings, records = config.ablations, configured(config)
@@ -107,37 +106,25 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
         return {}
     taken = [name for name in methods if settings.takes(method=name)]
     able = [name for name in taken if explains(config, records[name], task) or "units" in records[name].given]
-    return {model.dtypes_for(task)[0]: len(able)}
+    return {model.first_dtype(task): len(able)}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Unit]:
     """The units of the ablations. `inputs` of a part: shards of its relevance, and of the ablations of each way."""
     first = nodes[0]
-    inputs = first.plan.inputs[first.artifact.task]
     of_ways = {made.method: made for made in first.made_of if made.product == "ablations"}
     ablated = [node for node in ablations.nodes(run) if node.artifact in of_ways.values()]
-    by_way = {way: _by_sample(run.ledger, made) for way, made in of_ways.items()}
-    by_node = {node: _relevance_by_sample(run.ledger, node) for node in nodes}
+    by_way = {way: shards_by_sample(run.ledger, made, ABLATIONS) for way, made in of_ways.items()}
+    by_node: dict[SourcesNode, dict[str, str]] = {node: {} for node in nodes}
+    for node in nodes:
+        for made in node.made_of:  # none for methods that use ablations only
+            if made.product == "relevance":
+                by_node[node] = shards_by_sample(run.ledger, made, schema_of("relevance", made.dtype))
     for unit in ablations.units(run, ablated):
-        names = inputs.ids(np.asarray(unit.rows))
+        names = first.inputs.ids(np.asarray(unit.rows))
         shards = {way: shards_of(names, by_sample) for way, by_sample in by_way.items()}
         parts = tuple(Part(node, unit.name, (shards_of(names, known), shards)) for node, known in by_node.items())
         yield Unit(unit.name, parts, unit.rows, tokens=unit.tokens, token_budget=unit.token_budget)
-
-
-def _relevance_by_sample(ledger: Ledger, node: Node) -> dict[str, str]:
-    """For each sample id, the path of its shard of relevance; empty for methods that use ablations only."""
-    relevance = [made for made in node.made_of if made.product == "relevance"]
-    return shards_by_sample(ledger, relevance[0]) if relevance else {}
-
-
-def _by_sample(ledger: Ledger, artifact: Artifact) -> dict[str, str]:
-    """For each sample id, the path of the shard of ablations that has the sample."""
-    return {
-        sample: path
-        for path in ledger.files(artifact)
-        for sample in ledger.store.read(path, ABLATIONS, ["sample_id"])["sample_id"].to_pylist()
-    }
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
@@ -149,9 +136,12 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     from jobs.products.answers.judged import entries_of
 
     names = [row["sample_id"] for row in rows]
-    nodes = {part: part.node for part in parts if isinstance(part.node, SourcesNode)}
+    nodes: dict[Part, SourcesNode] = {part: part.node for part in parts}
     _, ablation_shards = parts[0].inputs
-    ablated = {way: _ablations(opened, shards, names) for way, shards in ablation_shards.items()}
+    ablated: dict[str, dict[str, Row]] = {}
+    for way, shards in ablation_shards.items():
+        of_way = opened.store.read(shards, ABLATIONS).to_pylist() if shards else []
+        ablated[way] = {row["sample_id"]: row for row in of_way if row["sample_id"] in names}
     maps = {part: _maps(opened, part, node, names) for part, node in nodes.items()}
     entries: dict[Part, list[Row]] = {part: [] for part in nodes}
     rejects: dict[Part, list[Reject]] = {part: [] for part in nodes}
@@ -172,12 +162,6 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
             for part, of_part in entries_of(opened, computable, row, way, records[sample], sample_maps).items():
                 entries[part] += of_part
     return {part: Made(pa.Table.from_pylist(entries[part], schema=SCHEMA), tuple(rejects[part])) for part in nodes}
-
-
-def _ablations(opened: Opened, shards: Sequence[str], names: Sequence[str]) -> dict[str, Row]:
-    """The rows of ablations of the samples `names`, by sample id."""
-    rows = opened.store.read(shards, ABLATIONS).to_pylist() if shards else []
-    return {row["sample_id"]: row for row in rows if row["sample_id"] in names}
 
 
 def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -> Maps:
@@ -205,4 +189,5 @@ SOURCES = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
+    turns=(1,),
 )

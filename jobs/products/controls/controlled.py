@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from jobs.config.methods import configured
+from jobs.config import configured
 from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from jobs.plan.node import Cell, ModelPlan, Part, Run
 from jobs.plan.units import NO_FOIL, cut_units
 from jobs.products.record import Made, Opened, Reject, Row, Unit
+from jobs.products.relevance import with_chosen
 from jobs.store import Artifact
 from lrp_core.methods.record import Method
 from lrp_core.methods.records import PLANTED
@@ -26,11 +27,10 @@ from lrp_core.records.types import Request
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
-    from jobs.config.controls import ControlsConfig
+    from jobs.config.blocks import ControlsConfig
     from lrp_core import ModelView
 
 BASELINE = "baseline"  # the family of methods that draw relevance at random
-_LENGTHS = frozenset(range(64))  # exponents of 2: all lengths count as known, so that no memory is measured
 
 BySample = dict[str, np.ndarray]  # numbers by sample id, such as relevance [T]
 Maps = dict[str, BySample]  # relevance [T] by method and sample
@@ -68,7 +68,7 @@ def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
 
 def _methods_of(config: RunConfig, settings: ControlsConfig, model: ModelPlan, inputs: Inputs) -> Iterator[Controlled]:
     """Yield the methods of the run in the task's first precision, then those that `tried_on` adds."""
-    records, dtype = configured(config), model.resolved.config.dtypes_for(inputs.task)[0]
+    records, dtype = configured(config), model.config.first_dtype(inputs.task)
     drawing: set[str] = set()
     for cell in model.cells:
         artifact = cell.artifact
@@ -114,35 +114,31 @@ def control_nodes(
     for model, inputs, controlled in subjects(run):
         rows = (samples or subset)(run.config, inputs).tolist()
         if rows:
-            dtype = model.resolved.config.dtypes_for(inputs.task)[0]
+            request, dtype = controlled.request, model.config.first_dtype(inputs.task)
+            key_fields = {
+                **control_key,
+                **model.resolved.key_fields,
+                "dtype": dtype,
+                "tokenizer": inputs.tokenizer,
+                "inputs": inputs.digest,
+                "method": controlled.method.key(),
+                "variant": [request.explanation, request.embedding],
+                "seed": run.config.seed,
+                **versions([request.explanation]),
+                "subset": rows,
+            }
             yield ControlNode(
-                artifact=Artifact(product, model.name, inputs.task, dtype, controlled.request.method),
-                key_fields={**control_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
+                artifact=Artifact(product, model.name, inputs.task, dtype, request.method),
+                key_fields=key_fields,
                 samples=len(rows),
                 forwards=product,
                 model=model,
-                requests=(controlled.request,),
+                requests=(request,),
                 chosen=controlled.chosen,
                 base=controlled.method.base,
                 rows=tuple(rows),
                 **fields,
             )
-
-
-def _key_fields(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> dict[str, Any]:
-    """The key fields that decide a method's relevance of a control's samples, except for the choice of samples."""
-    resolved, request = model.resolved, controlled.request
-    return {
-        "model": resolved.identity,
-        "attention": resolved.config.attn,
-        "dtype": resolved.config.dtypes_for(inputs.task)[0],
-        "tokenizer": inputs.tokenizer,
-        "inputs": inputs.digest,
-        "method": controlled.method.key(),
-        "variant": [request.explanation, request.embedding],
-        "seed": run.config.seed,
-        **versions([request.explanation]),
-    }
 
 
 def subset(config: RunConfig, inputs: Inputs) -> np.ndarray:
@@ -157,19 +153,16 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
     names = {name for name in methods if settings.takes(method=name)} | {record.name for record in tried_on()}
-    return {model.dtypes_for(task)[0]: len(names)}
+    return {model.first_dtype(task): len(names)}
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[ControlNode]) -> Iterator[Unit]:
     """Units of about `shard_rows` samples, each computed as a single batch.
 
     The methods of a unit share changed models, which take long to make.
     """
-    first, config = nodes[0], run.config
-    assert isinstance(first, ControlNode)
-    inputs = first.plan.inputs[first.artifact.task]
-    budget = first.plan.resolved.config.token_budget or config.token_budget
-    for cut in cut_units(inputs, np.array(first.rows), budget, config.shard_rows):
+    first, budget = nodes[0], run.token_budget(nodes[0])
+    for cut in cut_units(first.inputs, np.array(first.rows), budget, run.config.shard_rows):
         parts = tuple(Part(node, cut.name) for node in nodes)
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
 
@@ -192,7 +185,7 @@ def computed(
     from jobs.runner.rows import that_fits
     from lrp_core.readers.predictions import with_predictions
 
-    nodes = [part.node for part in parts if isinstance(part.node, ControlNode)]
+    nodes: list[ControlNode] = [part.node for part in parts]
     rows = with_predictions(opened.view, rows)
 
     def made(token_budget: int) -> Mapping[str, Made]:
@@ -215,11 +208,7 @@ class Explaining:
     def of(cls, opened: Opened, nodes: Sequence[Cell], token_budget: int) -> Explaining:
         """The requests of these nodes, with the options that were chosen."""
         methods = {record.name: record for record in tried_on()} | dict(opened.options.methods)
-        for node in nodes:
-            if node.chosen:
-                name = node.artifact.method
-                methods[name] = methods[name].configured(name, **node.chosen)
-        return cls(opened, tuple(node.requests[0] for node in nodes), methods, token_budget)
+        return cls(opened, tuple(node.requests[0] for node in nodes), with_chosen(methods, nodes), token_budget)
 
     def maps(self, view: ModelView, rows: Sequence[Row], seed: int) -> Maps:
         """The relevance [T] of every method for every row that it can explain, by method and sample id, under `view`.
@@ -228,9 +217,8 @@ class Explaining:
         """
         from jobs.products.explaining import Explainer
 
-        options = self.opened.options
-        settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": seed}
-        explainer = Explainer(view, self.requests, "relevance", settings, self.methods, set(_LENGTHS))
+        settings = self.opened.options.settings | {"seed": seed}
+        explainer = Explainer(view, self.requests, "relevance", settings, self.methods, metered=None)
         maps: Maps = {request.method: {} for request in self.requests}
         for batch in batches(rows, self.token_budget):
             explained = explainer.batch(batch)
@@ -271,7 +259,8 @@ def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
     """Yield batches, first of rows with a foil, then of those without, whose padded size stays within the budget."""
     for with_foil in (True, False):
         batch: list[Row] = []
-        for row in sorted((row for row in rows if (row["foil_id"] is not None) == with_foil), key=_longest_first):
+        alike = (row for row in rows if (row["foil_id"] is not None) == with_foil)
+        for row in sorted(alike, key=lambda row: (-len(row["input_ids"]), row["sample_id"])):
             longest = len(batch[0]["input_ids"]) if batch else 0
             if batch and longest * (len(batch) + 1) > token_budget:
                 yield batch
@@ -279,8 +268,3 @@ def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
             batch.append(row)
         if batch:
             yield batch
-
-
-def _longest_first(row: Row) -> tuple[int, str]:
-    """A sort key: the longest rows first, then by sample id."""
-    return -len(row["input_ids"]), row["sample_id"]

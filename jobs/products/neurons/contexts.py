@@ -24,8 +24,7 @@ from evaluation.schema import CONTEXTS as SCHEMA
 from jobs.config import RunConfig
 from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
 from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.products.neurons.merged import NOWHERE, UNIT, Merged, with_keys
-from jobs.products.neurons.reading import CorpusReader, read
+from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, read, with_keys
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.runner.closing import Told, model_entry
 from jobs.store import Artifact, Ledger, Written
@@ -34,7 +33,7 @@ from lrp_core.records.types import UserError
 VERSION = 3  # raised when numbers change: stored ones of older versions are stale
 ROWS_AT_ONCE = 1 << 18  # contexts that are written after one pass over the parts
 TIES = "ties"  # the unit of near ties
-_FINE = ("float32", "float64")  # precisions finer than the difference that counts as a near tie
+_FINE = ("float32", "float64")  # precisions finer than a near tie: only there near ties are decided
 _FACTS = ("contexts", "tokens", "without_tokens")
 
 
@@ -45,11 +44,6 @@ class ContextsNode(Node):
     length: int  # most tokens of a context
     top: int  # how many contexts of a neuron are kept; a part has SPARE more
     corpus: Surveyed  # the corpus as it was when the run was planned
-
-    @property
-    def may_be_tied(self) -> bool:
-        """True in precisions whose rounding is finer than a near tie: only there near ties are decided."""
-        return self.artifact.dtype in _FINE
 
     @property
     def ties_path(self) -> str:
@@ -82,8 +76,7 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
         key_fields={
             "version": VERSION,
             "schema": [titled(SCHEMA), titled(ACTIVATIONS)],
-            "model": resolved.identity,
-            "attention": resolved.config.attn,
+            **resolved.key_fields,
             "dtype": resolved.config.dtype,
             "tokenizer": model.tokenizer,
             "corpus": corpus.survey.digest,
@@ -104,15 +97,13 @@ def part_name(unit: int) -> str:
     return f"part-{unit:06d}"
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[ContextsNode]) -> Iterator[Unit]:
     """A unit for each share of the texts, whose rows are read when it is sent.
 
     Once all their parts are there, also the unit that decides near ties, if there are any.
     """
     (node,) = nodes
-    assert isinstance(node, ContextsNode)
-    corpus = node.corpus.survey
-    budget = node.plan.resolved.config.token_budget or run.config.token_budget
+    corpus, budget = node.corpus.survey, run.token_budget(node)
     size = -(-corpus.texts // max(1, corpus.units))
     for unit in range(corpus.units):
         name = part_name(unit)
@@ -123,9 +114,8 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
         yield Unit(TIES, (Part(node, TIES, ties),), tokens=tokens, token_budget=budget, size=1)
 
 
-def source(run: Run, node: Node) -> CorpusReader:
+def source(run: Run, node: ContextsNode) -> CorpusReader:
     """The reader that gives units their texts."""
-    assert isinstance(node, ContextsNode)
     return CorpusReader(node.corpus.corpus, node.corpus.characters)
 
 
@@ -138,7 +128,7 @@ def _missing(run: Run, node: Node, units: int) -> bool:
 
 def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
     """True if all parts exist, but near ties must be computed alone before the ranks are known."""
-    if not node.may_be_tied or _missing(run, node, units) or run.store.exists(node.ties_path):
+    if node.artifact.dtype not in _FINE or _missing(run, node, units) or run.store.exists(node.ties_path):
         return False
     merged, _ = _merged(run.ledger, node, units)
     return len(merged.near_ties(node.top)) > 0
@@ -168,8 +158,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     from jobs.runner.rows import that_fits
 
     (part,) = parts
-    node = part.node
-    assert isinstance(node, ContextsNode)
+    node: ContextsNode = part.node
     if part.inputs is not None:
         return {part: Made(_computed_alone(opened, part.inputs), schema=CONTEXTS_TIES)}
     reading = partial(read, opened.view, opened.tokenizer, rows, node.length, node.top)
@@ -211,12 +200,11 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=CONTEXTS_TIES)
 
 
-def close(run: Run, node: Node, shards: Sequence[str], reports: Told) -> str | None:
+def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Told) -> str | None:
     """Merge the parts and write the manifest, once all parts are there and near ties are decided.
 
     Returns why it is not written although every part is there: the corpus has changed or is gone.
     """
-    assert isinstance(node, ContextsNode)
     corpus, units = node.corpus, node.corpus.survey.units
     if _missing(run, node, units):
         return None
@@ -332,21 +320,17 @@ def lines(ledger: Ledger, node: Node) -> Iterator[str]:
         yield f"{artifact.task}: {survey.unusable} places hold no text, the first is {survey.first_unusable}"
 
 
-def schema(dtype: str) -> pa.Schema:
-    """The schema of a part's contexts."""
-    return CONTEXTS_TEXTS
-
-
 CONTEXTS = Product(
     name=PRODUCT,
     title="sets of contexts",
     stage="neurons",
     nodes=nodes,
     expected=of_no_task,
-    schema=schema,
+    schema=lambda dtype: CONTEXTS_TEXTS,
     units=units,
     compute=compute,
     combine=combine,
     close=close,
     source=source,
+    turns=(0, 1),  # near ties can be decided only when the whole corpus was read
 )

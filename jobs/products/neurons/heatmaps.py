@@ -70,7 +70,7 @@ def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Heatmaps
         return None
     examples = contexts.artifact
     return HeatmapsNode(
-        artifact=Artifact("heatmaps", examples.model, examples.task, examples.dtype, settings.explain),
+        artifact=Artifact("heatmaps", *examples.columns[:3], settings.explain),
         key_fields={
             "version": VERSION,
             "schema": titled(SCHEMA),
@@ -88,19 +88,17 @@ def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Heatmaps
     )
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[HeatmapsNode]) -> Iterator[Unit]:
     """A unit for each layer, lowest first: the examples of the layer's neurons."""
     (node,) = nodes
-    assert isinstance(node, HeatmapsNode)
     by_layer: dict[int, list[int]] = {}
     for layer, neuron in kept_neurons(run.ledger, node.neurons, node.ranks):
         by_layer.setdefault(layer, []).append(neuron)
-    budget = node.plan.resolved.config.token_budget or run.config.token_budget
     for layer, neurons in by_layer.items():
         name = layer_name(layer)
         path = f"{node.contexts.folder}/{node.contexts.shard(name)}"
         rows = _contexts(run.store.read(path, CONTEXTS), neurons)
-        yield Unit(name, (Part(node, name),), rows, tokens=len(neurons), token_budget=budget, size=1)
+        yield Unit(name, (Part(node, name),), rows, tokens=len(neurons), token_budget=run.token_budget(node), size=1)
 
 
 def _contexts(table: pa.Table, neurons: Sequence[int]) -> list[Row]:
@@ -160,9 +158,8 @@ def combine(opened: Opened, part: Part, values: Sequence[Explained]) -> Made:
     return Made(table, splits=sum(value.splits for value in values))
 
 
-def _entries(run: Run, node: Node) -> dict[str, Any]:
+def _entries(run: Run, node: HeatmapsNode) -> dict[str, Any]:
     """The names of the examples and of the cells that rank the neurons, as entries of the manifest."""
-    assert isinstance(node, HeatmapsNode)
     return {"contexts": node.contexts.name, "neurons": [cell.name for cell in node.neurons]}
 
 
@@ -177,4 +174,5 @@ HEATMAPS = Product(
     compute=compute,
     combine=combine,
     close=partial(close, entries_of=_entries),
+    turns=(2,),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -72,29 +72,20 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         explanation = settings.explanation or known[0]
         if explanation not in known:
             continue
-        means = means or _artifact_of_means(config, settings, model, ledger)
+        if settings.value == "mean" and means is None:
+            contexts = contexts_of(config, model, ledger)  # they also hold mean activations
+            if contexts is None:
+                raise UserError(
+                    f"config key 'neurons.knockout.value': model {model.name} reads no corpus, so its neurons have no "
+                    "mean: leave it out of neurons.knockout.models"
+                )
+            means = contexts.artifact
         first_cells.setdefault(artifact.task, (artifact, explanation))
         if settings.takes(method=artifact.method):
             yield _node(config, settings, model, artifact, artifact.method, artifact, means, explanation)
     for artifact, explanation in first_cells.values():
         for ranking in OTHERS:
             yield _node(config, settings, model, artifact, ranking, None, means, explanation)
-
-
-def _artifact_of_means(
-    config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger
-) -> Artifact | None:
-    """The max-activating examples, which also hold mean activations; None: ablated neurons are set to zero.
-
-    Raises UserError if the model reads no corpus.
-    """
-    if settings.value == "zero":
-        return None
-    contexts = contexts_of(config, model, ledger)
-    if contexts is None:
-        key, why = "config key 'neurons.knockout.value'", "reads no corpus, so its neurons have no mean"
-        raise UserError(f"{key}: model {model.name} {why}: leave it out of neurons.knockout.models")
-    return contexts.artifact
 
 
 def _node(
@@ -114,8 +105,7 @@ def _node(
     else:
         ranked_by = {
             "ranking": ranking,
-            "model": model.resolved.identity,
-            "attention": model.resolved.config.attn,
+            **model.resolved.key_fields,
             "dtype": cell.dtype,
             "inputs": model.inputs[cell.task].digest,
             "subset": rows.tolist(),
@@ -125,7 +115,7 @@ def _node(
         ranked_by["means"] = means.key
     return KnockoutNode(
         # `ranking` is a field of the node too, since a method of the run may be named as one of OTHERS
-        artifact=Artifact("knockouts", cell.model, cell.task, cell.dtype, ranking),
+        artifact=Artifact("knockouts", *cell.columns[:3], ranking),
         key_fields=dict(
             version=VERSION,
             schema=titled(SCHEMA),
@@ -162,22 +152,19 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     return {dtype: rankings[dtype] + len(OTHERS) for dtype, count in every.items() if count}
 
 
-@dataclass(frozen=True)
-class InputPaths:
+class InputPaths(NamedTuple):
     """Paths of the inputs of a part: the relevance that ranks neurons, and the means to which they are set."""
 
     relevance: tuple[str, ...] | None  # None: the worker makes the ranking
     means: tuple[str, ...]  # of a layer each, the lowest first; empty: neurons are set to zero
 
 
-def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+def units(run: Run, nodes: Sequence[KnockoutNode]) -> Iterator[Unit]:
     """Units of samples whose forward passes have about UNIT_TOKENS tokens for one ranking."""
-    first, config = nodes[0], run.config
-    assert isinstance(first, KnockoutNode)
-    inputs = first.plan.inputs[first.artifact.task]
-    rows = subset(config, first.plan, inputs.task)
-    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
-    paths = {node: _input_paths(run.ledger, node) for node in nodes if isinstance(node, KnockoutNode)}
+    first, inputs = nodes[0], nodes[0].inputs
+    rows = subset(run.config, first.plan, inputs.task)
+    budget = FORWARD_FACTOR * run.token_budget(first)
+    paths = {node: _input_paths(run.ledger, node) for node in nodes}
     for cut in cut_by_tokens(inputs, rows, inputs.lengths * (1 + len(first.counts)), UNIT_TOKENS):
         parts = tuple(Part(node, cut.name, of_node) for node, of_node in paths.items())
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
@@ -203,10 +190,16 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     from jobs.runner.rows import that_fits
 
     shards = parts[0].inputs.means
-    means = opened.remembered("means", shards, lambda: _means_in(opened, shards)) if shards else None
+    means = None
+    if shards:  # by layer, lowest first: means [F], NaN for neurons without finite activations or any token
+
+        def read_means() -> list[np.ndarray]:
+            tables = (opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards)
+            return [table["mean"].to_numpy() for table in tables]
+
+        means = opened.remembered("means", shards, read_means)
     rankings = {part: _rankings(opened, part, rows) for part in parts}
-    node = parts[0].node
-    assert isinstance(node, KnockoutNode)
+    node: KnockoutNode = parts[0].node
 
     def tables(token_budget: int) -> dict[Part, list[Row]]:
         knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget, means)
@@ -259,8 +252,7 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
 
     Samples without relevance are left out. None if no relevance ranks the neurons: then the worker makes the ranking.
     """
-    node = part.node
-    assert isinstance(node, KnockoutNode)
+    node: KnockoutNode = part.node
     if part.inputs.relevance is None:
         return None
     names = pa.array([row["sample_id"] for row in rows], pa.string())
@@ -275,21 +267,11 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
     return rankings
 
 
-def _means_in(opened: Opened, shards: Sequence[str]) -> list[np.ndarray]:
-    """The mean activations [F] of each layer's neurons, lowest layer first.
-
-    NaN for a neuron without finite activations, and for one whose expert got no token.
-    """
-    tables = [opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
-    return [table["mean"].to_numpy() for table in tables]
-
-
-def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+def _conclude(run: Run, node: KnockoutNode, shards: Sequence[str]) -> dict[str, Any]:
     """Entries of the manifest: the artifacts that were used, and how many samples have finite numbers.
 
     The other samples are counted as rejects too.
     """
-    assert isinstance(node, KnockoutNode)
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
     entries: dict[str, Any] = {
@@ -312,4 +294,5 @@ KNOCKOUTS = Product(
     units=units,
     compute=compute,
     close=partial(close, conclusion=_conclude),
+    turns=(2,),
 )

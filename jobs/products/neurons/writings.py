@@ -117,4 +117,5 @@ WRITINGS = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
+    turns=(2,),
 )

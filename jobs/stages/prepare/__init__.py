@@ -29,9 +29,7 @@ from jobs.stages.audit import audit_table
 from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
 from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
 from jobs.stages.record import StageSummary
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
-from jobs.store.records import artifact_in, key_in
+from jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
 from jobs.versions import versions
 
 DRIVER_ROWS = 3000  # for fewer rows, starting workers takes longer than the work

@@ -21,8 +21,7 @@ from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
 from jobs.plan.taken import tasks_of
 from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
-from jobs.store import Artifact, Ledger, key_of
-from jobs.store.artifacts import samples_of, views_of
+from jobs.store import Artifact, Ledger, key_of, samples_of, views_of
 from lrp_core.records.types import UserError
 
 VERSION = 3  # raised when samples or evidence change: artifacts of older versions are stale

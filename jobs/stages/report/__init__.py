@@ -16,15 +16,15 @@ from evaluation.report.table import DONE, Table
 from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
 from jobs.config import RunConfig
-from jobs.config.lacking import left_out_line
+from jobs.config.kept import left_out_line
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import DEMO_MODELS
 from jobs.plan.choices import undecided
 from jobs.plan.node import Plan, Run
-from jobs.products.pages import VERSION, report_of
 from jobs.products.scores import metrics_lacking
 from jobs.products.table import of_packages
+from jobs.products.whole import REPORT_VERSION, report_of
 from jobs.stages.record import StageSummary
 from jobs.stages.report.answers import answer_entries
 from jobs.stages.report.neurons import neuron_explorer
@@ -84,7 +84,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
             store.delete(old)
     groups = [[board.model, board.task, board.groups] for board in boards(results, reported.other_numbers)]
     pages = [path.removeprefix(f"{artifact.folder}/") for path in files]
-    record = {"version": VERSION, "groups": groups, "shards": pages}
+    record = {"version": REPORT_VERSION, "groups": groups, "shards": pages}
     ledger.commit(artifact, record, config=config.model_dump(mode="json"), files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))
 

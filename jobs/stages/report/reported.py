@@ -1,25 +1,61 @@
-"""A run as its report shows it. What several parts of the report need is read from the store once."""
+"""A run as its report shows it. What several parts of the report need, such as curves, is read from the store once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from evaluation.report.overview.leaderboard import method_seconds
 from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.results import Results
+from evaluation.report.results import CellKey, Methods, Results
 from evaluation.report.sections.controls import verdicts
 from evaluation.report.sections.faithfulness import CurveSet
-from evaluation.schema import RUNTIME
+from evaluation.schema import CURVES, RUNTIME
 from evaluation.scoring.controls import ControlRow
+from evaluation.scoring.faithfulness.areas import (
+    AREA_COLUMNS,
+    CURVE_COLUMNS,
+    JointScores,
+    areas_of,
+    joint_scores,
+    mean_curves,
+    of_score,
+    scores_of,
+    shown_variant,
+)
 from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
+from evaluation.scoring.faithfulness.scores import Summary, summarise
+from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
 from evaluation.scoring.statistics import Comparison
-from jobs.plan.node import Run
+from jobs.plan.node import ModelPlan, Run
 from jobs.products.controls.rows import control_rows
-from jobs.stages.report.curves import drawn_curves
+from jobs.products.curves import CurvesNode, curves_of
+from jobs.stages.report.results import cell_key_of, samples_of_variant
+from jobs.store import Ledger
 from lrp_core.records.explained import CONTRASTIVE
+
+_COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """The complete curves of a model on a task, for one score, by method.
+
+    Methods whose relevance is nothing but rounding are listed in `noise` and have no table; `lacking` are methods whose
+    curves are not complete.
+    """
+
+    model: ModelPlan
+    cell_key: CellKey  # with an empty method
+    cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
+    tables: Mapping[str, pa.Table]
+    noise: Sequence[str]
+    lacking: Sequence[str]
+    score: str = TARGET_LOGIT  # the number that the curves follow
 
 
 @dataclass(frozen=True)
@@ -29,10 +65,18 @@ class Reported:
     run: Run
     results: Results
 
+    @property
+    def ledger(self) -> Ledger:
+        return self.run.ledger
+
+    @property
+    def methods(self) -> Methods:
+        return self.results.methods
+
     @cached_property
     def drawn(self) -> list[CurveSet]:
         """The areas and mean curves of every task, model and way of removal."""
-        return list(drawn_curves(self.run, self.results))
+        return list(self._curve_sets())
 
     @cached_property
     def controls(self) -> list[ControlRow]:
@@ -80,3 +124,105 @@ class Reported:
                 setting = {"model": model, "task": task, "dtype": dtype}
                 rows += [row | setting for row in store.read(files, RUNTIME).to_pylist()] if files else []
         return rows
+
+    def perturbed(self, columns: Sequence[str]) -> Iterator[Perturbed]:
+        """Yield the curves of every task, model and score, in the order of tasks, with these `columns`.
+
+        `columns` must have `score`.
+        """
+        results, settings = self.results, self.run.config.perturb
+        if settings is None:
+            return
+        for task in results.tasks:
+            for model in self.run.plan.models:
+                cells = [cell for cell in curves_of(self.run.config, settings, model) if cell.artifact.task == task]
+                if not cells:
+                    continue
+                cell_key = cell_key_of(cells[0].artifact)._replace(method="")
+                every = {}
+                for artifact in (cell.artifact for cell in cells if self.ledger.is_done(cell.artifact)):
+                    table = self.ledger.read(artifact, CURVES, [*columns])
+                    every[artifact.method] = results.without_tuning(cell_key_of(artifact), table)
+                lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
+                for score in scores_of(every.values()):
+                    tables, noise = {}, []
+                    for method, table in every.items():
+                        of_one = of_score(table, score)
+                        if self._is_noise(cell_key._replace(method=method), of_one):
+                            noise.append(method)
+                        else:
+                            tables[method] = of_one
+                    yield Perturbed(model, cell_key, cells, tables, noise, lacking, score)
+
+    def _is_noise(self, cell_key: CellKey, table: pa.Table) -> bool:
+        """True if the relevance that a method's curves follow is nothing but rounding."""
+        variant = shown_variant(table)
+        return variant is not None and self.results.is_noise(cell_key, explanation=variant[0], embedding=variant[1])
+
+    def _curve_sets(self) -> Iterator[CurveSet]:
+        """Yield areas and mean curves by task, model, score and way of removal."""
+        config, results = self.run.config, self.results
+        bases = {name: record.base for name, record in results.methods.items()}
+        for perturbed in self.perturbed(_COLUMNS):
+            model, task, dtype, _ = perturbed.cell_key
+            lacking, clusters = list(perturbed.lacking), results.clusters.get(task, {})
+            for artifact in (choice.artifact for choice in perturbed.model.choices if choice.chosen is None):
+                is_drawn = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
+                if is_drawn and (artifact.task, artifact.dtype) == (task, dtype):
+                    lacking.append(artifact.method)
+            ways = perturbed.cells[0].ways
+            overlaps = self._overlaps(perturbed) if ways else {}
+            published = perturbed.model.config.id.rpartition("/")[2]
+            for way in ways:
+                areas, curves = areas_of(perturbed.tables, way, *config.drawing, clusters, results.baselines), {}
+                for method, variant in areas.variants.items():
+                    means = mean_curves(perturbed.tables[method], way, variant, *config.drawing, clusters)
+                    if means:
+                        curves[method] = means
+                yield CurveSet(
+                    model,
+                    task,
+                    dtype,
+                    way,
+                    areas,
+                    curves,
+                    overlaps,
+                    self._beside(perturbed, way),
+                    bases,
+                    perturbed.score,
+                    lacking=lacking,
+                    noise=perturbed.noise,
+                    published=published,
+                )
+
+    def _beside(self, perturbed: Perturbed, way: str) -> JointScores | None:
+        """Evidence and areas of the variants that the curves follow; None if the task has no evidence."""
+        record, task = METRICS[lead()], perturbed.cell_key.task
+        if record.name not in applicable(self.results.tasks[task]):
+            return None
+        evidence = {}
+        for method, samples in self._followed(perturbed):
+            values = record.scale * samples[record.name].to_numpy()
+            evidence[method] = dict(zip(samples["sample_id"].to_pylist(), values.tolist(), strict=True))
+        clusters = self.results.clusters.get(task, {})
+        return joint_scores(evidence, perturbed.tables, way, clusters, self.results.baselines)
+
+    def _followed(self, perturbed: Perturbed) -> Iterator[tuple[str, pa.Table]]:
+        """Yield (method, scores) of the variant that the curves follow, for samples that are predicted rightly."""
+        defaults = self.results.defaults
+        for method, table in perturbed.tables.items():
+            cell_key, followed = perturbed.cell_key._replace(method=method), shown_variant(table)
+            if cell_key in defaults and followed is not None:
+                variant = defaults[cell_key]._replace(explanation=followed[0], embedding=followed[1])
+                samples = samples_of_variant(self.run.store, self.results, cell_key, variant)
+                yield method, samples.filter(samples["correct"])
+
+    def _overlaps(self, perturbed: Perturbed) -> dict[str, Summary]:
+        """The overlap with evidence by method, of the variant that the curves follow; empty where it does not apply."""
+        metric, overlaps, task = overlap(), {}, perturbed.cell_key.task
+        if metric not in applicable(self.results.tasks[task]):
+            return {}
+        for method, samples in self._followed(perturbed):
+            of = self.results.clusters_of(task, samples["sample_id"].to_pylist())
+            overlaps[method] = summarise(samples[metric].to_numpy(), *self.run.config.drawing, (0, 1), of)
+        return overlaps

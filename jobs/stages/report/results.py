@@ -18,14 +18,13 @@ from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.methods import configured, tuned_label
+from jobs.config import ModelConfig, RunConfig, configured
+from jobs.config.methods import tuned_label
 from jobs.plan.choices import in_words
 from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
 from jobs.plan.node import Cell, Plan, Run
 from jobs.products.scores import SCORES as SCORED
-from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.methods.record import Method
 
@@ -43,7 +42,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     for planned in relevance_cells(plan):
         cell_key = cell_key_of(planned.artifact)
         if states[cell_key] == DONE:
-            scores |= dict(_scores(store, cell_key, planned.artifact))
+            scores |= dict(_by_variant(cell_key, store.read(_path(cell_key, 0), SCORES)))
     tuned_on = dict(_tuned_on(plan))
     tasks = {name: config.task(name) for name in of_tokens(config)}
     sizes = {model.name: _size(model.resolved.config) for model in plan.models}
@@ -65,7 +64,9 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     )
     for cell_key in tuned_on:
         if states.get(cell_key) == DONE:
-            scores |= _scores_but_for_tuning(store, results, cell_key)
+            metrics = applicable(results.tasks[cell_key.task])
+            means = summarise(_samples(store, results, cell_key), metrics)  # but for those that chose its options
+            scores |= dict(_by_variant(cell_key, means))
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
     for cell_key in results.defaults:  # done, and not empty; noise is not compared
@@ -106,23 +107,23 @@ def _tuned_on(plan: Plan) -> Iterator[tuple[CellKey, frozenset[str]]]:
                 yield cell_key_of(choice.artifact), frozenset(ids)
 
 
-def _scores_but_for_tuning(
-    store: Store, results: Results, cell_key: CellKey
-) -> dict[tuple[CellKey, Variant, str], Score]:
-    """The mean scores over the samples that were not used to choose the method's options."""
-    metrics = applicable(results.tasks[cell_key.task])
-    samples = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    means = {}
-    for row in summarise(results.without_tuning(cell_key, samples), metrics).to_pylist():
+def _by_variant(cell_key: CellKey, means: pa.Table) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
+    """Yield ((cell key, variant, metric), score) for each row of mean scores of a cell."""
+    for row in means.to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
-        means[cell_key, variant, row["metric"]] = Score(row["value"], row["n"])
-    return means
+        yield (cell_key, variant, row["metric"]), Score(row["value"], row["n"])
 
 
-def _samples_path(cell_key: CellKey) -> str:
-    """The path of the scores of every sample of a cell."""
+def _samples(store: Store, results: Results, cell_key: CellKey) -> pa.Table:
+    """The scores of every sample of a cell by the metrics of its task, without samples that chose its options."""
+    columns = [*VARIANT, "sample_id", "correct", *applicable(results.tasks[cell_key.task])]
+    return results.without_tuning(cell_key, store.read(_path(cell_key, 1), SCORES_SAMPLES, columns))
+
+
+def _path(cell_key: CellKey, folder: int) -> str:
+    """The path of the mean scores of a cell (folder 0), or of the scores of its samples (folder 1)."""
     scores = Artifact("scores", *cell_key)
-    return f"{scores.folders[1]}/{scores.shard()}"
+    return f"{scores.folders[folder]}/{scores.shard()}"
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
@@ -155,7 +156,7 @@ def relevance_cells(plan: Plan) -> Iterator[Cell]:
 
 def cell_key_of(cell: Artifact) -> CellKey:
     """The key (model, task, precision, method) of a cell in the results."""
-    return CellKey(cell.model, cell.task, cell.dtype, cell.method)
+    return CellKey(*cell.columns)
 
 
 def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]:
@@ -179,24 +180,14 @@ def samples_of_variant(store: Store, results: Results, cell_key: CellKey, varian
     Samples that were used to choose options are left out. Random relevance has the expected scores of chance instead of
     those of one draw.
     """
-    metrics = applicable(results.tasks[cell_key.task])
-    chance = results.floors.get((cell_key.model, cell_key.task))
-    table = store.read(_samples_path(cell_key), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
-    table = results.without_tuning(cell_key, table)
+    chance, table = results.floors.get((cell_key.model, cell_key.task)), _samples(store, results, cell_key)
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
     table = table.drop_columns(VARIANT)
     if chance is not None and cell_key.method == results.baseline:
+        metrics = applicable(results.tasks[cell_key.task])
         return chance.replace_scores(table, variant.tokens, variant.scope, metrics)
     return table
-
-
-def _scores(store: Store, cell_key: CellKey, cell: Artifact) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
-    """Yield ((cell key, variant, metric), score) of the stored means of a cell."""
-    scores = scores_of(cell)
-    for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
-        variant = Variant(*(row[name] for name in VARIANT))
-        yield (cell_key, variant, row["metric"]), Score(row["value"], row["n"])
 
 
 def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[CellKey]) -> Comparison | None:
@@ -218,9 +209,8 @@ def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[
     methods = tuple(cell_key.method for cell_key in cell_keys)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
-    drawing = (config.report.resamples, config.seed)
     clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
-    return compare(stacked, methods, tuple(measured), *drawing, scale, shares, clusters)
+    return compare(stacked, methods, tuple(measured), *config.drawing, scale, shares, clusters)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:

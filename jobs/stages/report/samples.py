@@ -27,8 +27,7 @@ from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from jobs.plan.node import ModelPlan, Plan
 from jobs.products.curves import curves_of
 from jobs.stages.report.results import cell_key_of, default_samples, relevance_cells
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of
+from jobs.store import Artifact, Ledger, Store, samples_of
 from lrp_core.records.explained import NONE
 from lrp_core.records.types import UserError
 
@@ -273,7 +272,9 @@ def _curves(
     for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
             table = _of(ledger.read(cell.artifact, CURVES), chosen)
-            kept = (pc.field("perturbation") == cell.ways[0]) & _by_its_score()
+            # curves of the number that the relevance explains; if it explains none in particular, the target's logit
+            by_its_score = (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
+            kept = (pc.field("perturbation") == cell.ways[0]) & by_its_score
             for row in table.filter(kept).to_pylist():
                 curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
                 rows[curve][row["order"]] = row
@@ -282,14 +283,6 @@ def _curves(
         morf, lerf = orders["morf"], orders["lerf"]
         curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
-
-
-def _by_its_score() -> pc.Expression:
-    """A filter for curves of the number that the relevance explains.
-
-    For relevance that explains no number in particular, it keeps curves of the target's logit.
-    """
-    return (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
 
 
 def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:

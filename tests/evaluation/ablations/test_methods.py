@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from evaluation.ablations.methods import ALPHA, METHODS, of_units
+from evaluation.ablations.methods import METHODS
+from evaluation.ablations.units import ALPHA, of_units
 from jobs.methods import METHODS as EVERY
 from lrp_core import UserError
 from lrp_core.records.ablated import Ablated, leave_one_out, odds_of

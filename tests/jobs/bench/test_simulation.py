@@ -5,7 +5,7 @@ import pytest
 from benchmarks.job import MIXED
 from benchmarks.parts.simulation import START_S, PoolWork, paper, paper_jobs, simulate
 from jobs.cluster.slots import Share
-from jobs.commands.roots.plan_speeds import FLOPS, SLOW_FLOAT64
+from jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64
 from jobs.config import NodesConfig
 
 SLOWER = FLOPS["float64"] / SLOW_FLOAT64

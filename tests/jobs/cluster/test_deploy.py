@@ -13,7 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from jobs.cluster.submission import KILL_S, RETRY, TIMED_OUT
-from jobs.commands.roots.plan_speeds import without_nodes
+from jobs.commands.roots.plan_costs import without_nodes
 from jobs.commands.submit import submit
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR

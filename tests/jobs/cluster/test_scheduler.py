@@ -8,9 +8,9 @@ import pytest
 
 from jobs.cluster import reports, scheduler
 from jobs.cluster.executor import executed_by
+from jobs.cluster.pools import Work
 from jobs.cluster.scheduler import run_all
 from jobs.cluster.slots import Slots
-from jobs.cluster.work import Work
 from tests.jobs.inline import Inline, Unused
 from tests.jobs.small import config_of
 from tests.patience import wait_for

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks import BENCHES
-from jobs.commands.listings import benchmarks
+from jobs.commands.roots import commands
 from jobs.plan.cells import make_plan
 from jobs.store import TEMPORARY, Store
 from jobs.store.lock import run_lock
@@ -318,10 +318,10 @@ def test_an_unknown_benchmark_names_the_nearest(closelook):
 
 @pytest.mark.parametrize("arguments", [("lrp", "--quick"), ("unknown",), ("--quick",)])
 def test_benchmarks_without_a_clone_ask_for_one(closelook, tmp_path, monkeypatch, arguments):
-    monkeypatch.setattr(benchmarks, "CLONE", tmp_path)
+    monkeypatch.setattr(commands, "CLONE", tmp_path)
     (tmp_path / "benchmarks").mkdir()  # another package's
     code, _, err = closelook("bench", *arguments)
-    assert (code, err) == (2, f"error: {benchmarks.NEEDS_CLONE}\n")
+    assert (code, err) == (2, f"error: {commands.NEEDS_CLONE}\n")
 
 
 def test_a_benchmark_shows_its_own_options(closelook):

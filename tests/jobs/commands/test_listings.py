@@ -34,7 +34,7 @@ EXTRA = Method(
 def extended(monkeypatch):
     table = Registry("method", *METHODS.values(), group="closelook.none", record_class=Method)
     table.register(EXTRA, by="their-package")
-    for module in ("jobs.methods", "jobs.commands.listings.methods", "jobs.commands.listings.models"):
+    for module in ("jobs.methods", "jobs.commands.listings.records"):
         monkeypatch.setattr(f"{module}.METHODS", table)
 
 

@@ -8,10 +8,9 @@ import sys
 import pytest
 import yaml
 
-from jobs.commands.listings.config import END, PAGE, START, page_table
+from jobs.commands.listings.config import END, PAGE, START, keys, page_table
 from jobs.commands.listings.documents import rewritten
 from jobs.config import RunConfig
-from jobs.config.keys import keys
 from jobs.methods import METHODS
 from jobs.store import Store
 from jobs.versions import extra_of

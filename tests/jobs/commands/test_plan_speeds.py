@@ -3,8 +3,7 @@
 import pytest
 
 from jobs.commands.roots.plan import costs, show
-from jobs.commands.roots.plan_costs import Basis
-from jobs.commands.roots.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
+from jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64, Basis, speed, without_nodes
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import closelook
+from jobs.config.methods import every_typed, typed
 from jobs.methods import METHODS
-from jobs.typed import every_typed, typed
 from lrp_core.records.types import UserError
 
 

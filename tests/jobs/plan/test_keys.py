@@ -171,7 +171,7 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("jobs.plan.choices:CURVES_VERSION", {"trials", "curves"}),
         ("jobs.products.neurons.heatmaps", {"heatmaps"}),
         ("jobs.products.neurons.knockouts", {"knockouts"}),
-        ("jobs.products.measurements", {"bench"}),
+        ("jobs.products.whole:BENCH_VERSION", {"bench"}),
         ("jobs.products.pruning", {"pruning"}),
         ("jobs.products.controls.randomisation", {"randomisation"}),
         ("jobs.products.controls.rewritten", {"rewritten"}),

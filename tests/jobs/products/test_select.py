@@ -23,7 +23,6 @@ from jobs.products import trials as stage
 from jobs.products.curves import curves_of
 from jobs.runner import driver
 from jobs.runner.worker import Worker
-from jobs.stages.report.curves import drawn_curves
 from jobs.stages.report.parts.faithfulness import faithfulness_part
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import default_samples, results_of
@@ -157,7 +156,7 @@ def test_samples_that_chose_the_options_count_in_no_number_of_the_method(tmp_pat
         score, samples = results.score(place, "pg"), default_samples(store, results, place)
         assert score.n == sum(samples["correct"].to_pylist())
     run = Run(config, plan, Ledger(store))
-    [drawn] = drawn_curves(run, results)
+    [drawn] = Reported(run, results).drawn
     assert {name: area.n for (name, measure), area in drawn.areas.summaries.items() if measure == "delta_area"} == {
         "smoothgrad": len(rest),
         "attention_rollout": len(rest),

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from evaluation.ablations.masks import masks_of
 from evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
-from jobs.answers import answers_of
 from jobs.commands.roots.gc import garbage
 from jobs.commands.roots.sources import show
 from jobs.methods import METHODS
@@ -20,7 +19,7 @@ from jobs.products.answers import ablations as product
 from jobs.products.answers import sources
 from jobs.stages.compute import compute
 from jobs.stages.report import write_report
-from jobs.stages.report.answers import answer_entries
+from jobs.stages.report.answers import answer_entries, answers_of
 from jobs.store import Ledger
 from lrp_core.records.types import UserError
 from tests.jobs.answering import answering_model, computed, log_rows, run_of

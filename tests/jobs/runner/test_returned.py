@@ -12,7 +12,7 @@ from jobs.products.explaining import Explainer
 from jobs.products.record import Made, Product, Reject, of_no_task
 from jobs.products.relevance import RELEVANCE
 from jobs.products.table import PRODUCTS
-from jobs.runner.returned import Unfit, checked
+from jobs.runner.worker import Unfit, checked
 from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute

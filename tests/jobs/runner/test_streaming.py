@@ -10,10 +10,9 @@ import pytest
 
 from benchmarks.plan import Pooled
 from jobs.cluster.executor import executed_by
-from jobs.cluster.pools import AHEAD_BYTES
+from jobs.cluster.pools import AHEAD_BYTES, Work
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import run_all
-from jobs.cluster.work import Work
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import task_of
 from jobs.store import Ledger, Store

@@ -13,7 +13,7 @@ from evaluation.schema import GENERIC
 from evaluation.scoring.intervals import mean_intervals
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
-from jobs.stages.report.curves import drawn_curves
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import default_samples, results_of
 from jobs.store import Ledger
 from jobs.store.artifacts import samples_of
@@ -41,7 +41,7 @@ def run(tmp_path, inline):
         plan = make_plan(config, store)
         results = results_of(config, plan, store)
         [comparison] = results.comparisons.values()
-        return store, results, comparison, next(iter(drawn_curves(Run(config, plan, Ledger(store)), results)))
+        return store, results, comparison, Reported(Run(config, plan, Ledger(store)), results).drawn[0]
 
     return clustered
 

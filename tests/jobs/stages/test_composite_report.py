@@ -7,8 +7,8 @@ from evaluation.scoring.faithfulness.scores import ROUNDING
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
-from jobs.stages.report.parts.composites import composites_part
-from jobs.stages.report.parts.extremes import extremes_part
+from jobs.stages.report.parts.faithfulness import composites_part
+from jobs.stages.report.parts.methods import extremes_part
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger

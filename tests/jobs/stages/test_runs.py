@@ -6,9 +6,8 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.secrets import without_secrets
-from jobs.stages.latest import JSON
 from jobs.stages.record import StageSummary
-from jobs.stages.runs import recorded
+from jobs.stages.runs import JSON, recorded
 from jobs.store import Store
 from jobs.store.files import StoreError
 from jobs.versions import commit, versions

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.commands.roots.notes import rename_samples
+from jobs.commands.roots.forget import rename_samples
 from jobs.store import Ledger, Store
 from jobs.store.forgotten import Forgotten, draw_of
 from tests.jobs.store.roots import SAMPLES, VIEWS, Root, computed_in

@@ -9,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluation.report.page import Part
-from jobs.stages.report.parts.agreement import agreement_part
-from jobs.stages.report.parts.composites import composites_part
-from jobs.stages.report.parts.controls import controls_part
-from jobs.stages.report.parts.extremes import extremes_part
-from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
-from jobs.stages.report.parts.layers import layers_part
-from jobs.stages.report.parts.neurons import crossing_part, knockouts_part
-from jobs.stages.report.parts.pruning import pruning_part
-from jobs.stages.report.parts.runtime import runtime_part
-from jobs.stages.report.parts.sample import sample_part
-from jobs.stages.report.parts.shares import shares_part
+from jobs.stages.report.parts.faithfulness import composites_part, evidence_part, faithfulness_part, shares_part
+from jobs.stages.report.parts.layers import crossing_part, knockouts_part, layers_part, pruning_part
+from jobs.stages.report.parts.methods import agreement_part, controls_part, extremes_part, runtime_part, sample_part
 from jobs.stages.report.parts.sources import sources_part
 from jobs.stages.report.reported import Reported
 

@@ -1,4 +1,4 @@
-"""Faithfulness: deletion and insertion curves, the areas between them, and how both compare with evidence."""
+"""Faithfulness: curves and their areas, evidence beside them, removed shares, and the search among composites."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evaluation.report.page import Part
-from evaluation.report.results import CellKey
+from evaluation.report.results import CellKey, Methods
 from evaluation.report.sections import faithfulness as tables
-from evaluation.report.sections.choices import MethodTrials, choices_table
+from evaluation.report.sections import shares as removed
+from evaluation.report.sections.choices import MethodTrials, Search, best_table, choices_table, search_figures
 from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table, ways_table
+from evaluation.report.sections.shares import ShareSet
 from evaluation.scoring.faithfulness.areas import AREA_COLUMNS, CURVE_COLUMNS
+from evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import Trial
+from evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
+from jobs.config.models import KEY
 from jobs.plan.choices import in_words
 from jobs.plan.forwards import forwards
-from jobs.plan.node import Plan
+from jobs.plan.node import Choice, Plan
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of
+from lrp_core.rules.composite import Spec
 
 PAGE = "faithfulness.html"
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
@@ -34,7 +40,7 @@ def faithfulness_part(report: Reported) -> Part:
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
     made += [choices_table(chosen, results)] if chosen else []
-    ways = ways_table(shown, results, report.run.config.report.resamples, report.run.config.seed)
+    ways = ways_table(shown, results, *report.run.config.drawing)
     made += [ways] if ways.rows else []
     figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     needs = (
@@ -77,9 +83,63 @@ def evidence_part(report: Reported) -> Part:
             cell_key = CellKey(curve_set.model, curve_set.task, curve_set.dtype, method)
             chosen = {method: options[cell_key]} if cell_key in options else {}
             cost[method] = forwards(config, [method], lengths[curve_set.model, curve_set.task], chosen)
-        both = EvidencePoints.of(curve_set, results, cost, config.report.resamples, config.seed)
+        both = EvidencePoints.of(curve_set, results, cost, *config.drawing)
         held += [] if both is None else [both]
     needs = "evidence in the samples, and scores and curves of the same methods"
     how = report.why_lacking("Nothing has both", ["perturb"], "`closelook evaluate` and `perturb`", needs)
     made = [evidence_table(held, results), ranks_table(held)] if held else []
     return Part("Evidence beside faithfulness", how, evidence_figure(held, results), made, page=PAGE)
+
+
+def shares_part(report: Reported) -> Part:
+    """The measures of removed shares, for complete curves."""
+    results = report.results
+    taken = list(_taken(report))
+    made = [removed.lead_table(taken, results), removed.shares_table(taken, results)] if taken else []
+    figures = removed.share_figures(taken, results)
+    lacking, needs = "No shares of tokens are taken away", "a task of labels or scores"
+    how = report.why_lacking(lacking, ["perturb"], "`closelook perturb`", needs)
+    return Part("Faithfulness on labels and scores", how, figures, made, page=PAGE)
+
+
+def _taken(report: Reported) -> Iterator[ShareSet]:
+    """Yield the measures of each model, task and way of removal."""
+    config = report.run.config
+    for perturbed_cells in report.perturbed(SHARE_COLUMNS):
+        if perturbed_cells.score != TARGET_LOGIT:  # shares follow the target's logit only
+            continue
+        model, task, dtype, _ = perturbed_cells.cell_key
+        clusters = report.results.clusters.get(task, {})
+        inputs = perturbed_cells.model.inputs[task].table
+        gold = dict(zip(inputs["sample_id"].to_pylist(), inputs["score"].to_pylist(), strict=True))
+        known = removed.published(task, model, perturbed_cells.model.resolved.config.id)
+        for flips in perturbed_cells.cells[0].flips:
+            if flips.measure != AREAS:
+                shares = shares_of(perturbed_cells.tables, gold, flips.way, *config.drawing, clusters)
+                setting = (model, task, dtype, flips.way)
+                lacking, noise = perturbed_cells.lacking, perturbed_cells.noise
+                yield ShareSet(*setting, shares, lacking=lacking, noise=noise, published=known)
+
+
+def composites_part(report: Reported) -> Part:
+    """The trials of every method whose composite the config left open."""
+    methods = report.methods
+    choices = (choice for model in report.run.plan.models for choice in model.choices)
+    searches = [search for choice in choices for search in _searched(choice, methods)]
+    how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
+    tables = [best_table(searches, methods)] if searches else []
+    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page="faithfulness.html")
+
+
+def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
+    """Yield the search among the composites of a choice, if it is made and has any."""
+    if choice.record is None:
+        return
+    at, trial_records = choice.artifact, choice.record["trials"]
+    for option in methods[at.method].options:
+        if option.named_in == KEY and option.name in choice.options[0]:
+            specs = [Spec.of(options[option.name]) for options in choice.options]
+            trials = [
+                (spec, trial["delta_area"]) for spec, trial in zip(specs, trial_records, strict=True) if trial["n"]
+            ]
+            yield Search(at.model, at.task, at.dtype, at.method, trials, specs[choice.record["chosen"]])

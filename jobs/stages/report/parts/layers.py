@@ -1,4 +1,4 @@
-"""Relevance layer by layer against evidence (figures 4, 5 and 25 to 28 of NormXLogit)."""
+"""Inside the models: evidence by layer, pruned heads, ablated neurons, and relevance at the boundaries of layers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ import numpy as np
 import pyarrow.compute as pc
 
 from evaluation.report.page import Part
+from evaluation.report.results import rank
 from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
+from evaluation.report.sections.neurons import (
+    REASONS,
+    Ablations,
+    Crossing,
+    ablation_figure,
+    ablation_table,
+    crossing_figure,
+    crossing_table,
+)
+from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
+from evaluation.schema import KNOCKOUTS, LAYER_SCORES_SAMPLES, NEURONS, PRUNING
 from evaluation.schema import LAYER_SCORES as SCHEMA
-from evaluation.schema import LAYER_SCORES_SAMPLES
 from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
+from jobs.config import PruneConfig
+from jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
+from jobs.products.pruning import pruning_of
 from jobs.products.scores import LAYER_SCORES
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of, scale_of
@@ -35,7 +49,7 @@ def layers_part(report: Reported) -> Part:
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
-    ledger, methods = report.run.ledger, report.results.methods
+    ledger, methods = report.ledger, report.methods
     for node in LAYER_SCORES.nodes(report.run):
         artifact = node.artifact
         if node.state(ledger) != "done":
@@ -102,7 +116,7 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
     run, clusters = report.run, report.results.clusters_of(shown[0][0].task, common)
-    return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares, clusters)
+    return compare(stacked, methods, names, *run.config.drawing, scale, shares, clusters)
 
 
 def _values(report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]) -> Values:
@@ -117,3 +131,84 @@ def _values(report: Reported, artifact: Artifact, explained: str, scope: str, me
     for row in rows.select(["sample_id", "layer", *metrics]).to_pylist():
         values[row["sample_id"]][row["layer"]] = row
     return values
+
+
+def pruning_part(report: Reported) -> Part:
+    """The planned pruning curves; sets that are not complete are counted and marked missing."""
+    rows: list[dict[str, Any]] = []
+    lacking: set[tuple[str, str, str]] = set()
+    results, ledger, prune = report.results, report.ledger, report.run.config.prune or PruneConfig()
+    models = report.run.plan.models
+    planned = [curves for model in models for curves in pruning_of(report.run, prune, model)]
+    for curves in planned:
+        model_task = {"model": curves.heads.model, "task": curves.heads.task}
+        if ledger.is_done(curves.artifact):
+            files = ledger.files(curves.artifact)
+            rows += [row | model_task for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
+        else:
+            lacking.add((model_task["task"], model_task["model"], curves.method))
+    drawn = curves_of(rows)
+    tables = [areas_table(areas_of(rows), results, lacking, *report.run.config.drawing)] if drawn else []
+    needs = "relevance of attention heads"
+    how = report.why_lacking("No curves are computed", ["prune", "heads"], "`closelook prune`", needs)
+    note = f"{len(lacking)} of {len(planned)} sets of curves are missing: run `closelook prune`." if lacking else ""
+    return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
+
+
+PAGE = "neurons.html"
+
+
+def knockouts_part(report: Reported) -> Part:
+    """The ablation of each ranking's neurons, on the samples that all rankings of a task have."""
+    groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
+    lacking = []
+    config, ledger, methods = report.run.config, report.ledger, report.methods
+    for cell in (cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)):
+        if ledger.is_done(cell.artifact):
+            groups[cell.artifact.task, cell.artifact.model].append(cell)
+        else:
+            lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
+    knockouts = [_knockouts(report, cells) for cells in groups.values()]
+    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
+    drawn = (*config.drawing, value)
+    figures = ablation_figure(knockouts, methods, *drawn)
+    tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
+    stages, needs = "`closelook attribute` and `closelook neurons`", "`neurons.knockout` and methods with neurons"
+    how = report.why_lacking("No neuron is ablated", ["neurons"], stages, needs)
+    note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
+    return Part("Neuron ablation", how, figures, tables, note, page=PAGE)
+
+
+def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
+    """The ablations of the rankings of one model and task."""
+    results, first, counts = report.results, cells[0], [0]
+    drops: dict[str, dict[str, np.ndarray]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(results.methods, cell.ranking))):
+        cell_key = cell_key_of(cell.artifact)._replace(method=cell.ranking)
+        rows = results.without_tuning(cell_key, report.ledger.read(cell.artifact, KNOCKOUTS)).to_pylist()
+        drops[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
+        counts = rows[0]["removed"] if rows else counts
+    model, task = first.artifact.model, first.artifact.task
+    return Ablations.of(model, task, first.explanation, counts[1:], drops, results.clusters.get(task, {}))
+
+
+def crossing_part(report: Reported) -> Part:
+    """The relevance that crosses layer boundaries, for methods whose relevance sums to the explained number."""
+    crossings, methods, ledger = [], report.methods, report.ledger
+    for planned in report.run.plan.cells():
+        cell = planned.artifact
+        if cell.product != "neurons" or not ledger.is_done(cell):
+            continue
+        explanation = planned.requests[0].explanation
+        rows = [row for row in ledger.read(cell, NEURONS).to_pylist() if row["explanation"] == explanation]
+        if rows and rows[0]["boundaries"] is not None:
+            reasons = [f"kept_by_{reason}" for reason in REASONS if rows[0][f"kept_by_{reason}"] is not None]
+            columns = ("boundaries", "layer_relevance", *reasons)
+            boundaries, neurons, *by_reason = (np.mean([row[name] for row in rows], 0) for name in columns)
+            kept = np.stack(by_reason, -1)
+            crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
+    needs = "a method that has relevance of neurons and promises a sum"
+    how = report.why_lacking("No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs)
+    figures = crossing_figure(crossings, methods)
+    details = [crossing_table(crossings, methods)] if crossings else []
+    return Part("Conservation by layer", how, figures, page=PAGE, details=details)

@@ -13,12 +13,11 @@ from evaluation.report.page import Part
 from evaluation.report.sections.sources import PAGE, Judged, error_figures, sources_tables
 from evaluation.schema import RUNTIME
 from evaluation.schema import SOURCES as SCHEMA
-from jobs.config.methods import configured
+from jobs.config import configured
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Run
 from jobs.products.answers import sources
-from jobs.products.answers.ablations import timings_of
-from jobs.products.answers.node import SourcesNode
+from jobs.products.answers.ablations import SourcesNode, timings_of
 from jobs.stages.report.reported import Reported
 
 UNTRAINED = (
@@ -30,7 +29,7 @@ Setting = tuple[str, str, str]  # model, task, way
 
 def sources_part(report: Reported) -> Part:
     """The scores of each method on the sources of answers; sets that are not complete are counted."""
-    run, methods = report.run, report.results.methods
+    run, methods = report.run, report.methods
     nodes = list(sources.nodes(run))
     lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
     notes = [f"{lacking} sets of sources are not done: run `closelook ablations`."] if lacking else []
@@ -53,7 +52,7 @@ def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
                 rows.setdefault((at.model, at.task, row["way"]), {}).setdefault(at.method, []).append(row)
     for setting, by_method in rows.items():
         clusters = clusters_of(run.ledger, setting[1])
-        yield judgement_of(setting, by_method, run.config.report.resamples, run.config.seed, clusters)
+        yield judgement_of(setting, by_method, *run.config.drawing, clusters)
 
 
 def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement) -> Judged:
@@ -85,9 +84,7 @@ def _pass_seconds(report: Reported, nodes: Sequence[SourcesNode]) -> dict[str, f
     files = store.files(store.runtime(at.model, at.task, at.dtype))
     rows = store.read(files, RUNTIME).to_pylist() if files else []
     setting = {"model": at.model, "task": at.task, "dtype": at.dtype}
-    seconds_by_method = seconds_of(
-        [row | setting for row in rows], {(at.model, at.task): at.dtype}, report.results.methods
-    )
+    seconds_by_method = seconds_of([row | setting for row in rows], {(at.model, at.task): at.dtype}, report.methods)
     return {method: seconds for (_, _, method), seconds in seconds_by_method.items()}
 
 

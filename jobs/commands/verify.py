@@ -1,4 +1,4 @@
-"""`closelook.verify`: checks on this machine that a model and its explanations are what they should be."""
+"""Verification on this machine that a model and its explanations are what they should be: in Python, and printed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from jobs.commands.progress import shown
 from jobs.commands.questions.opened import AUTO, Opened, open_model
+from jobs.commands.terminal import as_json, say, say_table, write_file
 from jobs.methods import METHODS
 from jobs.methods import method as method_named
 from jobs.plan.models import open_view
@@ -19,6 +21,8 @@ from jobs.versions import versions
 from lrp_core.opening.model import view_of
 from lrp_core.records.types import UserError
 from lrp_core.verification import record
+from lrp_core.verification.record import Finding
+from lrp_core.verification.rounding import DRAWS, MARGIN
 from lrp_core.verification.run import verify_view
 from lrp_core.views.guard import left_as_it_was
 from lrp_core.views.view import ModelView
@@ -103,3 +107,40 @@ def _wrapped(model: ModelView | nn.Module, family: str | None) -> Iterator[Model
         return
     with left_as_it_was(model):
         yield view_of(model, family)  # type: ignore[arg-type]
+
+
+_COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
+
+
+def show(verification: Verification, json_file: Path | None) -> bool:
+    """Print the findings and write them to `json_file`, if given. Returns True if no check failed."""
+    versions = ", ".join(f"{name} {verification.versions[name]}" for name in ("closelook", "torch", "transformers"))
+    model = f"{verification.model}: {verification.family}, {verification.kind}"
+    say(f"{model}, {verification.dtype} on {verification.device}; {versions}", "bold")
+    rows = [(finding.check, finding.state, *_numbers(finding), finding.subject) for finding in verification.findings]
+    say_table(("check", "result", "apart", "bound", "of"), rows, ("apart", "bound"))
+    for finding in verification.findings:
+        if finding.detail:
+            say(f"{finding.check}: {finding.state}: {finding.detail}", _COLOURS[finding.state])
+    say(
+        "apart: the largest difference of two computations of the same numbers, relative to the largest number; bound: "
+        f"{MARGIN:g} times the largest change of {DRAWS} runs whose linear layers are moved by one unit of rounding of "
+        f"{verification.dtype}"
+    )
+    if verification.costs:
+        name, cost = max(verification.costs.items(), key=lambda item: item[1].peak_bytes)
+        say(f"most memory for one sample, without the model itself: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
+    states = [finding.state for finding in verification.findings]
+    counted = f"{states.count('pass')} checks passed, {states.count('not applicable')} do not apply"
+    say(counted if verification.passed else f"{states.count('fail')} checks failed, {counted}", "bold")
+    if json_file is not None:
+        write_file(json_file, as_json(verification.to_dict()))
+    return verification.passed
+
+
+def _numbers(finding: Finding) -> tuple[str, str]:
+    """The measured difference and its bound as text; "" for a check that measures none."""
+    if finding.measured is None or finding.bound is None:
+        return "", ""
+    apart, bound = (f"{number:.1e}" if number else "0" for number in (finding.measured, finding.bound))
+    return apart, bound

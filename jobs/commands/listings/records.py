@@ -1,0 +1,184 @@
+"""`closelook methods`, `tasks` and `models`: lists records on the screen, and methods in docs/methods.md, too.
+
+`python -m jobs.commands.listings.records` writes the table of docs/methods.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from evaluation.benchmark.sources.own import SAMPLES
+from jobs.commands.listings.documents import DOCS, markdown, rewrite
+from jobs.commands.terminal import say, say_table
+from jobs.config import FINER_KEYS
+from jobs.methods import METHODS, method
+from jobs.tasks import tasks
+from jobs.verification.registry import FOLDER, Verified
+from jobs.verification.registry import known as registered
+from lrp_core.families import FAMILIES
+from lrp_core.families.generic import GENERIC, GenericFamily
+from lrp_core.methods.record import Method
+from lrp_core.records.capabilities import Capability
+from lrp_core.records.kinds import KINDS, MASKED, Kind
+from lrp_core.records.option import plain
+from lrp_core.records.registry import OURS
+
+
+def show_tasks() -> None:
+    """Print the prediction, the sources of samples, the evidence and the package of each task."""
+    table = tasks()
+    for name, task in table.items():
+        say(f"{name}: {task.title}, brought by {table.owner(name)}", "bold")
+        if task.about:
+            say(f"  about: {task.about}")
+        say(f"  predicts: {task.predicts}, words: {task.words}")
+        sources = dict.fromkeys([*(source.name for source in task.sources), SAMPLES.name])
+        say(f"  sources: {', '.join(sources)}")
+        scope = f", looked for in the {task.scope}" if task.scope else ""
+        say(f"  evidence: {task.evidence or 'none'}{scope}")
+        metrics = "all" if task.metrics is None else ", ".join(task.metrics)
+        if metrics:
+            say(f"  metrics: {metrics}")
+    say(f"Your own: tasks: {{NAME: {{source: {SAMPLES.name}, path: FILE}}}}")
+
+
+def show_models() -> None:
+    """Print the facts about every kind of models, every family with its methods, and the models that were verified."""
+    for kind in KINDS.values():
+        say(f"{kind.name}: {kind.title}", "bold")
+        say(f"  loaded by: {kind.auto}")
+        say(f"  the prediction is read {_read_at(kind)}")
+        say(f"  perturbations: {', '.join(kind.perturbations)}")
+    rows = []
+    for family in FAMILIES.values():
+        kinds = family.kind.name
+        if family.with_labels is not None:
+            kinds = f"{kinds}, {family.with_labels.kind.name}"
+        lacking = [name for name, applies in _applying(family.capabilities).items() if not applies]
+        methods = f"all but {', '.join(lacking)}" if lacking else "all"
+        rows.append((family.name, kinds, f"{family.norm}, {family.norm_order}", FAMILIES.owner(family.name), methods))
+    say_table(("family", "kind", "norms", "brought by", "methods"), rows)
+    say("family: `model_type` in the config.json of a checkpoint")
+    say("adapter: FOLDER or hub id in a config, of a LoRA adapter, for any model that is loaded from weights")
+    generic = _applying(GenericFamily(name=GENERIC, kind=MASKED).capabilities)
+    known = ", ".join(name for name, applies in generic.items() if applies)
+    say(
+        f"family: {GENERIC} in a config, for every other masked or causal language model or text classifier of "
+        f"transformers that takes embeddings in place of tokens: {known}"
+    )
+    say(f"verified by `closelook verify`, with the number of checks passed (yours: files of --json in ${FOLDER}):")
+    say_table(("model", "family", "kind", "passed in", "on", "torch", "transformers", "by"), _verified())
+
+
+def _verified() -> Iterator[tuple[str, ...]]:
+    """A row for each verified model, device and versions, with the outcome in each precision."""
+    alike: dict[tuple[str, ...], list[Verified]] = {}
+    for by, line in registered():
+        key = (line.model, line.family, line.kind, line.device, line.torch, line.transformers, by)
+        alike.setdefault(key, []).append(line)
+    for (model, family, kind, *found_with), lines in alike.items():
+        yield model, family, kind, ", ".join(map(_outcome, lines)), *found_with
+
+
+def _outcome(line: Verified) -> str:
+    """A precision with the number of passed checks, or with the checks that failed."""
+    return f"{line.dtype} FAILED ({line.failed})" if line.failed else f"{line.dtype} ({line.passed})"
+
+
+def _read_at(kind: Kind) -> str:
+    """The readout position of a kind of models, in words."""
+    if kind.reads != "anywhere":
+        return f"at the {kind.reads} token"
+    if kind.decoder:
+        return "after what the decoder has seen"
+    return "at the mask token inside the text" if kind.slot else "after the text"
+
+
+def _applying(capabilities: Collection[Capability]) -> dict[str, bool]:
+    """By name, True for each method that can explain models with these `capabilities`."""
+    return {name: not method.missing(capabilities) for name, method in METHODS.items()}
+
+
+TOKENS = 30  # of the sample whose cost is shown
+PAGE = DOCS / "methods.md"
+START, END = "<!-- methods: written by python -m jobs.commands.listings.records -->", "<!-- end of methods -->"
+
+
+def show_methods(name: str | None = None) -> None:
+    """Print a table of all methods, or all facts about the method `name`.
+
+    Raises UnsupportedMethod for an unknown name.
+    """
+    if name is not None:
+        _show_one(method(name))
+        return
+    rows = []
+    for record in METHODS.values():
+        gives = ", ".join(kind for kind in record.gives if kind in FINER_KEYS)
+        needs = ", ".join(need.name for need in record.needs)
+        conserves = "yes" if record.conserves else "no"
+        rows.append((record.name, record.family, gives, needs, conserves, _cost(record)))
+    say_table(("method", "family", "also gives", "needs", "conserves", "cost"), rows, numbers=("cost",))
+    say(f"cost: forward passes for a sample of {TOKENS} tokens; b: plus one backward pass for each explanation")
+    say("`closelook methods NAME` describes a method and its options")
+
+
+def _cost(record: Method) -> str:
+    """The number of forward passes for a sample of TOKENS tokens, with "+ b" for a backward pass per explanation."""
+    return f"{record.cost(TOKENS):g}" + (" + b" if record.rules else "")
+
+
+def _needs(needs: Sequence[Capability]) -> str:
+    """The requirements of a method on a model, in words."""
+    return "; ".join(need.says for need in needs)
+
+
+def _show_one(record: Method) -> None:
+    """Print all facts about a method, its options, and its entry for a config."""
+    say(f"{record.name}: {record.label}, version {record.version}, brought by {METHODS.owner(record.name)}", "bold")
+    backwards = " and a backward for each explanation" if record.rules else ""
+    facts = {
+        "about": record.about,
+        "family": record.family,
+        "needs": _needs(record.needs) or "nothing of a model",
+        "instead": record.instead and f"{record.instead}, where a model lacks that",
+        "gives": ", ".join(record.gives),
+        "explanations": ", ".join(record.explanations),
+        "embeddings": ", ".join(record.embeddings),
+        "conserves": "yes, relevance sums to the explained number" if record.conserves else "no",
+        "seeded": "yes, the run's seed changes its numbers" if record.seeded else "",
+        "cost": f"{record.cost(TOKENS):g} forwards of a sample of {TOKENS} tokens{backwards}",
+        "scores low": record.weak.removeprefix("Expected: "),
+        "source": record.source,
+    }
+    for fact, text in facts.items():
+        if text:
+            say(f"  {fact}: {text}")
+    defaults = []
+    for option in record.options:
+        default = plain(option.default)
+        defaults.append(f"{option.name}: {default}")
+        say(f"  option {option.name}: {option.range}, by default {default}")
+        say(f"    {option.help}")
+        for value, need in option.needs.items():
+            say(f"    {plain(value)} needs {need.says}")
+    entry = f"{record.name}: {{{', '.join(defaults)}}}" if defaults else record.name
+    say(f"  in a config: methods: [{entry}]")
+
+
+def page_table() -> str:
+    """The table of docs/methods.md: closelook's own methods, without those of packages."""
+    rows = []
+    for record in METHODS.values():
+        if METHODS.owner(record.name) != OURS:
+            continue
+        options = ", ".join(f"`{option.name}` ({plain(option.default)})" for option in record.options)
+        promises = "the explained number as its sum" if record.conserves else ""
+        needs, cost = _needs(record.needs), _cost(record)
+        rows.append((f"`{record.name}`", record.about, options, needs, cost, promises, record.source))
+    headings = ("method", "what it is", "options", "needs", "cost", "promises", "source")
+    return "\n" + markdown(headings, rows) + "\n"
+
+
+if __name__ == "__main__":
+    rewrite(PAGE, page_table(), START, END)

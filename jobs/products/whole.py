@@ -1,0 +1,138 @@
+"""Products that a command makes as a whole, not in units of work: samples and views, measurements, and the report.
+
+Keys of samples and of their tokenised views depend on the rows of the data, which only `closelook prepare` reads. All
+other commands take the artifacts that it has entered in the ledger, with the keys in their manifests. Keys of
+measurements (Table 8 of Close Look, on the run's own models) cover the model and its samples. The key of the report
+covers all that the root holds when it is written; a report that was written counts as done, and `closelook report`
+writes it again if its key has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jobs.config import BenchConfig, ModelConfig, RunConfig
+from jobs.plan.node import Node, Plan, Run
+from jobs.products.record import Product
+from jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
+from jobs.versions import versions
+
+
+def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:
+    """Yield the node of an artifact that the ledger has, with its files; manifests of older versions list none."""
+    record = run.ledger.latest(artifact)
+    key = record and key_in(record)
+    if record and key and "shards" in record:
+        yield Node(artifact=replace(artifact, key=key), samples=record["rows"])
+
+
+def _samples(run: Run) -> Iterator[Node]:
+    """Yield the node of each task's samples that are prepared."""
+    for task in run.config.tasks:
+        yield from _entered(run, samples_of(task))
+
+
+def _views(run: Run) -> Iterator[Node]:
+    """Yield the node of each set of views that a model of the plan reads, once for models with the same tokenizer."""
+    read = (inputs for model in run.plan.models for inputs in model.inputs.values())
+    for artifact in dict.fromkeys(views_of(inputs.tokenizer, inputs.task) for inputs in read):
+        yield from _entered(run, artifact)
+
+
+SAMPLES = Product(
+    name="benchmark",
+    title="sets of samples",
+    stage="prepare",
+    nodes=_samples,
+    make="jobs.stages.prepare:prepare",
+)
+VIEWS = Product(
+    name="views",
+    title="sets of tokenised views",
+    stage="prepare",
+    nodes=_views,
+    expected=lambda config, model, task, methods: {"": 1},  # one for each model and task, whatever the precision
+    make="jobs.stages.prepare:prepare",
+)
+
+
+BENCH_VERSION = 1  # raised when the measurement changes
+BENCH_DTYPE = "float32"  # Close Look 5.4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measurement(Node):
+    """The measurement of one model, on these rows of its views."""
+
+    rows: list[dict[str, Any]]
+
+
+def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
+    """Yield the measurement of each model that has samples of the task with a foil; none without settings."""
+    for model in plan.models:
+        if settings is None or settings.task not in model.inputs:
+            continue
+        rows = model.inputs[settings.task].with_foil(settings.samples)
+        task = settings.task
+        if rows:
+            yield Measurement(
+                artifact=Artifact("bench", model.name, task, BENCH_DTYPE),
+                key_fields={
+                    "version": BENCH_VERSION,
+                    **model.resolved.key_fields,
+                    "task": task,
+                    "samples": rows,
+                },
+                samples=len(rows),
+                model=model,
+                rows=rows,
+            )
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One measurement for the task of the settings, in BENCH_DTYPE."""
+    return {BENCH_DTYPE: 1} if config.bench and task == config.bench.task else {}
+
+
+BENCH = Product(
+    name="bench",
+    title="benchmarks",
+    stage="bench",
+    nodes=lambda run: measurements_of(run.config.bench, run.plan),
+    expected=_expected,
+    make="jobs.stages.bench:bench",
+)
+
+
+REPORT_VERSION = 24  # raised when closelook writes another report of the same store
+_UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
+
+
+def report_of(config: RunConfig, ledger: Ledger) -> Artifact:
+    """The artifact of the report, with the key that it would have if it were written now."""
+    files = []
+    for folder in _UNLISTED:
+        for suffix in (".parquet", ".json"):
+            files.append(ledger.store.files(folder, suffix, recursive=True))
+    version = [REPORT_VERSION, versions()["closelook"]]
+    manifests = [record for record in ledger.records() if record[0] != "report"]
+    key = key_of(version=version, config=config.model_dump(mode="json"), manifests=manifests, files=files)
+    return Artifact("report", key=key)
+
+
+def _report(run: Run) -> Iterator[Node]:
+    """Yield the report as it was written; if none was written, as it would be now."""
+    record = run.ledger.latest(Artifact("report"))
+    key = record and key_in(record)
+    yield Node(artifact=Artifact("report", key=key) if key else report_of(run.config, run.ledger))
+
+
+REPORT = Product(
+    name="report",
+    title="reports",
+    stage="report",
+    nodes=_report,
+    make="jobs.stages.report:report",
+)
