@@ -56,7 +56,7 @@ def test_exponents_stand_beside_table_2(result):
 
 @pytest.mark.nightly
 def test_memory_is_counted_over_layers_where_there_are_some(monkeypatch):
-    for part in ("curves", "told", "kernels", "checkpointing"):
+    for part in ("curves", "note_growth", "kernels", "checkpointing"):
         monkeypatch.setattr(context, part, lambda *_: ({}, {}))
     bench = context.main(["--geometry", "gpt2", "--layers", "4", "--lengths", "8"])
     (of_checkpoint, of_perturbation) = rows(bench, "exponents in layers")
