@@ -96,12 +96,8 @@ def show(config: RunConfig, store: Store) -> None:
 
 def left_open(config: RunConfig) -> list[str]:
     """The names of the stages of this run whose cost is not estimated."""
-    stages = []
-    for stage in STAGES.values():
-        is_run = stage.setting is None or getattr(config, stage.setting) is not None
-        if is_run and not stage.planned:
-            stages.append(stage.name)
-    return stages
+    not_planned = (stage for stage in STAGES.values() if not stage.planned)
+    return [stage.name for stage in not_planned if stage.setting is None or getattr(config, stage.setting) is not None]
 
 
 def _parts(basis: Basis) -> Iterator[str]:

@@ -212,36 +212,23 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
                     of_row[part] = None
                 elif sample in ranked:
                     of_row[part] = ranked[sample]
-            explained = knockout.sample(row, {_ranking(part): neurons for part, neurons in of_row.items()})
+            explained = knockout.sample(row, {part.node.ranking: neurons for part, neurons in of_row.items()})
+            facts = {"sample_id": sample, "explanation": node.explanation, "removed": [0, *node.counts]}
             for part in of_row:
-                numbers[part].append(_row(node, sample, _ranking(part), explained[_ranking(part)]))
+                ranking = part.node.ranking
+                # [1 + N] numbers: without ablation, then after each of the counts
+                numbers[part].append(facts | {"ranking": ranking, "explained": explained[ranking].tolist()})
         return numbers
 
     numbers, splits = that_fits(tables, opened.token_budget)
     return {part: _made(numbers[part], part, rows, rankings[part], splits) for part in parts}
 
 
-def _ranking(part: Part) -> str:
-    """The name of the part's ranking."""
-    return part.node.artifact.method
-
-
-def _row(node: KnockoutNode, sample: str, ranking: str, explained: np.ndarray) -> dict[str, Any]:
-    """A row of schema KNOCKOUTS; `explained` [1 + N] are the numbers without ablation and after each of the counts."""
-    return {
-        "sample_id": sample,
-        "explanation": node.explanation,
-        "ranking": ranking,
-        "removed": [0, *node.counts],
-        "explained": explained.tolist(),
-    }
-
-
 def _made(
     numbers: list[Row], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
 ) -> Made:
     """The shard of one ranking, with rejects for the samples that it does not rank."""
-    detail = f"{_ranking(part)} has no relevance of it"
+    detail = f"{part.node.ranking} has no relevance of it"
     without = [row["sample_id"] for row in rows if rankings is not None and row["sample_id"] not in rankings]
     rejects = tuple(Reject(sample, NO_RELEVANCE, detail) for sample in without)
     return Made(pa.Table.from_pylist(numbers, schema=SCHEMA), rejects, splits)

@@ -106,15 +106,14 @@ def test_scores_of_a_run_that_was_stopped_are_not_taken_for_those_of_the_run_bef
 @pytest.fixture
 def another_metric(monkeypatch):
     """Declares a metric as a package would; it is gone after the test."""
-    table = METRICS._table
-    monkeypatch.setattr(table, "_records", dict(table))
-    monkeypatch.setattr(table, "_owners", dict(table._owners))
+    monkeypatch.setattr(METRICS, "_added", dict(METRICS))
+    monkeypatch.setattr(METRICS, "_owners", dict(METRICS._owners))
 
     def declare(**settings):
         def longest(block):
             return block.count
 
-        table._records.pop("longest", None)
+        METRICS._added.pop("longest", None)
         return metric("Longest", unit="tokens", **settings)(longest)
 
     return declare
