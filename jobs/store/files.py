@@ -3,12 +3,16 @@
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
 rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/store/retry.py).
 No path leads out of the root.
+
+Also the number of a root's format: closelook refuses a root whose format only a later version knows. In format 1, which
+stores no number, manifests embed configurations and list no hashes. Format 2 is described in docs/store.md.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import uuid
@@ -25,6 +29,7 @@ import pyarrow.fs as pafs
 
 from jobs.store.retry import one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
+from jobs.versions import versions
 from lrp_core.records.types import UserError
 
 TEMPORARY = ".tmp-"
@@ -285,3 +290,38 @@ def _write_local(target: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
+
+
+FIRST, FORMAT = 1, 2
+_FORMAT_PATH = "format.json"
+
+
+def format_of(files: Files) -> int:
+    """The format of a root. Raises StoreError if it is later than FORMAT or its number cannot be read."""
+    (text,) = files.read_all([_FORMAT_PATH])
+    if text is None:
+        return FIRST
+    try:
+        record = json.loads(text)
+        number, writer = int(record["format"]), str(record["closelook"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(
+            f"{files.url(_FORMAT_PATH)} does not say which format the root has: remove the file, unless a closelook "
+            f"later than {_version()} wrote to this root"
+        ) from None
+    if number > FORMAT:
+        raise StoreError(
+            f"the root {files.root} has format {number}, which closelook {writer} wrote; this is closelook "
+            f"{_version()}, which reads formats up to {FORMAT}: install closelook {writer} or later"
+        )
+    return number
+
+
+def write_format(files: Files) -> None:
+    """Record in the root that it has this version's format."""
+    files.write_bytes(_FORMAT_PATH, json.dumps({"format": FORMAT, "closelook": _version()}).encode())
+
+
+def _version() -> str:
+    """The installed version of closelook, for messages."""
+    return versions().get("closelook", "(not installed)")

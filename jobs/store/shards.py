@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 
 from evaluation.schema import SchemaMismatch, check, is_named
 from jobs.store import damage
-from jobs.store.files import TEMPORARY, Damaged, Files, StoreError, Written, written
+from jobs.store.files import FORMAT, TEMPORARY, Damaged, Files, StoreError, Written, format_of, write_format, written
 from jobs.store.manifests import FEW, FEW_LOCAL, Manifests
 from jobs.store.retry import StillUnavailable, one_line, retried
-from jobs.store.root_format import FORMAT, format_of, write_format
 from jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")

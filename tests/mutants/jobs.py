@@ -378,7 +378,7 @@ MUTANTS = (
     Mutant(
         "later_format_accepted",
         "An older version reads, and writes to, a root whose format it does not know.",
-        "jobs/store/root_format.py",
+        "jobs/store/files.py",
         "    if number > FORMAT:\n",
         "    if False:\n",
         "tests/jobs/store/test_root_format.py::test_a_root_of_a_later_format_is_refused_by_name",
