@@ -45,7 +45,6 @@ WHOLE: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = {
     "tasks": {"sva": {"source": "demo", "limit": 16}},
-    "heads": {"sva": 8},
     "perturb": {"samples": 8, "explanations": ["target"], "embeddings": ["full"]},
 }
 GAP_S = (1.0, 12.0)  # seconds between two faults, fewest and most

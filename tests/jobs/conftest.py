@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import pickle
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,19 +34,14 @@ def last_ray():
         sys.modules["ray"].shutdown()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def figures_drawn_once():
-    """Draws each figure once: most runs of the tests have the same, and drawing them takes longer than all the rest."""
-    drawn, draw = {}, drawing.Plot.figures
-
-    def figures(plot, panels, methods):
-        asked = pickle.dumps((plot, panels, [(name, m.label, m.order) for name, m in methods.items()]))
-        if asked not in drawn:
-            drawn[asked] = draw(plot, panels, methods)
-        return list(drawn[asked])
-
+@pytest.fixture(scope="module", autouse=True)
+def blank_figures(request):
+    """Figures without a drawing, but in modules marked `drawn`: to draw takes longer than the rest of a report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing.Plot, "figures", figures)
+        if not request.node.get_closest_marker("drawn"):
+            patch.setattr(drawing.Plot, "_drawn", lambda *_: None)
+            patch.setattr(drawing, "_svg", lambda canvas: ('<svg xmlns="http://www.w3.org/2000/svg"></svg>', 300))
+            patch.setattr(drawing, "_pdf", lambda canvas: b"%PDF-1.4")
         yield
 
 

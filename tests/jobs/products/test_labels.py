@@ -22,6 +22,8 @@ from tests.jobs.labelled import METHODS, STS, curves_of, logits, run_of, views_o
 from tests.jobs.small import relevance_of
 from tests.stages import attribute, evaluate, perturb, prune, select
 
+pytestmark = pytest.mark.drawn
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

@@ -20,6 +20,8 @@ from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.oracles import metrics as oracles_metrics
 from tests.stages import attribute, evaluate
 
+pytestmark = pytest.mark.drawn
+
 OTHER_WORD = {"name": "logat_w7", "method": "logat", "word": "w7"}
 METHODS_OF_RUN = ["normxlogit", "value_zeroing", "alti", "embedding_norm", OTHER_WORD]
 NAMES = [one if isinstance(one, str) else one["name"] for one in METHODS_OF_RUN]

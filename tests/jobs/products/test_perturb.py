@@ -374,7 +374,8 @@ def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_
     states = {(row["method"], row["label"]): row["state"] for row in lines}
     assert states["Gradient×Input", "ΔA"] == "noise", "the norm of the embeddings undoes any scaling of its input"
     assert states["Random", "ΔA"] == "done"
-    assert "Gradient×Input" not in store.read_bytes("report/figures/faithfulness_sva_zero.svg").decode()
+    lines = csv.DictReader(store.read_bytes("report/figures/faithfulness_sva_zero.csv").decode().splitlines())
+    assert {row["line"] for row in lines} == {"Random"}
 
 
 def test_a_run_whose_only_sample_is_a_single_token_predicted_wrongly_is_drawn_and_reported(tmp_path, model, inline):

@@ -16,6 +16,8 @@ from lrp_core import Batch, load_model
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute, select
 
+pytestmark = pytest.mark.drawn
+
 GRID = {"linear": ["epsilon", {"gamma": 0.5}], "softmax": ["epsilon", "zplus", "constant"]}
 RUN = {
     "methods": [{"attnlrp": {"composite": "grid"}}, "lrp", "lrp_identity_softmax"],

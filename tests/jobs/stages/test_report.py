@@ -25,6 +25,8 @@ from tests.leaves import first_leaf
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
+pytestmark = pytest.mark.drawn
+
 DEFAULT = ("contrastive", "full")
 
 
