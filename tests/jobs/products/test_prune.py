@@ -391,7 +391,7 @@ def sweep(model):
 
 
 def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
-    rows, run, budgets = ROWS[:2], sweep.accuracy, []
+    rows, run, budgets = ROWS[:2], sweep.right, []
 
     def scarce(rows, token_budget):
         budgets.append(token_budget)
@@ -399,11 +399,12 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
             raise torch.OutOfMemoryError("no")
         return run(rows, token_budget)
 
-    monkeypatch.setattr(sweep, "accuracy", scarce)
-    accuracy, splits = that_fits(partial(sweep.accuracy, rows), 64)
+    monkeypatch.setattr(sweep, "right", scarce)
+    right, splits = that_fits(partial(sweep.right, rows), 64)
     assert budgets == [64, 32, 16]
     assert splits == 2
-    np.testing.assert_array_equal(accuracy, run(rows, 64))
+    for ours, expected in zip(right, run(rows, 64), strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def unit_of(config, store, sweep):

@@ -54,11 +54,3 @@ def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(em
     assert command("plan")[0] == 0
     assert command("gc")[0] == 0
     assert command("bench")[0] == 0
-
-
-def test_a_benchmark_of_a_model_without_samples_says_so(empty_run):
-    command, _ = empty_run
-    command("prepare")
-    code, _, err = command("bench", "lrp", "--quick")
-    assert code == 2
-    assert "gpt2 has no sample of sva with a foil" in err
