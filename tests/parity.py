@@ -80,6 +80,8 @@ PRODUCTS = (
     Product("activations", NEURON),
     Product("heatmaps", NEURON),
     Product("writings", NEURON),
+    Product("ablations", ("sample_id",)),
+    Product("sources", ("way", "explanation", "ablated", "sample_id")),
     Product("runtime", ("batch_id", "method", "stage", "length", "batch"), left_aside=COST),
     Product("bench", ("part", "model", "task", "dtype", "method", "length", "measure"), left_aside=COST),
 )

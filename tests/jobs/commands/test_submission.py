@@ -238,12 +238,14 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     )
 
     again = submitter(head, *slow(root))
+    assert again.stdout is not None
+    followed = again.stdout.readline()  # until it has said so, it would end by the signal
+    assert re.fullmatch(r"job closelook-[0-9a-f]{12}-1 runs already\n", followed)
     before = shards(root)
     wait_for(lambda: shards(root) >= before + 2)
     again.terminate()
     out, _ = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 143, out
-    assert re.match(r"job closelook-[0-9a-f]{12}-1 runs already\n", out)
     assert "prepare: 2 computed" in out, "it prints the job's log from the beginning"
     assert "stopped; run the same command again to continue" in out
     assert stopped(root)
