@@ -216,7 +216,19 @@ def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
         raise AssertionError(f"differs by {float((relevance - expected).abs().max()):.2g} from {subject}")
 
 
-_ALL = (kernel, methods, out_of_memory, offload, checkpointing)
+def planner(device: torch.device) -> str:
+    """Check that ALTI and ALTI-Logit need as many bytes as their planner predicts, within 20 %."""
+    from benchmarks import alti
+
+    quick = [] if device.type == "cuda" else ["--quick"]
+    ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]
+    ((name, ratio),) = ratios.items()
+    if not met(ratio):
+        raise AssertionError(f"{name}: {ratio['value']:.2f}, of {ratio['target']:.2f}")
+    return f"{name}: {ratio['value']:.2f}"
+
+
+_ALL = (kernel, methods, out_of_memory, offload, checkpointing, planner)
 CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for check in _ALL}
 
 

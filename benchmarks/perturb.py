@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
             speed(results.about(geometry=name), length)
     for name in chosen.geometry:
         view = model_of(name, chosen)
+        packing(results.about(geometry=name), view)
         batch = random_sample(view, min(METHOD_LENGTH, longest))
         integrated_gradients(results.about(geometry=name), view, batch)
         atman(results.about(geometry=name), view, batch)
@@ -79,6 +80,17 @@ def speed(bench: Bench, length: int) -> None:
     one_batch = States(states.removed[:size], ())
     bare = partial(_bare, view, length, len(one_batch.removed), budget)
     _memory(bench, view, "flipped", length, {"flipped": partial(flip, [(row, one_batch)]), "bare": bare})
+
+
+def packing(bench: Bench, view: ModelView) -> None:
+    """Compare logits of states in full batches with those of one state each: the largest by the standard deviation."""
+    samples = [(row, _states(view, row, 40)) for row in random_rows(view, (8, 12))]
+    together, alone = (
+        np.concatenate([outputs.logit for outputs in Flipper(view, ZERO, budget).run(samples)])
+        for budget in (bench.chosen.token_budget, 1)
+    )
+    difference = float(np.abs(together - alone).max() / alone.std())
+    bench.ratio("packed - one at a time, largest difference", difference, 1e-3, "lower")
 
 
 @torch.inference_mode()

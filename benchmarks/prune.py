@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         curves = random_curves(view.n_layers * view.n_heads, chosen.curves, seed=0)
         case = PruneCase(view, sva_like(view, chosen.samples), curves, chosen.token_budget)
         speed(results.about(geometry=name), case)
+        agreement(results.about(geometry=name), case)
         del view, case
     return results.finish()
 
@@ -87,11 +88,23 @@ def speed(bench: Bench, case: PruneCase) -> None:
     bench.paired("sweep / one at a time throughput", seconds.values(), TARGET, "higher")
 
 
+def agreement(bench: Bench, case: PruneCase) -> None:
+    """Compare margins of the sweep with those of one forward each: the largest difference by the standard deviation."""
+    sample, sweep = case.samples[0], case.sweep()
+    together = sweep.margins(sample, case.token_budget)
+    every = max(1, len(sweep.masks) // 16)
+    target, foil = _logits_of(case.view, [sample], sweep.masks[::every]).unbind(1)
+    difference = (together[::every] - (target - foil)).abs().max() / together.std()
+    bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower")
+
+
 @torch.inference_mode()
-def _logits_of(view: ModelView, samples: Sequence[Batch], masks: np.ndarray) -> None:
-    """Compute the logits of each sample under each mask [L, H] of heads that are kept, by a forward each."""
+def _logits_of(view: ModelView, samples: Sequence[Batch], masks: np.ndarray) -> Tensor:
+    """Logits [N, 2] of target and foil of each sample under each mask [L, H] of kept heads, by a forward each."""
     parents = torch.arange(1, device=view.device)
+    logits = []
     for sample, mask in product(samples, masks):
         kept = torch.from_numpy(mask).to(view.device, view.dtype)
         with heads_removed(view, [HeadsLeft(parents, layer[None]) for layer in kept]):
-            view.logits(view.hidden(sample), sample)
+            logits.append(view.logits(view.hidden(sample), sample))
+    return torch.cat(logits)

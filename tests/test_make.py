@@ -12,7 +12,7 @@ from tests.conftest import thin
 
 REPOSITORY = Path(__file__).parents[1]
 FAMILIES = [f"family {i}" for i in range(18)]
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
 def made(target, folder, failing):
@@ -31,6 +31,7 @@ def made(target, folder, failing):
     return done.returncode, (folder / "calls").read_text().splitlines()
 
 
+@needs_make
 @pytest.mark.parametrize(("failing", "fails"), [("not ray", True), ("-m ray", True), ("nothing", False)])
 def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tmp_path, failing, fails):
     status, calls = made("test", tmp_path, failing)
@@ -40,23 +41,25 @@ def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tm
     assert bool(status) == fails
 
 
+@needs_make
 @pytest.mark.parametrize(
     ("failing", "fails"), [("-m nightly", True), ("numeric", True), ("chaos", True), ("nothing", False)]
 )
 def test_a_red_test_at_night_keeps_no_other_and_no_chaos_from_running(tmp_path, failing, fails):
-    status, (nightly, numeric, chaos) = made("nightly", tmp_path, failing)
+    status, (nightly, *numeric, chaos) = made("nightly", tmp_path, failing)
     assert "-m nightly" in nightly
-    assert numeric.startswith("avx2 ")
-    assert "-m numeric" in numeric
+    assert [call.split()[0] for call in numeric] == ["default", "avx2"]
+    assert all("-m numeric -n" in call for call in numeric), "of thinned tests, too, every case"
     assert "bench chaos" in chaos
     assert bool(status) == fails
 
 
+@needs_make
 @pytest.mark.parametrize(("failing", "fails"), [("numeric", True), ("nothing", False)])
 def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing, fails):
     status, [call] = made("numeric", tmp_path, failing)
     assert call.startswith("default ")
-    assert "-m numeric" in call
+    assert "-m numeric and not nightly" in call
     assert bool(status) == fails
 
 

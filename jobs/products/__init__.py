@@ -1,1 +1,1 @@
-"""Kinds of artifacts, a module each. Their table is in `jobs/products/table.py`."""
+"""Kinds of artifacts, a module each, but for those of `whole.py`. Their table is in `jobs/products/table.py`."""

@@ -51,19 +51,22 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     nodes = [part.node for part in parts]
     methods = ("metered", nodes[0].artifact.product, *(node.artifact.method for node in nodes))
     metered = opened.memory.setdefault(methods, set())
-    return dict.fromkeys(parts, explainer_of(opened, nodes, metered).batch(rows))
+    explainer = explainer_of(opened, nodes, metered, nodes[0].artifact.product)
+    return dict.fromkeys(parts, explainer.batch(rows))
 
 
-def explainer_of(opened: Opened, nodes: Sequence[Cell], metered: set[int] | None = None) -> Explainer:
+def explainer_of(
+    opened: Opened, nodes: Sequence[Cell], metered: set[int] | None = None, product: str = "relevance"
+) -> Explainer:
     """The explainer for these nodes, with chosen options.
 
-    `metered`: lengths whose memory is known; None: no memory is measured.
+    `metered`: lengths whose memory is known; None: no memory is measured. `product`: "relevance", or a finer one.
     """
     from jobs.products.explaining import Explainer
 
     options, methods = opened.options, with_chosen(opened.options.methods, nodes)
     requests = tuple(request for node in nodes for request in node.requests)
-    return Explainer(opened.view, requests, nodes[0].artifact.product, options.settings, methods, metered)
+    return Explainer(opened.view, requests, product, options.settings, methods, metered)
 
 
 def with_chosen(methods: Mapping[str, Method], nodes: Sequence[Cell]) -> dict[str, Method]:

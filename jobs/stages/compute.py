@@ -84,7 +84,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         failures = [*out_of_reach, *failures, *waiting]
         failures += [] if failures else [str(node.artifact) for node in incomplete]
         if incomplete:
-            title = order[-1][0].title
+            title = PRODUCTS[incomplete[0].artifact.product].title
             lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
     skipped = len(planned) - len(todo)
     return StageSummary(stage, len(made), skipped, tuple(dict.fromkeys(failures)), tuple(lines), made)

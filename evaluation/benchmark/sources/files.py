@@ -181,17 +181,18 @@ def separated(file: Path) -> Iterator[Record]:
     return headed(csv_rows(file, "utf-8-sig", _separator(first)), file)
 
 
-def headed(rows: Iterator[Record], file: Path) -> Iterator[Record]:
+def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[Record]:
     """Rows of fields, of which the first is the header, by the names of their columns.
 
-    A row of another length is Malformed. Raises UserError for a header that names a column twice.
+    `strip` removes blanks around these names. A row of another length is Malformed. Raises UserError for a header that
+    names a column twice.
     """
     header: list[str] | None = None
     for where, row in rows:
         if isinstance(row, Malformed):
             yield where, row
         elif header is None:
-            header = [name.strip() for name in row]
+            header = [name.strip() for name in row] if strip else list(row)
             if len(set(header)) < len(header):
                 raise UserError(f"{file} has two columns of one name: {', '.join(header)}; rename one")
         elif len(row) != len(header):

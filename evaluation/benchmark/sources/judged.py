@@ -73,7 +73,7 @@ def _present(record: Any, names: Sequence[str]) -> str:
 
 def table(file: Path) -> Iterator[Record]:
     """The rows of a table with tabs and a header, as {column: text}; quotation marks are part of the texts."""
-    return headed(tab_separated(file), file)
+    return headed(tab_separated(file), file, strip=True)
 
 
 def table_or_json(file: Path) -> Iterator[Record]:

@@ -157,7 +157,7 @@ def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
 
 
 def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> Table:
-    """Table 8, from rows of the schema "bench", which `closelook bench` writes for a run's models.
+    """Table 8, from rows of the schema "bench": of `closelook bench lrp`, shipped, and of `closelook bench` on a run.
 
     Of rows with the same model and device, the last one counts. `methods` are all registered methods, since the run may
     lack those of the table.
@@ -176,7 +176,9 @@ def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> Ta
             column = columns.get(number["method"] if number["measure"] == "backward_ms" else "speedup")
             if column is not None:
                 frame.append(Entry("ours", (model, number["device"]), column, Cell(number["value"])))
-    source = "Our numbers come from `closelook bench`" + ("." if frame else ", which was not run for this store.")
+    source = "Our numbers come from `closelook bench`, with random weights from `closelook bench lrp`."
+    if not frame:
+        source = "`closelook bench` was not run for this store."
     for (_, gpu, _, model, name, measure), value in printed.items():
         column = columns["speedup" if measure == "speedup" else name]
         frame.append(Entry("Close Look", (model, gpu), column, Cell(value)))

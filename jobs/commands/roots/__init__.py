@@ -1,1 +1,1 @@
-"""Commands about a root: the cost of a run, its state, and its removable files."""
+"""Commands about roots: the cost of a run, its state, its removable files, and how it differs from another."""

@@ -54,7 +54,10 @@ def rename_samples(store: Store, placeholders: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class _Renaming:
-    """Replaces ids of samples by `placeholders` in the contents of files."""
+    """Replaces ids of samples by `placeholders` in the contents of files.
+
+    Only fields with ids of samples, and messages, are changed: elsewhere the same word may be a setting or a count.
+    """
 
     placeholders: Mapping[str, str]
 

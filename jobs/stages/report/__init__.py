@@ -111,7 +111,7 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:
-    """The tables in the order of the paper. Table 8 is from `closelook bench lrp`, in the store or shipped results."""
+    """The tables in the order of the paper. Table 8 has shipped results, too."""
     *tables, last = score_tables(results)
     return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
 

@@ -181,7 +181,8 @@ def test_seconds_count_for_the_innermost_part():
 def test_the_dashboard_asks_for_the_metrics_that_there_are():
     text = (Path(jobs.__file__).parent / "deploy" / "grafana.json").read_text()
     asked = set(re.findall(r"ray_\w+", text))
-    assert asked == {f"ray_{metric.name}_total" for metric in METRICS}
+    recorded = {f"ray_{metric.name}_total" for metric in METRICS}
+    assert asked == recorded, "each metric has a panel in jobs/deploy/grafana.json, and no panel asks for another"
     for metric in METRICS:
         assert metric.field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(metric.field).type)
     positions = [tuple(panel["gridPos"].values()) for panel in json.loads(text)["panels"]]

@@ -28,6 +28,8 @@ from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 from tests.stages import attribute, evaluate, neurons
 
+pytestmark = pytest.mark.drawn
+
 NAMES = ["attnlrp", "gradient_l1", "random"]
 COUNTS = [1, 3, 30]
 

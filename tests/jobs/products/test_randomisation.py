@@ -24,6 +24,8 @@ from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.stages import controls
 
+pytestmark = pytest.mark.drawn
+
 ROWS = [*rows_of(9), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 NO_TARGET = [{**row, "target_id": None, "foil_id": None} for row in rows_of(4)]
 PRODUCTS = 3  # of the stage, each with an artifact a method

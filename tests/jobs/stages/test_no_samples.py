@@ -8,6 +8,8 @@ from evaluation.schema import SCORES
 from jobs.store import Ledger, Store
 from tests.jobs.small import config_of
 
+pytestmark = pytest.mark.drawn
+
 
 @pytest.fixture
 def empty_run(closelook, inline, model, tmp_path):

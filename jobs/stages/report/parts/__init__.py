@@ -1,7 +1,7 @@
-"""The parts of the report's pages, such as figures with their tables: a module each.
+"""The parts of the report's pages, such as figures with their tables, in modules by subject.
 
-A new part is a module here with a function that reads what the part shows and builds it with `evaluation.report`, and a
-line in PARTS.
+A new part is a function here that reads what the part shows and builds it with `evaluation.report`, and a line in
+PARTS.
 """
 
 from __future__ import annotations
