@@ -37,8 +37,8 @@ def required_packages(requirements: Iterable[str], without: str) -> set[str]:
 
 
 def size_bytes(package: str) -> int:
-    """The bytes of a package's installed files."""
-    files = (file.locate() for file in distribution(package).files or ())
+    """The bytes of a package's installed files, without bytecode, which some installers write and others do not."""
+    files = (file.locate() for file in distribution(package).files or () if file.suffix != ".pyc")
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
