@@ -86,7 +86,20 @@ PRODUCTS = (
     Product("bench", ("part", "model", "task", "dtype", "method", "length", "measure"), left_aside=COST),
 )
 #: What a manifest says of how and when an artifact was made, not of what it holds.
-HOW_MADE = ("written", "versions", "config", "configured", "shards", "files", "again", "fallbacks", "key", "state")
+HOW_MADE = (
+    "written",
+    "versions",
+    "config",
+    "configured",
+    "shards",
+    "files",
+    "bytes",
+    "hashes",
+    "again",
+    "fallbacks",
+    "key",
+    "state",
+)
 
 
 def read(root: Path, product: Product | str) -> dict[str, pa.Table]:
