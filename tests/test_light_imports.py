@@ -30,6 +30,7 @@ LOADED = {
     "import closelook; dir(closelook); closelook.UserError": [],
     "import jobs.__main__": [],
     "import jobs.commands.roots.status": ["pyarrow"],
+    "import jobs.commands.roots.compare": ["pyarrow"],
     # transformers reads the configs of models, and brings torch; nothing is computed with either
     "import sys, jobs.__main__\n{STATUS}\ntry: jobs.__main__.main()\nexcept SystemExit: pass": [
         "pyarrow",
