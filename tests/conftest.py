@@ -42,8 +42,8 @@ def pytest_collection_modifyitems(items):
 def thin(items):
     """Marks as `nightly` all but one of every n cases of each test that is marked `thinned(n)`.
 
-    It is a different one in each block of n and in each test of a file: parameters of one test are met in many pairs,
-    and all tests of a file together meet every case.
+    It is a different one in each block of n, so that two parameters are met in many pairs, and in each test of a file:
+    n tests with equal parameters meet every case together.
     """
     tests = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""What the targets of the Makefile run, with a Python and a command that note how they are called, and what by day."""
+"""Calls that targets of the Makefile make, noted by a false Python, and cases that `thinned` leaves to the night."""
 
 import shutil
 import subprocess
@@ -96,7 +96,7 @@ def test_the_second_parameter_is_not_always_the_same(n):
     assert {explanation for _, explanation in by_day(items)} == {"target", "contrastive"}
 
 
-def test_tests_of_a_file_meet_every_case_together():
+def test_n_tests_of_a_file_meet_every_case_together():
     items = [cases(f"test_{i}", 4, FAMILIES) for i in range(4)]
     thin([case for test in items for case in test])
     assert {family for test in items for family in by_day(test)} == set(FAMILIES)

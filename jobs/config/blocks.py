@@ -1,4 +1,4 @@
-"""The blocks of a configuration: tasks, pruning, curves and choices by them, ablations, controls, report, Ray."""
+"""Blocks of a configuration: tasks, pruning, perturbation curves, chosen options, ablations, controls, report, Ray."""
 
 from __future__ import annotations
 
