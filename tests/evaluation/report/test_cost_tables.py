@@ -43,4 +43,4 @@ def test_other_precisions_are_named_and_what_was_not_measured_is_a_dash():
 def test_without_measurements_the_table_says_so():
     rows, table = ours()
     assert rows == {}
-    assert "which was not run for this store" in table.caption
+    assert "`closelook bench` was not run for this store" in table.caption
