@@ -36,7 +36,7 @@ class Group:
 
     @classmethod
     def of(cls, whole: Batch, rows: list[int]) -> Group:
-        """The group of these rows of a batch, which is on the CPU, since a GPU would have to be waited for."""
+        """The group of these rows of `whole`, which must be on the CPU: on a GPU, `of` would wait for the device."""
         picked = torch.tensor(rows)
         mask = whole.attention_mask[picked]
         length = lengths(whole)[picked]
@@ -128,7 +128,11 @@ def globenc(
     layers: bool = False,
     byte_budget: int | None = None,
 ) -> Results:
-    """As ALTI in `explain_many`, with GlobEnc's maps; groups are planned as for ALTI, which needs more memory."""
+    """GlobEnc of post-norm models (Modarressi et al. 2022): as ALTI in `explain_many`, with maps of norms.
+
+    Without `normalise`, rows of maps keep their norms and do not sum to 1. `layers` gives the readout position's row of
+    each layer's map. Groups are planned as for ALTI, which needs more memory. Raises as `explain_many` does.
+    """
     maps = GLOBENC if normalise else RAW_GLOBENC
     return _explain(view, batch, requests, maps, byte_budget, layers=layers)
 

@@ -86,7 +86,7 @@ class Run:
 
     @cached_property
     def lacking(self) -> list[str]:
-        """Methods, tasks, families and metrics of the run that no installed package defines."""
+        """Phrases that name the methods, tasks, families and metrics of the run that no installed package defines."""
         try:
             config = self.config
         except ConfigError:  # another version wrote it: the error is raised where the configuration is needed

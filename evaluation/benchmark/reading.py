@@ -195,7 +195,8 @@ def _hub_errors(origin: Origin) -> Iterator[None]:
         yield
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"cannot load {origin.hub} from the hub: {reason}; set `path` to a local copy") from error
+        advice = f"set `path` of {origin.task!r} to a local copy"
+        raise UserError(f"cannot load {origin.hub} from the hub: {reason}; {advice}") from error
 
 
 def pinned(origin: Origin, source: AnySource | None = None) -> Origin:

@@ -121,8 +121,9 @@ def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
     if any(len(tail.ids) == shared for tail in tails):
         raise Malformed("target or foil begins with the other", ", ".join(repr(tail.word) for tail in tails))
     for tail in tails:
-        if single and tail.blanks > shared:  # a space of its own before one of the two words only
-            raise _not_one_token(tail.word, tail.pieces[shared:])
+        if single and tail.blanks > shared:
+            detail = f"the space before {tail.word!r} is a token of its own, unlike that before the other word"
+            raise Malformed(NOT_ONE_TOKEN, detail)
     first = [tail.ids[shared] for tail in tails]
     return Prediction(tails[0].ids[:shared], first[0], first[1] if len(first) > 1 else None)
 

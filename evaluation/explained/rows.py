@@ -237,7 +237,7 @@ class ReadText:
 
 
 def locate(tokenizer: Any, reads: Sequence[ReadText], ids: Sequence[Sequence[int]]) -> list[list[TokenLocation]]:
-    """The location of every token that a model read: of each text in `reads` [N] its token `ids` [T]."""
+    """The location of every token of each text in `reads` [N]; `ids` has the tokens [T] that the model read of each."""
     located: list[list[TokenLocation]] = [[] for _ in reads]
     for paired in (False, True):  # a tokenizer encodes texts and pairs in separate calls
         alike = [at for at, read in enumerate(reads) if (read.second is not None) == paired]

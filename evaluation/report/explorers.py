@@ -78,7 +78,7 @@ class Explorer(Explored):
         budget_bytes: float = LEAF_BYTES,
         pairs: Mapping[str, str] = MappingProxyType({}),
     ) -> Explorer:
-        """The explorer of `entries`, data of :func:`heatmap.data`, of which those of a sample follow each other.
+        """The explorer of `entries`, data of :func:`heatmaps.tokens.data`, in which a sample's follow each other.
 
         Entries are iterated once, and only their JSON is kept in memory. `pairs` map a model to the one that is shown
         beside it by default.
@@ -199,7 +199,7 @@ def shown(
 
 
 class MethodSources(NamedTuple):
-    """Relevance of n sources by one method: for the whole answer [n], and for each of its P sentences [P, n]."""
+    """Relevance of n units by one method: for the whole answer [n], and for each of its P sentences [P, n]."""
 
     label: str
     whole: Sequence[float]
@@ -235,10 +235,11 @@ def answer_entry(
     pair: tuple[int, int] = (0, 1),
     **facts: Any,
 ) -> Entry:
-    """The data of `sources.js`: a prompt with its units, an answer with its sentences, both as spans of characters.
+    """The data of `sources.js`: a prompt with its `units` [n], an answer with its `sentences` [P], as character spans.
 
-    `pair` are the two of `methods` that are shown side by side at first; `turns` are (role, start, end) of a chat's
-    messages. `facts` are sample_id, model, task, way, and `untrained` for a model of random weights.
+    A unit is a source, or a part of one that is ablated alone; `evidence` [n] marks the units known to be sources. The
+    two `methods` with the indices `pair` are shown first; `turns` are (role, start, end) of a chat's messages. `facts`
+    are sample_id, model, task, way, and `untrained` for a model of random weights.
     """
     rows = []
     for method in methods:

@@ -189,7 +189,7 @@ class Site:
 
 
 def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, above: Markup | None = None) -> str:
-    """The page of `closelook explain --html`: heat maps of `entries`, data of :func:`heatmap.data`, as HTML.
+    """The page of `closelook explain --html`: heat maps of `entries`, which are data of :func:`heatmaps.tokens.data`.
 
     `above` is shown above the heat maps.
     """

@@ -78,7 +78,11 @@ def is_named(schema: pa.Schema) -> bool:
 def check(read: pa.Schema, expected: pa.Schema, where: str) -> None:
     """Raises SchemaMismatch unless `read`, from the file `where`, is `expected` in name, version and columns."""
     if titled(read) != titled(expected):
-        raise SchemaMismatch(f"{where} holds schema {titled(read)}, this version of closelook reads {titled(expected)}")
+        raise SchemaMismatch(
+            f"{where} holds schema {titled(read)}, this version of closelook reads {titled(expected)}: run again, or "
+            "use the version that wrote it"
+        )
     missing = [name for name in expected.names if name not in read.names]
     if missing:
-        raise SchemaMismatch(f"{where} ({titled(read)}) lacks the columns {', '.join(missing)}")
+        columns = ", ".join(missing)
+        raise SchemaMismatch(f"{where} ({titled(read)}) lacks the columns {columns}: remove it and run again")

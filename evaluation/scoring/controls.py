@@ -57,8 +57,8 @@ class Agreement:
 def agreement(first: np.ndarray, second: np.ndarray) -> Agreement:
     """The agreement of two relevance maps [T] of the same tokens.
 
-    Correlations are None for a single token, and if a value is not finite. They are 1 if a map is flat, since a flat
-    map does not change with the model.
+    Correlations are None for a single token, and if a value is not finite. A map is flat if all its values are equal.
+    If either map is flat, the correlation is 1, so that it counts as unchanged; the same holds for absolute values.
     """
     if len(first) < 2 or not (np.isfinite(first).all() and np.isfinite(second).all()):
         return Agreement(None, None)

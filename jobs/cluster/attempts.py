@@ -108,9 +108,9 @@ class Attempts:
 
     @contextmanager
     def survived(self) -> Iterator[None]:
-        """Run batches inside the block. At its end, also by an error, nothing is noted as running.
+        """Run batches inside the block. Once it ends, or raises an Exception, nothing is noted as running any more.
 
-        After an error of a lost device the note stays: the process is about to end, and what was running is to blame.
+        The note stays after the error of a lost device: the process is about to end, and what was running is to blame.
         """
         from lrp_core.device.memory import is_device_lost
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from glob import glob, has_magic
+from glob import glob
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,10 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
     if root is not None:
         raw["root"] = root
     paths = {name: str(task["path"]) for name, task in _tasks(raw).items() if task.get("path")}
-    # Taken before placeholders are filled in, so that an error can name folders as the file wrote them.
-    folders_as_written = {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
+    # Taken before placeholders are filled in, so that an error can name paths as the file wrote them.
+    paths_as_written = {name: path.removeprefix("{data}/") for name, path in paths.items()}
     raw = _fill(raw)
-    _drop_absent_tasks(raw, folders_as_written)
+    _drop_absent_tasks(raw, paths_as_written)
     return raw
 
 
@@ -244,10 +244,10 @@ def _tasks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: task for name, task in tasks.items() if isinstance(task, dict)} if isinstance(tasks, dict) else {}
 
 
-def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
+def _drop_absent_tasks(raw: dict[str, Any], paths: Mapping[str, str]) -> None:
     """Drop from `raw` the optional tasks whose file or folder does not exist. Raises ConfigError if no task is left.
 
-    `folders` holds the names of these files and folders by task, as the file wrote them, for the message.
+    `paths` holds the paths of these files and folders by task, as the file wrote them, for the message.
     """
     optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
     absent = {}
@@ -255,10 +255,11 @@ def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
         if not (scheme_of(path) or glob(path) or (path and Path(path).exists())):
             absent[name] = path
     if absent and len(absent) == len(raw["tasks"]):
-        named = ", ".join(dict.fromkeys(f"{folders.get(name, name)}/" for name in absent))
+        named = ", ".join(dict.fromkeys(paths.get(name, name) for name in absent))
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {named}")
-        raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}; set `data` to their folder")
+        advice = "set `data` (--set data=DIR) to a folder with any of these"
+        raise ConfigError(f"no task data in {raw['data']}: there is none of {named}; {advice}")
     raw["left_out"] += [f"tasks.{name}: {path} is not there" for name, path in absent.items() if path]
     for name in absent:
         del raw["tasks"][name]

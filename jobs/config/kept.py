@@ -36,7 +36,7 @@ def left_out_line(lacking: Sequence[str]) -> str:
 
 
 def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """(the configuration without its unknown tasks and methods, names of all unknown records).
+    """(the configuration without its unknown tasks and methods, phrases that name all unknown records).
 
     The configuration is not validated. Models of unknown families stay in it, although they cannot be opened.
     """

@@ -119,15 +119,15 @@ class Settings(Frozen):
     _lacking: Names = ()
 
     @property
-    def drawing(self) -> tuple[int, int]:
+    def resampling(self) -> tuple[int, int]:
         """The number of resamples of the report's bootstrap, and its seed."""
         return self.report.resamples, self.seed
 
     @property
     def lacking(self) -> Names:
-        """Names of methods, tasks and families of the kept configuration that no installed package defines.
+        """Phrases that name the methods, tasks and families of the configuration that no installed package defines.
 
-        Their settings were removed from this configuration. Empty unless `without` made it.
+        Settings of such methods and tasks were removed; models of such families stay. Empty unless `without` made it.
         """
         return self._lacking
 
@@ -145,7 +145,7 @@ class Settings(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise ValueError for duplicate names, and for names of tasks or paths that are missing."""
+        """Raise ValueError for duplicate names, unknown tasks, and a task of the user's own data without a `path`."""
         _check_unique("models", [model.name for model in self.models])
         for listed in (self.methods, *(model.methods or () for model in self.models)):
             _check_unique("methods", [method.name for method in listed])

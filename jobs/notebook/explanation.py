@@ -73,7 +73,7 @@ class Explanation:
         Parts are the prompt, or the messages of a chat by role, the template, the first token, the earlier tokens of
         the answer, and the residual, if the method has one (`biases` for methods with rules, else `rest`). `relevance`
         is the sum over a part's tokens, `share` the part's fraction of the sum of magnitudes, `share_without_first` the
-        same without the first token. Raises UserError for predictions that are not spans of an answer.
+        same without the first token in the divisor. Raises UserError for predictions that are not spans of an answer.
         """
         import pandas as pd
 

@@ -68,9 +68,10 @@ def commit_of(model: ModelConfig, location: str) -> str:
 
 
 def fetch_weights(location: str, revision: str | None) -> None:
-    """Download weights into the hub's cache.
+    """Download the model's safetensors into the hub's cache, before transformers reads them there.
 
-    Raises the hub's errors, since transformers reports a refused file as missing.
+    Raises the hub's errors, so that the caller can retry: transformers would call a refused file missing. Does nothing
+    for a model without safetensors.
     """
     if fetch(location, "model.safetensors", revision) is not None:
         return
@@ -84,7 +85,7 @@ def fetch_weights(location: str, revision: str | None) -> None:
 def fetch(location: str, name: str, revision: str | None = None) -> str | None:
     """The path of a hub file in the local cache. Returns None if the hub (offline: the cache) does not have the file.
 
-    Raises the hub's error if it is transient, so that the caller can retry.
+    Raises every other error of the hub, and that of a missing file if it is transient, so that the caller can retry.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError

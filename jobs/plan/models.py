@@ -199,7 +199,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     """Load the model onto `device`. Weights that its memory limits do not hold are offloaded.
 
     Raises ModelUnavailable if its files are missing, broken or not those to which it was pinned, StillUnavailable if
-    the hub does not serve this node.
+    the hub does not serve this machine.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -140,7 +140,7 @@ def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
 class Shown:
     """The price of an installed package's product in `closelook plan`, and its table in the report."""
 
-    forwards: Callable[[Node], float] = lambda node: 0  # forward passes of the model that the node takes per sample
+    forwards: Callable[[Node], float] = lambda node: 0  # forward passes over one sample that the whole node takes
     report: Callable[[Run], ReportPart] | None = None  # gives the product's tables and figures in the report
 
 

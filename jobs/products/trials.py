@@ -75,7 +75,7 @@ def units(run: Run, nodes: Sequence[Choice]) -> Iterator[Unit]:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
-    """The areas of the curves of all trials, by part: each sample has a row or a reject."""
+    """By choice (a part), the areas of its trials' curves, a row or a reject a sample; NodeFailed if a trial fails."""
     from jobs.products.drawing import Drawing, claims_of
     from jobs.runner.rows import compute_parts
 
@@ -91,6 +91,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     def draw(_: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, DrawnCurves]:
         return dict.fromkeys(parts, drawing.run(with_replacements(opened, choice.texts, rows)))
 
+    # The curves of all parts are computed at once, in the name of the first part.
     outcomes = compute_parts(replace(TRIALS, compute=draw), opened, parts[:1], rows)
     drawn = outcomes[parts[0]]
     if isinstance(drawn, NodeFailed):

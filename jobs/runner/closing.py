@@ -57,10 +57,10 @@ def close(
     entries_of: Entries | None = None,
     conclusion: Conclusion | None = None,
 ) -> str | None:
-    """Write the node's manifest. It is complete with all `shards` and every sample accounted for, else partial.
+    """Write the node's manifest: complete with all `shards`, every sample accounted for and few failures, else partial.
 
-    `entries_of` gives further entries, `conclusion` those of a complete node. Returns why a node with every shard is
-    partial all the same: too many of its samples failed.
+    Writes nothing if shards are due and none was written. `entries_of` gives further entries, `conclusion` those of a
+    complete node. Returns a line if more samples failed than `max_failed_share` allows, else None.
     """
     artifact, ledger = node.artifact, run.ledger
     accounts = {}
@@ -71,12 +71,12 @@ def close(
     if shards and not accounts:
         return None
     computed, rejects = _accounts(accounts)
-    written = [path.rpartition("/")[2] for path in accounts]
+    names = [path.rpartition("/")[2] for path in accounts]
     files = {path: file for account in accounts.values() for path, file in account.files.items()}
     files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
     by_row = sum(account.batches_by_row for account in accounts.values())
     fallbacks = {"batches_halved": reports.splits, "batches_by_row": by_row}
-    entries: dict[str, Any] = {"shards": written, "model": model_entry(node), "rejects": dict(rejects.counts)}
+    entries: dict[str, Any] = {"shards": names, "model": model_entry(node), "rejects": dict(rejects.counts)}
     entries["fallbacks"] = fallbacks
     failing = False
     accounted = True
@@ -85,7 +85,7 @@ def close(
         tolerated = max(FEW, run.config.max_failed_share * node.samples) if computed else 0
         failing = rejects.failed > tolerated
         entries |= {"rows": node.samples, "explained": computed}
-    complete = len(written) == len(shards) and accounted and not failing
+    complete = len(names) == len(shards) and accounted and not failing
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
         entries["inputs"] = {"tokenizer": node.inputs.tokenizer, "sha256": node.inputs.digest}

@@ -132,11 +132,11 @@ class Worker:
     def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
         """Compute and commit the unit; returns the fields of its report.
 
-        Raises UserError if no package of this node has the product.
+        Raises UserError if no package on this machine has the product.
         """
         product = PRODUCTS.get(task.product)
         if product is None:
-            raise UserError(f"no package on this node has the product {task.product}: ship its wheel with the job")
+            raise UserError(f"no package on this machine has the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
         samples, cuts, forgotten = _parted(rows, task.cuts)

@@ -94,7 +94,10 @@ class Store(Files):
             self._format = format_of(self)
 
     def adopt_format(self) -> None:
-        """Set the root's format to this version's. Called before the first manifest is written."""
+        """Set the root's format to this version's if it is older. Called before each write of manifests.
+
+        Raises StoreError as `check_format`.
+        """
         self.check_format()
         if self._format != FORMAT:
             write_format(self)

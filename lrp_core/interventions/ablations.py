@@ -75,8 +75,11 @@ def answers_after(
     prompt or answer.
     """
     _check_answers(view)
-    if not answer or not all(prompts):
-        raise UserError("answers and their prompts need at least one token each")
+    if not answer:
+        raise UserError("`answer` is empty: give at least one token")
+    for at, prompt in enumerate(prompts):
+        if not prompt:
+            raise UserError(f"prompt {at} of {len(prompts)} is empty: give at least one token")
     distinct = sorted({tuple(prompt) for prompt in prompts})
     parts = _cached
     if not cache or not _keeps_everything(view):
@@ -107,7 +110,8 @@ def answers_without(
     """
     _check_answers(view)
     if way not in WAYS:
-        raise UserError(f"no way {way!r} to ablate; choose {', '.join(WAYS)}")
+        known = ", ".join(each for each in WAYS if each != REMOVE)
+        raise UserError(f"answers_without has no way {way!r} to ablate; choose {known}")
     if way == REMOVE:
         raise UserError(
             f"answers_without cannot ablate by {REMOVE!r}: write the prompts again without the tokens, and pass these "

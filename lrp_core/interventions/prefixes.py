@@ -59,10 +59,11 @@ def readings(prompts: Sequence[Prompt], answer: int, token_budget: int, device: 
 def _ending(
     prompts: Sequence[Prompt], alike: Sequence[int], said: int, token_budget: int, forward: int
 ) -> Iterator[Reading]:
-    """The possible batches that end with the last prompt, from the smallest on.
+    """Yield the possible batches that end with the last prompt, from the smallest on.
 
-    They stop at the first that costs more than reading its rows one by one. `said` is the number of tokens of the
-    answer that are read.
+    Stops before a batch of several rows that exceeds `token_budget`, and after the first that costs more than its rows
+    one by one. `alike` has for each prompt how many first tokens it shares with the one before. `said` is the number of
+    tokens of the answer that are read, `forward` the cost of starting a pass, in tokens.
     """
     end = len(prompts)
     longest, shared, one_by_one = 0, len(prompts[-1]) - 1, 0
@@ -73,8 +74,8 @@ def _ending(
         if rows > 1 and rows * (longest + said) > token_budget:
             return
         one_by_one += length - min(alike[start], length - 1) + said + forward
-        tokens = rows * (longest + said - known) + forward
-        apart = tokens - (rows - 1) * (shared - known) + forward
+        tokens = rows * (longest + said - known) + forward  # all rows from `known` on
+        apart = tokens - (rows - 1) * (shared - known) + forward  # the shared tokens first, in a pass of one row
         yield Reading(start, end, known, shared if apart < tokens else known, min(tokens, apart))
         if min(tokens, apart) > one_by_one:
             return

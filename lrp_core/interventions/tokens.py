@@ -30,7 +30,8 @@ def check_way(view: ModelView, way: str, instead: int | Tensor | None = None) ->
         raise UserError(f"{view.family.title} have no perturbation {way!r}; choose {' or '.join(map(repr, known))}")
     if way == MASK and instead is None:
         raise UserError(
-            f"the perturbation {MASK!r} needs the id of the mask token; choose {ZERO!r} if the tokenizer has none"
+            f"the perturbation {MASK!r} needs the id of the mask token: pass it as `instead` (Flipper: `mask_id`), or "
+            f"choose {ZERO!r} (in a run `perturb.ways: [{ZERO}]`) if the tokenizer has none"
         )
 
 

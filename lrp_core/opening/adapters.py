@@ -240,8 +240,8 @@ def beside_base(model: nn.Module) -> Any:
     for layer in adapted:
         known = isinstance(layer, LoraLayer) and not (any(layer.use_dora.values()) or any(layer.lora_bias.values()))
         if not known:
-            named = f"adapters that do more than add to weights ({type(layer).__name__})"
-            raise UnsupportedModel(f"{kind} has {named}: merge_and_unload() it first")
+            named = f"adapters that do more than add to weights, such as DoRA or a bias ({type(layer).__name__})"
+            raise UnsupportedModel(f"{kind} has {named}: give the model that peft's merge_and_unload() returns")
     return _kept_apart(cast(PreTrainedModel, model)) if adapted else model
 
 

@@ -125,7 +125,8 @@ def _rule(group: str, written: Any) -> Rule:
     default, least = NUMBERS[name]
     number = default if number is None else number
     if type(number) not in (int, float) or not least <= number < float("inf"):
-        raise UserError(f"{group}: the number of the rule {name} must be at least {least:g}, not {number!r}")
+        hint = "; YAML reads 1e-1 as text: write 0.1" if isinstance(number, str) else ""
+        raise UserError(f"{group}: the rule {name} needs a finite number, at least {least:g}, not {number!r}{hint}")
     return Rule(name, float(number))
 
 

@@ -326,7 +326,7 @@ MUTANTS = (
         "knockouts_complete_without_their_shards",
         "Knock-outs count as computed though samples are missing.",
         "jobs/runner/closing.py",
-        "    complete = len(written) == len(shards) and accounted and not failing\n",
+        "    complete = len(names) == len(shards) and accounted and not failing\n",
         "    complete = not failing\n",
         "tests/jobs/products/test_neurons.py"
         "::test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone",

@@ -46,7 +46,7 @@ _TABLE = Markup(
 
 
 def heatmaps(entries: Sequence[Entry], caption: str) -> Markup:
-    """A table of heat maps with a line for each method of each of `entries`, data of :func:`heatmap.data`.
+    """A table of heat maps with a line for each method of each of `entries`, data of :func:`heatmaps.tokens.data`.
 
     A token's tooltip shows its relevance.
     """

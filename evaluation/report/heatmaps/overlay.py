@@ -94,7 +94,7 @@ def with_picture(
     maps: Sequence[Sequence[float] | None],
     name: str,
 ) -> dict[str, Any]:
-    """An entry of :func:`heatmap.data` with the image that the model saw, and a PNG of relevance for each of its rows.
+    """An entry of :func:`heatmaps.tokens.data` with the image that the model saw, and a PNG of relevance for each row.
 
     `pixels` [H, W, C] uint8 are the image, which is called `name`. `maps` has for each row the relevance of pixels
     [H * W], or None for a method that gives relevance of patches only: it is drawn patch by patch.

@@ -106,7 +106,7 @@ class _Strip(NamedTuple):
 
 
 def _rows(entries: Sequence[Entry], title: str) -> Plot:
-    """The figure with a strip for each row (method) of each entry; of several, each has its target as a heading."""
+    """The figure with a strip for each row (method) of each entry; several entries have their targets as headings."""
     across, strips = int((_WIDTH - _LABEL) / _LETTER), []
     for entry in entries:
         if len(entries) > 1:

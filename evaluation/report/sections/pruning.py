@@ -40,7 +40,7 @@ OURS = "Ours"  # instead of a number, for figures that Close Look does not have
 AREA = "area"
 Tasks = Mapping[str, Task]
 Setting = tuple[str, str, str]  # method, order, pooling
-Drawing = tuple[int, int]  # the number of resamples, and the seed
+Resampling = tuple[int, int]  # the number of resamples, and the seed
 _Areas = dict[Setting, dict[str, list[float]]]
 _RANDOM = (RANDOM, NOT_POOLED)
 
@@ -255,11 +255,11 @@ def _entries(
     settings: Sequence[tuple[str, str]],
     lacking: Collection[str],
     results: Results,
-    drawing: Drawing,
+    resampling: Resampling,
 ) -> Iterator[Entry]:
-    """The cells of a model and task; those of `lacking` methods are missing. `drawing` is (resamples, seed)."""
+    """The cells of a model and task; those of `lacking` methods are missing. `resampling` is (resamples, seed)."""
     clusters = results.clusters.get(areas.task, {})
-    compared = {setting: areas.compared(*setting, *drawing, clusters) for setting in settings}
+    compared = {setting: areas.compared(*setting, *resampling, clusters) for setting in settings}
     methods = {setting[0] for setting in areas.paper}.union(lacking)
     for method in ordered(results.methods, methods):
         labels = (areas.model, results.label(method))
@@ -268,7 +268,7 @@ def _entries(
             for name, side in (("", areas.paper), ("halves", areas.halves)):
                 cell = Cell(state=MISSING if method in lacking else UNDEFINED)
                 if setting in side:
-                    cell = _mean_cell(side[setting], clusters, drawing)
+                    cell = _mean_cell(side[setting], clusters, resampling)
                 if name == "halves":
                     cell = marked_if_best(cell, compared[order, pooling], method, AREA, order == "least_first")
                 yield Entry(areas.task, labels, Column(ORDERS[order], POOLINGS[pooling], name), cell)
@@ -277,7 +277,7 @@ def _entries(
         yield from smallest_differences(areas.task, (areas.model,), {AREA: column}, comparison)
 
 
-def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: Drawing) -> Cell:
+def _mean_cell(areas: Mapping[str, float], clusters: Clusters, resampling: Resampling) -> Cell:
     """The mean of the `areas` by sample, with its interval."""
     numbers = cluster_numbers(clusters, list(areas))
-    return mean_cell(summarise(np.array(list(areas.values())), *drawing, (0, 100), numbers))
+    return mean_cell(summarise(np.array(list(areas.values())), *resampling, (0, 100), numbers))

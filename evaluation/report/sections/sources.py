@@ -96,7 +96,10 @@ def _column(measure: Measure) -> Column:
 def _entries(
     judged: Judged, methods: Methods, columns: Mapping[str, Column], cost: Sequence[Column]
 ) -> Iterator[Entry]:
-    """The cells of a setting: a row for each variant, with the measures of `columns` and the columns of `cost`."""
+    """Yield the cells of a setting: a row for each variant, then the smallest detectable differences.
+
+    `columns` are those of measures, by the measure's name; `cost` is _COST, or empty for a table without cost.
+    """
     judgement = judged.judgement
     for variant in sorted(
         judgement.variants, key=lambda variant: (*rank(methods, variant.method), variant.explanation)

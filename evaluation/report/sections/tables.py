@@ -74,7 +74,10 @@ def score_tables(results: Results) -> list[Table]:
 
 
 def overview(results: Results) -> Table:
-    """Table 1: every method in its default setting."""
+    """Table 1: a row for each model in the default setting, a column for each metric and group of methods.
+
+    A cell holds the first method of its group that is defined for the model.
+    """
     frame = []
     for cell_key in default_cell_keys(results):
         compared = results.comparisons.get(cell_key[:3])
@@ -148,7 +151,7 @@ SHAPE["parameters"] = replace(SHAPE["parameters"], digits=2, unit=" M")
 
 
 def accuracies(results: Results) -> Table:
-    """Table 9: the models, and how often the target's logit is larger than the foil's."""
+    """Table 9: the size of each model, and the share of each task's samples that it predicts correctly."""
     tasks = {task: Column("accuracy", task) for task in results.tasks}
     frame: list[Entry] = []
     for model in results.models:
@@ -163,7 +166,8 @@ def accuracies(results: Results) -> Table:
     return Table(
         "table9",
         "Table 9. Models and prediction accuracy",
-        "Accuracy is the share of samples whose target has a larger logit than the foil, in percent.",
+        "Accuracy is the share of samples that the model predicts correctly, in percent: the target's logit is above "
+        "the foil's or, where the model's own prediction is explained, that prediction is the gold label.",
         ("model",),
         (*SHAPE.values(), *tasks.values()),
     ).filled(frame)
@@ -288,14 +292,17 @@ def interval_cell(results: Results, cell_key: CellKey, metric: str) -> Cell:
     return replace(cell, low=low, high=high)
 
 
-def over_cell(results: Results, cell_key: CellKey, baseline: str, metric: str) -> Cell:
-    """The score minus the baseline's: on common samples if the methods were compared, else of the two means."""
-    if cell_key.method == baseline:
+def over_cell(results: Results, cell_key: CellKey, other: str, metric: str) -> Cell:
+    """The method's score minus that of `other`: on common samples if both were compared, else of their two means.
+
+    Undefined for `other` itself. If a score is missing, the cell has that score's state.
+    """
+    if cell_key.method == other:
         return UNDEFINED_CELL
     score = score_cell(results, cell_key, metric, "", "")
-    base = score_cell(results, cell_key._replace(method=baseline), metric, "", "")
+    base = score_cell(results, cell_key._replace(method=other), metric, "", "")
     if score.value is None or base.value is None:
         states = [cell.state for cell in (score, base) if cell.state != DONE]
         return Cell(state=states[0] if states else UNDEFINED)
     of_means = known(score.value - base.value)
-    return difference_cell(results.comparisons.get(cell_key[:3]), cell_key.method, baseline, metric, of_means)
+    return difference_cell(results.comparisons.get(cell_key[:3]), cell_key.method, other, metric, of_means)

@@ -99,22 +99,22 @@ def shares_of(
     for method, samples in rows.items():
         values[method] = {name: of_sample(orders) for name, orders in samples.items()}
         stacked = np.array(list(values[method].values()))  # [N, measures, K]
-        drawing = (resamples, seed, cluster_numbers(clusters, list(samples)))
+        resampling = (resamples, seed, cluster_numbers(clusters, list(samples)))
         scores, finite = _gold_of(samples, gold), np.isfinite(stacked).all(axis=(1, 2))
         for at, measure in enumerate(measures):
             if has_gold:
-                summary, curve = _of_scores(stacked[:, at], scores, *drawing)
+                summary, curve = _of_scores(stacked[:, at], scores, *resampling)
             else:
-                summary, curve = _of_labels(stacked[:, at], finite, MEASURES[measure].is_share, *drawing)
+                summary, curve = _of_labels(stacked[:, at], finite, MEASURES[measure].is_share, *resampling)
             summaries[method, measure] = summary
             if curve is not None:
                 curves[method, measure] = curve
     ids, common = on_common_samples(values)  # [N, M, measures, K]
-    drawing, compared = (resamples, seed, cluster_numbers(clusters, ids)), None
+    resampling, compared = (resamples, seed, cluster_numbers(clusters, ids)), None
     if ids and has_gold:
-        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, *drawing)
+        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, *resampling)
     elif ids:
-        compared = paired(common.mean(axis=-1), tuple(values), measures, *drawing)
+        compared = paired(common.mean(axis=-1), tuple(values), measures, *resampling)
     return Shares(measures, summaries, variants, compared, curves)
 
 

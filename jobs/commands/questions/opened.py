@@ -202,7 +202,8 @@ def _tokenizer(tokenizer: Any, config: ModelConfig, name: str = "tokenizer") -> 
         kinds = "a tokenizer of transformers, its hub id or a folder"
         raise UserError(f"`{name}` must be {kinds}, not {_short(tokenizer)}")
     if not tokenizer.is_fast:
-        raise UserError(f"{type(tokenizer).__name__} gives no character offsets of its tokens: give a fast tokenizer")
+        kind = type(tokenizer).__name__
+        raise UserError(f"`{name}`: {kind} gives no character offsets of tokens: give a fast tokenizer")
     return tokenizer
 
 

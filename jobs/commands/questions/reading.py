@@ -50,8 +50,7 @@ def read(question: Question, opened: Opened) -> Row:
     if question.is_sample:
         return _fitted(_with_word(question, opened), question, opened)
     encoding = _encoded(question, opened)
-    target, foil = _token_id(question.target, question, opened), _token_id(question.foil, question, opened)
-    row: Row = {"target_id": target, "foil_id": foil}
+    row: Row = {f"{name}_id": _token_id(name, question, opened) for name in ("target", "foil")}
     if kind.decoder:
         _check_text(encoding, "no text to read")
         written = [] if question.prefix is None else _written(question, opened)
@@ -155,13 +154,14 @@ def _check_text(encoding: Encoding, reason: str) -> None:
         raise _unexplained(reason)
 
 
-def _token_id(word: str | int | None, question: Question, opened: Opened) -> int | None:
-    """The id of a target or foil, given as token id or as a word that follows the text (or the decoder's prefix).
+def _token_id(name: str, question: Question, opened: Opened) -> int | None:
+    """The id of the target or foil, given as token id or as a word that follows the text (or the decoder's prefix).
 
     None if it is None, or if all its tokens are explained in turn. Raises UserError for a word of several tokens.
     """
+    word: str | int | None = getattr(question, name)
     if isinstance(word, int):
-        return _known_token(word, opened)
+        return _known_token(word, name, opened)
     if word is None or question.every_token:
         return None
     if opened.resolved.kind.slot:
@@ -178,10 +178,10 @@ def _token_id(word: str | int | None, question: Question, opened: Opened) -> int
     return tail[0]
 
 
-def _known_token(token: Any, opened: Opened) -> int:
-    """`token` unchanged. Raises UserError unless it is the id of a token."""
+def _known_token(token: Any, name: str, opened: Opened) -> int:
+    """`token` of the argument `name`, unchanged. Raises UserError unless it is the id of a token."""
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < len(opened.writer):
-        raise UserError(f"there is no token {token}: the tokenizer has {len(opened.writer):,}, from 0")
+        raise UserError(f"`{name}`: give token ids from 0 to {len(opened.writer) - 1:,}, not {token!r}")
     return token
 
 
@@ -218,7 +218,7 @@ def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
     elif isinstance(answer, str):
         ids = _behind(question, answer, opened)
     else:
-        ids = [_known_token(token, opened) for token in answer or ()]
+        ids = [_known_token(token, "answer", opened) for token in answer or ()]
     if not ids:
         raise UserError("the answer has no tokens: give at least one word or token id")
     return ids

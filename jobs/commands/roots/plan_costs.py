@@ -45,8 +45,8 @@ def flops_of(nodes: NodesConfig, dtype: str) -> float:
 def speed(config: RunConfig, model: ModelConfig, dtype: str) -> float | None:
     """The operations per second of one GPU for the model in this precision; None if no node can hold a worker.
 
-    It is the mean over all suitable GPUs, since they share the units. Without GPUs in `ray.nodes`, or on CPUs, it is
-    that of FLOPS.
+    It is the mean over all suitable GPUs, since they share the units. Without GPUs in `ray.nodes`, or with `device:
+    cpu`, it is the speed that FLOPS assumes for one 80 GB accelerator.
     """
     nodes = [kind for kind in config.ray.nodes or () if kind.gpus]
     if not nodes or config.device == "cpu":

@@ -182,7 +182,7 @@ def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -
 
 SOURCES = Product(
     name="sources",
-    title="sets of sources",
+    title="cells of sources",
     stage="ablations",
     nodes=nodes,
     expected=expected,

@@ -259,14 +259,14 @@ class PartWorker:
     def _tokenizer(self, reader: Reader) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
         """The tokenizer of a reader, and that of answers if it is another; else None.
 
-        Raises RuntimeError if this node has another tokenizer than the driver.
+        Raises RuntimeError if this machine has another tokenizer than the driver.
         """
         if reader.key not in self._tokenizers:
             tokenizer, writer = load_tokenizer(reader.model), decoder_tokenizer_of(reader.model)
             key = tokenizers_key(tokenizer, writer)
             if key != reader.key:
                 name = tokenizer.name_or_path
-                raise RuntimeError(f"{name} is {key} on this node, {reader.key} on the driver: use the same files")
+                raise RuntimeError(f"{name} is {key} on this machine, {reader.key} on the driver: use the same files")
             self._tokenizers[key] = tokenizer, writer
         return self._tokenizers[reader.key]
 

@@ -46,7 +46,10 @@ def answer_entries(run: Run, methods: Methods) -> Iterator[Entry]:
 
 
 def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[Entry]:
-    """The entries of one model's answers to one task."""
+    """The entries of one model's answers to one task, for each shown answer and way of removal.
+
+    `nodes` are those of that model and task, one for each method.
+    """
     model = nodes[0].plan
     artifact = nodes[0].artifact
     shown = sorted(nodes[0].shown)

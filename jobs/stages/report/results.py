@@ -210,7 +210,7 @@ def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
-    return compare(stacked, methods, tuple(measured), *config.drawing, scale, shares, clusters)
+    return compare(stacked, methods, tuple(measured), *config.resampling, scale, shares, clusters)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:

@@ -200,6 +200,9 @@ def test_a_space_of_its_own_is_read_before_one_word(tokenizers):
     assert tokenizers["spaced"].decode([view["target_id"], view["foil_id"]]) == "themselvesherself"
     view = one(tokenizers, "spaced", KEYS | {"foil": None})
     assert tokenizers["spaced"].decode([view["input_ids"][-1], view["target_id"]]) == " are"
+    row = sample("t", "The keys", 8, "199", "are", evidence=[(4, 8)])
+    _, [rejected] = views_of(tokenizers, "bpe_bos", row)
+    assert rejected["detail"] == "the space before '199' is a token of its own, unlike that before the other word"
 
 
 def test_what_target_and_foil_share_counts_towards_the_length(tokenizers):

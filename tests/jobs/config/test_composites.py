@@ -52,7 +52,7 @@ def test_a_list_of_rules_is_a_grid_that_select_chooses_from():
         ({"linear": "gama"}, "'composites.mine': linear has no rule 'gama' .did you mean 'gamma'"),
         (
             {"linear": {"gamma": -1}},
-            "'composites.mine': linear: the number of the rule gamma must be at least 0, not -1",
+            "'composites.mine': linear: the rule gamma needs a finite number, at least 0, not -1",
         ),
     ],
 )

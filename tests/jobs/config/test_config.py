@@ -93,7 +93,8 @@ def test_every_shipped_config_parses(name, tmp_path):
             ["methods=[{name: ../up, method: lrp}]"],
             "config key 'methods.../up.name': the name '../up' may contain only",
         ),
-        ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/, wikitext/"),
+        ("real", [], "add --set data=DIR, a folder with any of ra, sva, qa, wikitext, */*_agreement*.jsonl, sst2/dev."),
+        ("real", ["data=/none"], "no task data in /none: there is none of ra, sva, qa, wikitext, */*_agreement*.jsonl"),
     ],
 )
 def test_a_config_error_is_one_line_that_names_the_key(source, overrides, message):

@@ -284,7 +284,7 @@ def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, expl
     [
         ({"answer": ""}, "the answer is empty: give at least one word"),
         ({"answer": 3}, "`answer` must be a text or token ids, not 3"),
-        ({"answer": [10**6]}, "there is no token 1000000"),
+        ({"answer": [10**6]}, "`answer`: give token ids from 0 to "),
         ({"answer": ["are", "old"]}, "`answer` must be a text or token ids, not ('are', 'old')"),
         ({"answer": "cabinet " * 200}, "128 are the most: `truncate` reads a part of it"),
         ({"spans": "word"}, "`spans` must be 'sentence', 'token' or a list of (start, end), not 'word'"),

@@ -192,7 +192,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ),
         ({"method": ["lrp", "lrp"]}, "several methods have the same name (lrp, lrp)"),
         ({"words": "all"}, "`words` must be one of single, first_difference, each, not 'all'"),
-        ({"target": 10**6, "foil": None, "text": TEXT}, "there is no token 1000000"),
+        ({"target": 10**6, "foil": None, "text": TEXT}, "`target`: give token ids from 0 to "),
         ({"target": "are", "foil": 7}, "both words or both token ids"),
         ({"target": ["are"] * 2}, "`target` has 2 entries for 1 texts"),
         ({"batch": 0}, "at least 1, not 0"),

@@ -142,7 +142,7 @@ def test_a_model_with_adapters_is_explained_as_its_merged_twin(model, tokenizer)
         torch.testing.assert_close(ours[name], expected[name], rtol=1e-4, atol=1e-5)
         assert (ours[name] - plain[name]).abs().max() > 1e-2
     dora = get_peft_model(merged, LoraConfig(r=2, use_dora=True, **settings))
-    with pytest.raises(closelook.UnsupportedModel, match="do more than add to weights"):
+    with pytest.raises(closelook.UnsupportedModel, match="do more than add to weights, such as DoRA"):
         closelook.explain(TEXT, **PAIR, model=dora, tokenizer=tokenizer)
 
 

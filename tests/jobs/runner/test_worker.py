@@ -81,4 +81,4 @@ def test_a_worker_without_the_package_of_a_product_names_the_product(tmp_path, m
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     monkeypatch.setattr("jobs.runner.worker.PRODUCTS", {})
     (report,) = worker(next(work.work().tables())).to_pylist()
-    assert report["error"].endswith("no package on this node has the product relevance: ship its wheel with the job")
+    assert report["error"].endswith("no package on this machine has the product relevance: ship its wheel with the job")

@@ -121,12 +121,12 @@ def test_rows_that_share_little_are_not_read_together():
 
 def test_bad_input_is_refused_in_a_line():
     view = tiny_model("gpt2")
-    with pytest.raises(UserError, match="at least one token"):
+    with pytest.raises(UserError, match="prompt 1 of 2 is empty: give at least one token"):
         answers_after(view, [PROMPT, []], ANSWER)
-    with pytest.raises(UserError, match="at least one token"):
+    with pytest.raises(UserError, match="`answer` is empty: give at least one token"):
         answers_after(view, [PROMPT], [])
     for way in ("burn", "mask"):
-        with pytest.raises(UserError, match=f"no way '{way}' to ablate; choose remove, cut"):
+        with pytest.raises(UserError, match=f"no way '{way}' to ablate; choose cut"):
             answers_without(view, PROMPT, ANSWER, GONE, way)
     with pytest.raises(UserError, match="write the prompts again"):
         answers_without(view, PROMPT, ANSWER, GONE, "remove")

@@ -28,11 +28,11 @@ Setting = tuple[str, str, str]  # model, task, way
 
 
 def sources_part(report: Reported) -> Part:
-    """The scores of each method on the sources of answers; sets that are not complete are counted."""
+    """The scores of each method on the sources of answers; a note counts the `sources` artifacts that are not done."""
     run, methods = report.run, report.methods
     nodes = list(sources.nodes(run))
     lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
-    notes = [f"{lacking} sets of sources are not done: run `closelook ablations`."] if lacking else []
+    notes = [f"{lacking} cells of sources are not done: run `closelook ablations`."] if lacking else []
     judged = [_judged(report, nodes, judgement) for judgement in _judgements(run, nodes)]
     notes += [UNTRAINED] if any(judged_setting.untrained for judged_setting in judged) else []
     figures = error_figures(judged, methods, report.results.baseline)
@@ -52,7 +52,7 @@ def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
                 rows.setdefault((at.model, at.task, row["way"]), {}).setdefault(at.method, []).append(row)
     for setting, by_method in rows.items():
         clusters = clusters_of(run.ledger, setting[1])
-        yield judgement_of(setting, by_method, *run.config.drawing, clusters)
+        yield judgement_of(setting, by_method, *run.config.resampling, clusters)
 
 
 def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement) -> Judged:
