@@ -44,7 +44,7 @@ def test_a_row_names_a_folder_or_file_and_a_table_that_are_there(row):
     _, written, line, group = row
     for path in re.findall(r"`(\w+/\S+)`", written):
         assert (ROOT / path).is_file() or (ROOT / path).parent.is_dir()
-    for table, path in re.findall(r"`([A-Z]+)` of `(\S+)`", line):
+    for table, path in re.findall(r"`([A-Z_]+)` of `(\S+)`", line):
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         assert len(getattr(import_module(module), table))
     if group.startswith("`"):

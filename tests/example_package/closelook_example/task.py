@@ -28,4 +28,4 @@ LINES = Source(
     rows=one_sample(parse),
     brings_evidence=True,
 )
-PAIRS = Task(name="pairs", title="words in pairs", sources=(LINES,), figure="Figure 9")
+PAIRS = Task(name="pairs", title="words in pairs", sources=(LINES,))
