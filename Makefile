@@ -3,10 +3,13 @@ PYTHON ?= python3
 DEVICE ?= cuda
 ARGS   ?=
 SEED   ?= $(shell date +%Y%m%d)
-NUMERIC ?= numeric and not nightly
+NUMERIC ?= -m "numeric and not nightly" --one-of 4
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+
+# Python writes the bytecode of what it imports: where that is forbidden, each process of the tests compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format lowest sizes image clean
@@ -41,14 +44,14 @@ test-ray: venv
 nightly: venv  ## what takes too long for every change: tests marked so, and ten minutes of chaos by another seed each day
 	status=0; \
 	$(BIN)/python -m pytest -m nightly || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going NUMERIC=numeric numeric-default numeric-avx2 || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going NUMERIC='-m numeric' numeric-default numeric-avx2 || status=$$?; \
 	$(BIN)/closelook bench chaos --minutes 10 --seed $(SEED) || status=$$?; \
 	exit $$status
 
-numeric: numeric-default  ## run the tests that compare numbers as on CPUs without AVX; `nightly` runs them as without AVX-512
+numeric: numeric-default  ## run one of every four tests that compare numbers as on CPUs without AVX; `nightly`: all, and as without AVX-512
 
 numeric-%: venv
-	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -m "$(NUMERIC)" -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
+	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest $(NUMERIC) -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)

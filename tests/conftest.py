@@ -24,8 +24,12 @@ settings.register_profile("unhurried", deadline=None)  # how long an example tak
 settings.load_profile("unhurried")
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--one-of", type=int, default=1, metavar="N", help="run one of every N selected tests of a file")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config, items):
     """Puts files that take minutes first, so that none of them is left alone at the end of `make test`.
 
     Leaves most cases of `thinned` tests to the night. Fails if a test of Ray lies outside of tests/jobs, the only
@@ -37,6 +41,23 @@ def pytest_collection_modifyitems(items):
     lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
     if lost:
         raise pytest.UsageError(f"`make test` looks for tests of Ray under tests/jobs: move {', '.join(lost)}")
+    result = yield  # `-m` selects
+    left = set(not_chosen(items, config.option.one_of))
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+    return result
+
+
+def not_chosen(items, n):
+    """All but one of every n tests of each file; of the next file, another one."""
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    left = []
+    for number, tests in enumerate(files.values()):
+        chosen = number % min(n, len(tests))
+        left += [item for at, item in enumerate(tests) if at % n != chosen]
+    return left
 
 
 def thin(items):

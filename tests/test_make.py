@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import thin
+from tests.conftest import not_chosen, thin
 
 REPOSITORY = Path(__file__).parents[1]
 FAMILIES = [f"family {i}" for i in range(18)]
@@ -23,7 +23,8 @@ def made(target, folder, failing):
     programs.mkdir(parents=True)
     for program in (programs / "python", programs / "closelook"):
         program.write_text(
-            f'#!/bin/sh\necho "$ATEN_CPU_CAPABILITY $*" >> calls\ncase "$*" in *"{failing}"*) exit 1;; esac\n',
+            '#!/bin/sh\necho "$ATEN_CPU_CAPABILITY $* $PYTHONDONTWRITEBYTECODE" >> calls\n'
+            f'case "$*" in *"{failing}"*) exit 1;; esac\n',
         )
         program.chmod(0o755)
     (folder / ".venv" / ".installed").touch()
@@ -59,8 +60,15 @@ def test_a_red_test_at_night_keeps_no_other_and_no_chaos_from_running(tmp_path, 
 def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing, fails):
     status, [call] = made("numeric", tmp_path, failing)
     assert call.startswith("default ")
-    assert "-m numeric and not nightly" in call
+    assert "-m numeric and not nightly --one-of 4 " in call
     assert bool(status) == fails
+
+
+@needs_make
+def test_bytecode_is_written_even_where_the_environment_forbids_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "forbidden")
+    _, [call] = made("numeric", tmp_path, "nothing")
+    assert "forbidden" not in call
 
 
 # which cases of a test that is marked `thinned` run by day
@@ -106,3 +114,13 @@ def test_one_case_runs_by_day_whatever_n_is():
     items = cases("test_a", 9, FAMILIES[:2])
     thin(items)
     assert len(by_day(items)) == 1
+
+
+def test_one_of_every_n_tests_of_a_file_is_chosen_and_of_the_next_file_another():
+    items = [
+        SimpleNamespace(path=Path(name), at=at) for name, count in (("a", 6), ("b", 6), ("c", 1)) for at in range(count)
+    ]
+    left = not_chosen(items, 3)
+    chosen = [f"{item.path}{item.at}" for item in items if item not in left]
+    assert chosen == ["a0", "a3", "b1", "b4", "c0"]
+    assert not_chosen(items, 1) == []

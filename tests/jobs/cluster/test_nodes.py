@@ -139,6 +139,7 @@ def logged(root, event):
     return [line for line in lines if line["event"] == event]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_that_go(
     cluster, tmp_path, model, monkeypatch
