@@ -222,6 +222,7 @@ def test_a_model_that_is_not_there_is_one_line_that_says_so(closelook, monkeypat
     assert (result, len(err.splitlines())) == (code, 1)
 
 
+@pytest.mark.nightly  # processes, as variables of the hub are read on import
 def test_a_model_of_the_hub_without_safe_weights_or_without_a_config_is_one_line_that_says_what_to_do(model, tmp_path):
     pickled = tmp_path / "pickled"
     shutil.copytree(model, pickled)
@@ -267,6 +268,7 @@ def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(argumen
     assert not imported & {"torch", "transformers", "ray", "pyarrow", "numpy", "datasets", "spacy", "matplotlib"}
 
 
+@pytest.mark.nightly  # a process with another HOME
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path, config_file):
     path, _, _ = config_file
     code, _, err = ended(run_closelook("attribute", "--config", path, HOME="/dev/null"))

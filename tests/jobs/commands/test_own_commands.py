@@ -224,6 +224,7 @@ def test_a_command_without_its_extra_is_one_line_that_names_it(closelook, monkey
     assert (code, err.splitlines()[-1]) == (2, "error: this command needs ray: pip install 'closelook[run]'")
 
 
+@pytest.mark.nightly  # by day, `tests/test_light_imports.py` has what they import
 def test_explaining_and_reading_need_no_extra():
     """In a process of its own, where none of their packages can be imported."""
     code = """

@@ -45,6 +45,7 @@ def test_every_key_that_asks_for_what_does_not_exist_is_named(tmp_path, model):
     ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("group", "value", "kind", "name"),
     [("methods", "LRP", "method", "lrp"), ("tasks", "SVA", "task", "sva"), ("metrics", "PG", "metric", "pg")],
@@ -60,6 +61,7 @@ def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, 
     )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -11,6 +11,7 @@ from tests.jobs.forked import Forked
 from tests.jobs.packages.test_example_package import installed
 from tests.jobs.small import ended, save_model
 
+pytestmark = pytest.mark.nightly  # a run with a package and processes without it
 LACKING = (
     "left out, since no installed package defines it: method 'open_loop', method 'embedding_power', "
     "task 'pairs' of source 'pairs', family 'gpt2-renamed' of model 'renamed', metric 'chosen'"

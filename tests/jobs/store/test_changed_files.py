@@ -37,6 +37,7 @@ def drop_rows(path: Path) -> None:
 # samples and their views
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", [delete, cut, drop_rows])
 def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else(root, fault):
     before, lost = root.contents(), root.files(VIEWS)[1]
@@ -50,6 +51,7 @@ def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else
     root.assert_made_again(before, prepare=1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", [delete, cut])
 def test_changed_samples_are_named_and_a_run_makes_them_again_and_nothing_else(root, fault):
     before, lost = root.contents(), root.files(SAMPLES)[1]
@@ -144,6 +146,7 @@ def test_a_shard_that_an_older_manifest_lists_without_bytes_must_be_there(root):
     root.assert_made_again(before, attribute=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "stage", "content", "why"),
     [

