@@ -20,7 +20,18 @@ from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["torch", "datasets", "lrp_core.opening.loading", "transformers.models.gpt2.modeling_gpt2", "ray.cloudpickle"]
+    [
+        "torch",
+        "datasets",
+        "lrp_core.opening.loading",
+        "transformers.models.gpt2.modeling_gpt2",
+        "ray.cloudpickle",
+        "pydantic",
+        "rich.console",
+        "typer",
+        "matplotlib.backends.backend_pdf",  # of reports, as is pytest of the tests' modules that have the workers
+        "pytest",
+    ]
 )
 
 

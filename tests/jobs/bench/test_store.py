@@ -12,8 +12,11 @@ from jobs.store import Store
 
 
 def requests_of(server, rows: int) -> int:
-    """Of one model's cells over so many samples of each task."""
+    """Of one model's cells of some methods over so many samples of a task."""
     config = matrix.matrix_config(server.root(str(rows)), shard_rows=8, models=1)
+    (task, *_) = config.tasks
+    few = {"methods": config.methods[:3], "tasks": {task: config.tasks[task]}, "heads": {task: None}}
+    config = config.model_copy(update=few)
     root = Store(config.root)
     matrix.prepare(config, root, rows)
     server.requests = 0

@@ -1,6 +1,7 @@
-"""Two submissions of the same job at once, as processes: one waits or refuses, and a crashed one is taken over.
+"""Two submissions of the same job at once: one waits or refuses, and a crashed one is taken over.
 
-Ray plays no part in who owns a root, so the processes do without.
+What is disturbed or waits is a process of its own; what comes after it is the command in this one. Ray plays no part in
+who owns a root, so all do without.
 """
 
 import os
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from jobs.store import lock
 from jobs.store.lock import is_asked
 from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
@@ -16,6 +18,7 @@ from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
 from tests.patience import PATIENCE_S, wait_for
 
 ROWS = rows_of(24)
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 @pytest.fixture
@@ -47,11 +50,13 @@ def held(job, tmp_path):
             process.communicate()
 
 
-def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wait(expected, job, held, tmp_path):
+def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wait(
+    expected, job, held, tmp_path, closelook
+):
     arguments, config, store = job
     owner = held()
     waiting = Forked(*arguments, "--wait", str(PATIENCE_S))
-    refused, out, line = ended(Forked(*arguments))
+    refused, out, line = closelook(*arguments)
     assert (refused, out) == (1, "")
     assert line.startswith(f"error: {store.root} is in use by process {owner.pid} on ")
     assert len(line.splitlines()) == 1
@@ -75,13 +80,13 @@ def test_of_two_runs_that_start_at_once_exactly_one_completes(expected, job, tmp
     assert relevance_of(config, store) == expected
 
 
-def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job, held):
+def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job, held, closelook):
     arguments, config, store = job
     killed = held()
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert len(store.files("lock", ".json")) == 1, "it could not release its lock"
-    code, out, err = ended(Forked(*arguments))
+    code, out, err = closelook(*arguments)
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     assert store.files("lock", ".json") == []
@@ -89,13 +94,13 @@ def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job, 
 
 
 def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_claim_and_no_manifest(
-    expected, job, held, tmp_path
+    expected, job, held, tmp_path, closelook, monkeypatch
 ):
     arguments, config, store = job
-    short = {"CLOSELOOK_LOCK_STALE_S": "5"}
-    paused = held(**short)
+    paused = held(CLOSELOOK_LOCK_STALE_S="5")
     os.kill(paused.pid, signal.SIGSTOP)
-    code, out, err = ended(Forked(*arguments, "--wait", str(PATIENCE_S), **short))
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 1.0)
+    code, out, err = closelook(*arguments, "--wait", str(PATIENCE_S))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     written = {path: store.modified_s(path) for path in store.files("manifest", ".json")}
@@ -122,7 +127,7 @@ def test_a_driver_that_stood_still_and_was_not_missed_goes_on(expected, job, hel
     assert relevance_of(config, store) == expected
 
 
-def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expected, job, held, tmp_path):
+def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expected, job, held, closelook):
     """SIGTERM in the middle of a unit that never ends, as when a node is taken back; the next run does the rest."""
     arguments, config, store = job
     process = held()
@@ -132,18 +137,18 @@ def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expect
     assert "stopped; run the same command again to continue" in err
     assert store.files("lock", ".json") == []
     assert store.temporaries() == []
-    code, _, err = ended(Forked(*arguments))
+    code, _, err = closelook(*arguments)
     assert code == 0, err
     assert relevance_of(config, store) == expected
 
 
 def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_next_goes_on(
-    expected, job, held, tmp_path
+    expected, job, held, tmp_path, closelook
 ):
     arguments, config, store = job
     process = held()
     committed = len(store.files("relevance", recursive=True))
-    code, out, err = ended(Forked("stop", config.root))
+    code, out, err = closelook("stop", config.root)
     assert (code, err) == (0, "")
     assert f"process {process.pid} on " in out
     (tmp_path / "go").touch()
@@ -152,9 +157,9 @@ def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_ne
     assert "stopped; run the same command again to continue" in err
     assert len(store.files("relevance", recursive=True)) == committed, "the unit that waited was not begun"
     assert store.files("lock", "") == []
-    code, _, err = ended(Forked("stop", config.root))
+    code, _, err = closelook("stop", config.root)
     assert (code, err.strip()) == (2, f"error: no run is using {config.root}: there is nothing to stop")
-    code, _, err = ended(Forked(*arguments))
+    code, _, err = closelook(*arguments)
     assert code == 0, err
     assert relevance_of(config, store) == expected
 

@@ -1,8 +1,8 @@
 """The corpus pass: what neurons answer to, as brute force finds it, whoever is killed, and counted."""
 
 import os
+import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -27,8 +27,9 @@ from jobs.store import Ledger, Store
 from lrp_core import Batch, UserError, load_model
 from lrp_core.neurons import activity
 from lrp_core.neurons.near_ties import ROUNDING
+from tests.jobs.forked import FORKS
 from tests.jobs.inline import HOLD, without_ray
-from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of, save_model
+from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.patience import wait_for
 from tests.stages import neurons
 
@@ -231,6 +232,14 @@ def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, s
     assert files_of(store) == undisturbed
 
 
+def held(folder, *arguments):
+    """Of a process: the command with small units, which stops before its third unit."""
+    plan_corpus.UNIT_CHARACTERS = CHARACTERS
+    os.environ[HOLD] = str(folder)
+    sys.argv = ["closelook", *arguments]
+    runpy.run_module("tests.jobs.inline", run_name="__main__")
+
+
 def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_again(
     undisturbed, tmp_path, model, corpus, inline, small_units
 ):
@@ -238,18 +247,14 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     store = prepared(config, rows_of(2))
     file = tmp_path / "config.json"  # which is YAML, too
     file.write_text(config.model_dump_json())
-    program = (
-        "import runpy; from jobs.plan import corpus; "
-        f"corpus.UNIT_CHARACTERS = {CHARACTERS}; runpy.run_module('tests.jobs.inline', run_name='__main__')"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), HOLD: str(tmp_path)}
-    process = subprocess.Popen([sys.executable, "-c", program, "neurons", "--config", str(file)], env=environment)
+    process = FORKS.Process(target=held, args=(tmp_path, "neurons", "--config", str(file)))
+    process.start()
     try:
-        wait_for(lambda: (tmp_path / "holding").exists() or process.poll() is not None)
-        assert process.poll() is None
+        wait_for(lambda: (tmp_path / "holding").exists() or not process.is_alive())
+        assert process.is_alive()
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     store.delete("lock.json")
     ledger, artifact = Ledger(store), cell_of(config, store)
     assert (ledger.state(artifact), len(ledger.shards(artifact))) == ("partial", 2)

@@ -26,8 +26,6 @@ from tests.jobs.answering import answering_model, computed, log_rows, run_of
 from tests.oracles import sources as oracles
 from tests.stages import attribute
 
-pytestmark = pytest.mark.drawn
-
 ROWS = log_rows()
 
 

@@ -19,6 +19,7 @@ from jobs.store import Ledger
 from lrp_core import random_model
 from lrp_core.device.memory import PeakBytes, _StorageMeter
 from lrp_core.methods.record import Method
+from tests.jobs.inline import without_ray
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 from tests.stages import attribute, evaluate
 
@@ -27,11 +28,12 @@ METHODS = ["attnlrp", "lrp", "gradient_x_input", "alti_logit", "random"]
 PLACE = "relevance sva/float32"
 
 
-@pytest.fixture
-def undisturbed(tmp_path_factory, model, inline):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
     """The relevance of every method."""
     config, store = run_of(tmp_path_factory.mktemp("undisturbed"), model)
-    assert attribute(config, store).complete
+    with without_ray():
+        assert attribute(config, store).complete
     return relevance_of(config, store)
 
 
@@ -129,7 +131,7 @@ def methods_timed(store):
     return set(store.read(store.runtime("gpt2", "sva", "float32"), RUNTIME)["method"].to_pylist())
 
 
-def test_a_byte_budget_too_small_ends_its_method_and_no_other(undisturbed, tmp_path, model):
+def test_a_byte_budget_too_small_ends_its_method_and_no_other(undisturbed, tmp_path, model, inline):
     config, store = run_of(tmp_path / "root", model, byte_budget=1)
     summary = attribute(config, store)
     assert summary.computed == 4
@@ -254,7 +256,7 @@ class Poisoned(Worker):
 
 
 def test_a_lost_device_ends_its_process_and_costs_the_row_that_broke_it(
-    expected, tmp_path, model, monkeypatch, restarted
+    undisturbed, tmp_path, model, monkeypatch, restarted
 ):
     monkeypatch.setattr(stage, "Worker", Poisoned)
     config, store = run_of(tmp_path, model, ROWS[:6], methods=["attnlrp", "random"], max_attempts=1)
@@ -265,7 +267,7 @@ def test_a_lost_device_ends_its_process_and_costs_the_row_that_broke_it(
         assert "CUDA error: device-side assert triggered" in record["examples"]["ended_worker"]
         assert record["fallbacks"]["batches_by_row"] == 1
     rest = pa.array([row["sample_id"] for row in ROWS[:6] if row["sample_id"] != "s003"])
-    healthy = {name: table.filter(pc.is_in(table["sample_id"], rest)) for name, table in expected.items()}
+    healthy = {name: table.filter(pc.is_in(table["sample_id"], rest)) for name, table in undisturbed.items()}
     assert_same(relevance_of(config, store), healthy, "attnlrp", "random")
 
 
@@ -291,6 +293,7 @@ class Capped(_StorageMeter):
             raise torch.OutOfMemoryError(f"CUDA out of memory: {self.peak.live_bytes} bytes live")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", ["attnlrp", "attnlrp_explicit"])
 @pytest.mark.parametrize("share", [0.6, 0.9])
 def test_a_batch_that_runs_out_of_memory_is_halved_once_its_graph_is_gone(share, method, inline, tmp_path, monkeypatch):

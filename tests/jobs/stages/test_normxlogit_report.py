@@ -19,8 +19,6 @@ from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
 from tests.stages import attribute, evaluate, perturb
 from tests.tiny import tiny_model
 
-pytestmark = pytest.mark.drawn
-
 PAGE = Path(__file__).parents[3] / "docs" / "normxlogit.md"
 CLASSIFIERS = ["random", {"gradient_x_input": {"reduce": "l1"}}, "normxlogit"]
 LAYERS = ["random", "alti", "normxlogit", {"name": "logat_foil", "method": "logat", "word": "foil"}]
