@@ -48,17 +48,21 @@ def test_relevance_and_heads_are_those_of_the_first_version(stored, model: str, 
 
 
 def _explained(view: ModelView, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-    """Each stored row with the same numbers computed now, [T] or [L * H]; samples of a variant in one batch."""
+    """Each stored row with the same numbers computed now, [T] or [L * H]; samples of a variant in one batch.
+
+    A sample has a row for each pooling of its heads, all of which are computed at once.
+    """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        named = ("task", "method", "explanation", "embedding", "pooling")
-        groups.setdefault(tuple(row[name] for name in named), []).append(row)
-    for (_, method, explanation, embedding, pooling), group in groups.items():
-        batch = Batch.collate(group, pad_id=view.config.pad_token_id or 0)
-        asked = {"explanation": explanation, "embedding": embedding, "heads": pooling is not None}
-        relevance = METHODS[method](view, batch, **asked)
-        for at, row in enumerate(group):
-            yield row, _numbers(relevance, at, len(row["input_ids"]), pooling)
+        named = ("task", "method", "explanation", "embedding")
+        groups.setdefault((*(row[name] for name in named), row["pooling"] is not None), []).append(row)
+    for (_, method, explanation, embedding, heads), group in groups.items():
+        samples = list({row["sample_id"]: row for row in group}.values())
+        batch = Batch.collate(samples, pad_id=view.config.pad_token_id or 0)
+        relevance = METHODS[method](view, batch, explanation=explanation, embedding=embedding, heads=heads)
+        at = {row["sample_id"]: number for number, row in enumerate(samples)}
+        for row in group:
+            yield row, _numbers(relevance, at[row["sample_id"]], len(row["input_ids"]), row["pooling"])
 
 
 def _numbers(relevance: Relevance, at: int, length: int, pooling: str | None) -> np.ndarray:

@@ -1,9 +1,12 @@
 """Tiny random models of every family and random samples for them."""
 
+import copy
+import json
+from functools import cache
 from itertools import cycle
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from lrp_core import ModelView, random_model
@@ -170,7 +173,14 @@ def tiny_config(family: str, **changes):
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:
     """Random weights large enough that every nonlinearity matters; biases and norm weights are random too."""
-    view = random_model(tiny_config(family, **changes), seed=seed, dtype="float32", attn=attn)
+    made = _made(family, attn, seed, json.dumps(changes, sort_keys=True))
+    return view_of(copy.deepcopy(made).to(getattr(torch, dtype)))
+
+
+@cache
+def _made(family: str, attn: str, seed: int, changes: str) -> PreTrainedModel:
+    """The model in float32, with changes in JSON, of which each test gets a copy: making one takes longer."""
+    view = random_model(tiny_config(family, **json.loads(changes)), seed=seed, dtype="float32", attn=attn)
     generator = torch.Generator().manual_seed(seed)
     for parameter in view.model.parameters():
         centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
@@ -178,7 +188,7 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
     for name, buffer in view.model.named_buffers():
         if name.endswith("bias") and buffer.is_floating_point():  # GPT-Neo calls a mask so
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
-    return view_of(view.model.to(getattr(torch, dtype)))
+    return view.model
 
 
 def tiny_classifier(family: str, labels: int = 3, **changes) -> ModelView:

@@ -34,7 +34,7 @@ def test_padded_batch_equals_single_samples(method, padded):
     assert not together.tokens[Batch.collate(rows, 0, side).attention_mask == 0].any()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
 def test_fully_padded_rows_give_no_nan(family, attn, dtype):
@@ -49,7 +49,7 @@ def test_fully_padded_rows_give_no_nan(family, attn, dtype):
         assert not tokens[1].any()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize(
     "method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"]
@@ -64,6 +64,7 @@ def test_half_precision_stays_near_double(family, method, dtype):
     assert (relevance - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("kind", "asked"), in_turn(sorted(TINY | MORE), [*product(HALF, ["full", "partial"])]))
 def test_explicit_attnlrp_agrees_with_modified_gradients_in_half_precision(kind, asked):
     """Every family, in either precision and with either embedding in turn."""
@@ -91,6 +92,7 @@ def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
     assert same == torch.equal(token, full)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", ["gradient_l1", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"])
 def test_head_poolings_equal_the_naive_ones(view, batch, method):
     """Reads gradient and value of the head outputs at the output projection, where they are flat."""

@@ -34,6 +34,7 @@ def test_kernel_shap_enumerates_as_soon_as_it_is_no_dearer(view):
     assert (drawn - wanted).norm() > 1e-6 * wanted.norm()
 
 
+@pytest.mark.thinned(3)
 def test_kernel_shap_of_drawn_sets_comes_close_to_shapley_values_and_keeps_their_sum(view):
     (row,) = ragged_rows(view, (8,))
     relevance = METHODS["kernel_shap"](view, Batch.collate([row], 0), samples=200)
@@ -95,6 +96,7 @@ def test_kernel_shap_gives_nothing_to_later_tokens_of_a_decoder(family):
         torch.testing.assert_close(of_longer.decoder_tokens[:, :2], of_shorter.decoder_tokens, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("make", [tiny_model, tiny_classifier], ids=["language model", "classifier"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_kernel_shap_of_a_padded_batch_equals_single_samples(make, family, side):

@@ -35,7 +35,7 @@ def both(view, method, **asked):
     return together, [attribute(method, view, Batch.collate([row], 0), **asked) for row in rows(view, False)]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("method", SHARING)
 def test_each_prediction_is_explained_as_alone(view, method):
     for explanation in ("contrastive", "log_prob"):

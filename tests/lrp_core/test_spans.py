@@ -66,7 +66,7 @@ def agree(ours, expected):
     assert (ours - expected).abs().max() <= bound
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("explanation", ["target", "log_prob"])
 @pytest.mark.parametrize("family", WRITING)
 def test_a_span_is_the_sum_of_its_tokens(family, explanation):
@@ -190,7 +190,7 @@ def test_norms_are_of_the_gradient_of_the_whole_sum():
     agree(ours, gradient.square().sum(-1))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(
     ("name", "family"),

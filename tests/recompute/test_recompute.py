@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from scipy import stats
 
 from tests.golden import numbers_of, small_run, stored
+from tests.jobs.conftest import blank_figures  # noqa: F401  # no number is read from a drawing
 from tests.jobs.inline import without_ray
 from tests.recompute import metrics, statistics
 from tests.recompute.__main__ import main, recompute
@@ -113,23 +115,22 @@ def test_one_changed_number_of_the_report_ends_with_1(root: Path, tmp_path: Path
 
 def test_ties_are_expectations_over_their_orders() -> None:
     rng = np.random.default_rng(0)
+    breaks = [1e-6 * np.array(order) for order in permutations(range(6))]
     for _ in range(20):
-        r, g = rng.integers(-1, 3, 7).astype(float), rng.random(7) < 0.4
+        r, g = rng.integers(-1, 3, 6).astype(float), rng.random(6) < 0.4
         if not g.any():
             continue
-        orders = [r + 1e-6 * rng.permutation(7) for _ in range(4000)]
         for name in ("pg", "pg2", "rra", "iou"):
-            drawn = [metrics.SPECIFIED[name](one, g) for one in orders]
-            error = 5 * np.std(drawn) / np.sqrt(len(drawn)) + 1e-9
             if name != "iou" or not ((r == 0).any() and int((r > 0).sum()) < g.sum()):  # zeros would turn positive
-                assert metrics.SPECIFIED[name](r, g) == pytest.approx(np.mean(drawn), abs=error), (name, r, g)
+                mean = np.mean([metrics.SPECIFIED[name](r + one, g) for one in breaks])
+                assert metrics.SPECIFIED[name](r, g) == pytest.approx(mean), (name, r, g)
 
 
 def test_chance_in_closed_form_is_the_mean_over_random_relevance() -> None:
     rng = np.random.default_rng(0)
     for n, g in ((5, 1), (6, 2), (9, 4), (4, 4)):
         evidence = np.arange(n) < g
-        draws = [rng.standard_normal(n) for _ in range(4000)]
+        draws = [rng.standard_normal(n) for _ in range(2000)]
         for name, metric in metrics.SPECIFIED.items():
             exact = statistics.chance(name, n, g)
             drawn = [metric(one, evidence) for one in draws]
@@ -157,11 +158,13 @@ def test_equal_methods_seldom_have_a_winner_and_a_better_one_is_mostly_named() -
     worlds = rng.standard_normal((400, 60, 5))
     winners = [len(statistics.top_group(world, 10_000)) == 1 for world in worlds]
     assert np.mean(winners) <= 0.07
+    worlds = worlds[:100]
     worlds[:, :, 2] += 0.8 * np.sqrt(2)  # standard deviations of the paired difference
     named = [statistics.top_group(world, 10_000) == [2] for world in worlds]
     assert np.mean(named) >= 0.8
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [20, 30, 60])
 def test_intervals_as_specified_cover_as_they_say(n: int) -> None:
     rng = np.random.default_rng(n)

@@ -60,7 +60,7 @@ COMPUTED = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe"])
 @pytest.mark.parametrize(("compute", "most"), COMPUTED.values(), ids=COMPUTED)
 def test_experts_are_waited_for_as_often_whatever_the_layers(kind, compute, most):

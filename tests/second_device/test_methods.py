@@ -48,7 +48,7 @@ def test_a_method_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("name", "finer", "kind"),
     [
@@ -92,7 +92,7 @@ OF_OTHERS = [
 ]
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(("name", "kind"), OF_OTHERS)
 def test_every_family_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)

@@ -86,7 +86,7 @@ def test_the_callers_autocast_and_training_mode_change_no_output():
             np.testing.assert_array_equal(outputs.logit, wanted.logit)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
 def test_states_run_together_equal_one_forward_each(view, way, budget):
     rows = rows_of(view)
@@ -127,6 +127,7 @@ def rows_through(view, monkeypatch):
     return sizes
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("family", "way"), WAYS)
 def test_forwards_are_the_distinct_states_of_six_methods_and_both_orders(family, way, monkeypatch):
     view = tiny_model(family, **{"n_positions" if family == "gpt2" else "max_position_embeddings": 64})

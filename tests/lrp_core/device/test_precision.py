@@ -69,7 +69,7 @@ def test_what_looks_for_float32_finds_it_in_stock_models():
     assert {"aten._softmax.default", "aten.rsqrt.default"} <= narrow.operations
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_method_rounds_a_float64_model_to_float32(family):
     """A third of the methods on each family, in turn; pixels, SmoothGrad's noise and captum's samples are float32."""
@@ -81,6 +81,7 @@ def test_no_method_rounds_a_float64_model_to_float32(family):
     assert not narrow_operations(view, batch, names[FAMILIES.index(family) % 3 :: 3])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "modernbert", "qwen2_moe", "bart"])
 def test_nor_does_a_model_that_was_loaded(family, tmp_path):
     """Frequencies of rotary positions are constants in float32 there, whatever the model's precision is."""

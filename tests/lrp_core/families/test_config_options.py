@@ -38,7 +38,7 @@ def made(family: str, settings: dict) -> ModelView:
     return tiny_model(family, attn=fields.pop("_attn_implementation", "sdpa"), **fields)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("family", list(OPTIONS))
 def test_explained_logits_equal_the_stock_models_for_any_two_options(family):
     for settings in pairwise(OPTIONS[family]):
@@ -76,7 +76,7 @@ def test_an_option_that_is_not_covered_is_refused_by_name_when_loaded(family, fi
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("family", [name for name in OPTIONS if RULES in FAMILIES[name].capabilities])
 def test_an_activation_without_a_rule_is_refused_by_name_when_loaded(family):
     field = FAMILIES[family].activation_field

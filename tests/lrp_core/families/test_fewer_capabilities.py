@@ -42,7 +42,7 @@ def stock(view: ModelView, row: dict) -> torch.Tensor:
     return oracles.read(view, row, oracles.stock(view, input_ids=torch.tensor([row["input_ids"]])).logits[0])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_batch_equals_the_stock_model_on_single_samples(view, rows, side):
     for name in sorted(KNOWN):

@@ -50,7 +50,7 @@ def same(ours: AnswerNumbers, expected, bound=1e-9):
     np.testing.assert_allclose(ours.log_odds, np.stack(log_odds), rtol=bound, atol=bound)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("family", [*CAUSAL, *sorted(BOTH)])
 def test_prompts_without_some_tokens_are_read_as_by_plain_forwards(family, cache):

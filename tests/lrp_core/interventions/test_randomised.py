@@ -47,6 +47,7 @@ def state_of(view):
     return {path: weight.clone() for path, weight in view.model.state_dict().items()}
 
 
+@pytest.mark.thinned(4)
 def test_a_depth_holds_the_random_weights_of_all_depths_before_it_and_of_no_other(view):
     trained = state_of(view)
     with randomised(view, 3) as models:
@@ -66,6 +67,7 @@ def test_a_depth_holds_the_random_weights_of_all_depths_before_it_and_of_no_othe
     assert matrices & weights <= changed_by[names[-1]]
 
 
+@pytest.mark.thinned(4)
 def test_a_block_changes_with_its_own_depth_only(view):
     names = depths_of(view)
     paths = [path for path, _ in view.model.named_parameters()]
@@ -91,6 +93,7 @@ def leave_by_error(view, logits):
         raise KeyError
 
 
+@pytest.mark.thinned(4)
 def test_afterwards_the_model_is_what_it_was(view):
     trained, logits = state_of(view), logits_of(view)
     weights = {path: id(weight) for path, weight in view.model.named_parameters(remove_duplicate=False)}
@@ -112,6 +115,7 @@ def drawn(view, seed):
         return state_of(next(models)[1])
 
 
+@pytest.mark.thinned(4)
 def test_a_seed_decides_the_weights(view):
     first, again, other = (drawn(view, seed) for seed in (3, 3, 4))
     weights = {path: weight for path, weight in view.model.named_parameters() if weight.dim() > 1}

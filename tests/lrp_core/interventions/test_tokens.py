@@ -49,6 +49,7 @@ def without(row, gone):
     return {**row, "input_ids": left, "position": len(left) - 1}
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", [*TINY, *MORE])
 def test_zeroed_tokens_are_tokens_without_an_embedding_in_their_places(family, side):
@@ -93,6 +94,7 @@ def test_resampled_tokens_are_those_that_stand_in_their_place(family, side):
         torch.testing.assert_close(result[at], alone(view, {**row, "input_ids": ids}), **CLOSE)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", [name for name in [*TINY, *MORE] if FAMILIES[name].kind.causal])
 def test_a_deletion_closes_up_and_predicts_at_the_last_token_that_remains(family, side):

@@ -12,7 +12,7 @@ from tests.tiny import ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize(("threshold", "lowest"), [(1.0, 0.0), (0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_grad_attention_rollout_equals_the_product_of_maps(view, rows, explanation, threshold, lowest):
@@ -46,6 +46,7 @@ def test_what_attention_brings_the_explained_token_keeps_its_digits_beside_the_i
     assert attended[0].abs().max() < 1e-4
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("threshold", "lowest"), [(0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_attention_rollout_discards_outliers_as_both_papers_do(view, rows, threshold, lowest):
     relevance = explain("attention_rollout", view, rows, discard_threshold=threshold, lowest=lowest)

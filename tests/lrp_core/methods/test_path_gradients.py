@@ -15,7 +15,7 @@ from tests.tiny import ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize("rule", ["right", "gauss_legendre"])
 def test_integrated_gradients_equal_the_formula(view, rows, rule, explanation):
@@ -24,6 +24,7 @@ def test_integrated_gradients_equal_the_formula(view, rows, rule, explanation):
     close(relevance, wanted)
 
 
+@pytest.mark.thinned(3)
 def test_integrated_gradients_start_at_the_pad_token_where_asked(view, rows):
     if view.config.pad_token_id is None:
         with pytest.raises(UserError, match="names no pad token: use baseline 'zero'"):
@@ -34,6 +35,7 @@ def test_integrated_gradients_start_at_the_pad_token_where_asked(view, rows):
     close(relevance, [oracles.integrated_gradients(view, row, "target", 5, "right", pad).sum(-1) for row in rows])
 
 
+@pytest.mark.thinned(3)
 def test_integrated_gradients_sum_to_the_difference_from_the_baseline(view, rows):
     """RMSNorm undoes any scaling, so that the path from zero has its whole way in its first thousandth."""
     batch, baseline = Batch.collate(rows, 0), "pad" if view.family.norm == "rms" else "zero"
@@ -54,6 +56,7 @@ def test_integrated_gradients_sum_to_the_difference_from_the_baseline(view, rows
     assert (relevance.residual.abs() < 0.02).all()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["integrated_gradients", "gradient_x_input", "lrp", "attnlrp"])
 def test_norms_of_a_tokens_relevance_promise_no_sum(view, rows, name):
     batch = Batch.collate(rows, 0)
@@ -66,6 +69,7 @@ def test_norms_of_a_tokens_relevance_promise_no_sum(view, rows, name):
     assert (relevance["l1"].tokens < relevance["l2"].tokens * view.d_model**0.5)[real].all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("reduce", ["l1", "l2"])
 def test_reduced_gradients_are_norms_over_the_embedding(view, rows, reduce):
     relevance = explain("gradient_x_input", view, rows, reduce=reduce, embedding="partial", explanation="target")
@@ -76,6 +80,7 @@ def test_reduced_gradients_are_norms_over_the_embedding(view, rows, reduce):
     close(relevance, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["gradient_x_input", "gradient_l1"])
 def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(view, rows, name):
     relevance = METHODS[name](

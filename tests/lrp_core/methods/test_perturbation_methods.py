@@ -13,7 +13,7 @@ from tests.tiny import ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("as_printed", [False, True])
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_atman_equals_one_forward_a_token(view, rows, explanation, as_printed):
@@ -23,7 +23,7 @@ def test_atman_equals_one_forward_a_token(view, rows, explanation, as_printed):
     close(relevance, [oracles.atman(view, row, explanation, 0.7, as_printed) for row in rows])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ["zero", "mask", "delete"])
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 def test_occlusion_equals_one_forward_a_token(view, rows, explanation, how):
@@ -49,7 +49,7 @@ def test_deleting_the_only_token_says_nothing(view):
         assert relevance[1].all()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", ["atman", "occlusion", "integrated_gradients", "smoothgrad", "kernel_shap"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_token_budget_bounds_the_rows_of_a_forward_and_changes_no_number(view, rows, name, side):
@@ -81,7 +81,7 @@ def test_a_sliding_window_is_kept_where_atman_reuses_the_text_before():
     assert (wide - together).abs().max() > 1e-3
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "name", ["integrated_gradients", "smoothgrad", "grad_attention_rollout", "gradcam", "atman", "occlusion"]
 )
@@ -96,6 +96,7 @@ def test_explanations_of_one_call_are_those_of_two(view, rows, name):
         assert torch.equal(result[request].explained, alone.explained)
 
 
+@pytest.mark.thinned(3)
 def test_no_foil_explains_the_target_in_every_method(view, rows):
     alone = replace(Batch.collate(rows, 0), foil_ids=None)
     for name in ("integrated_gradients", "smoothgrad", "grad_attention_rollout", "gradcam", "atman", "occlusion"):

@@ -20,6 +20,7 @@ def expected(name, ids):
     return own.log1p() if name == "frequency" else own
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", PLANTED)

@@ -40,6 +40,7 @@ def rows(view) -> list[dict]:
     return ragged_rows(view)
 
 
+@pytest.mark.thinned(4)
 @each_view_in_turn("explanation", ["contrastive", "target"])
 def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
     batch = Batch.collate(rows, 0, "left")
@@ -61,6 +62,7 @@ def words() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=own, unk_token="w0")
 
 
+@pytest.mark.thinned(4)
 @each_view_in_turn("asked", [*product(("w7", "foil"), ("contrastive", "target"))])
 def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows, asked):
     view, batch = replace(view, read_tokenizer=words), Batch.collate(rows, 0)
@@ -97,6 +99,7 @@ def test_a_word_that_is_none_is_refused_in_one_line():
             METHODS["logat"](of, Batch.collate([own], 0), word=word)
 
 
+@pytest.mark.thinned(4)
 @each_view_in_turn("which", ["embedding_output", "word"])
 def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
     logat, norms = explain("logat", view, rows), explain("embedding_norm", view, rows, norm=which)
@@ -105,6 +108,7 @@ def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
     close(explain("normxlogit", view, rows, norm=which), [x * y for x, y in zip(wanted, logat, strict=True)])
 
 
+@pytest.mark.thinned(4)
 def test_the_norm_of_every_layer_of_normxlogit_is_that_of_the_input(view, rows):
     batch = Batch.collate(rows, 0)
     norms = METHODS["embedding_norm"](view, batch).tokens[:, None]
@@ -112,6 +116,7 @@ def test_the_norm_of_every_layer_of_normxlogit_is_that_of_the_input(view, rows):
     torch.testing.assert_close(relevance, norms * logat)
 
 
+@pytest.mark.thinned(4)
 def test_requests_of_one_forward_are_those_of_several(view, rows):
     batch, forwards = Batch.collate(rows, 0), []
     asked = [
@@ -129,7 +134,7 @@ def test_requests_of_one_forward_are_those_of_several(view, rows):
         assert torch.equal(relevance[request].explained, alone.explained)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
     if not view.kind.causal:
         return
@@ -141,7 +146,7 @@ def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
         assert not relevance[5:].any()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
     batch = Batch.collate(rows, 0, "left")
     relevance = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
@@ -163,7 +168,7 @@ def test_value_zeroing_keeps_its_digits_in_float32():
     torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
     batch = Batch.collate(rows, 0)
     before = view.model(input_ids=batch.input_ids).logits
@@ -177,6 +182,7 @@ def test_layers_of_a_method_without_any_are_refused(view, rows):
         METHODS["gradient_l1"](view, Batch.collate(rows, 0), layers=True)
 
 
+@pytest.mark.thinned(4)
 def test_what_the_norm_says_of_a_layer_is_the_norm_of_the_states_that_its_head_reads(view, rows):
     batch = Batch.collate(rows, 0, "left")
     plain, relevance = METHODS["embedding_norm"](view, batch), METHODS["embedding_norm"](view, batch, layers=True)
@@ -203,7 +209,7 @@ def test_noise_of_each_layer_is_drawn_anew_and_leaves_that_of_tokens(view, rows)
     assert len(torch.unique(drawn)) == drawn.numel() == (1 + view.n_layers) * length
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_no_foil_explains_the_target(view, rows):
     batch = Batch.collate(rows, 0)
     for name in (*STATES, "value_zeroing"):

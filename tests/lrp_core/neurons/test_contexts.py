@@ -27,6 +27,7 @@ def activation(view, ids, layer, neuron):
     return seen[0][0, :, neuron]
 
 
+@pytest.mark.thinned(3)
 def test_best_contexts_are_at_least_as_active_as_all_others(view):
     """Against a pass over all texts. Equal texts may differ by rounding, so only values are compared."""
     texts = texts_of(view)
@@ -47,6 +48,7 @@ def test_best_contexts_are_at_least_as_active_as_all_others(view):
             assert better >= worse
 
 
+@pytest.mark.thinned(3)
 def test_which_contexts_are_best_does_not_depend_on_what_shares_their_batch(view, monkeypatch):
     """As on CPUs that round otherwise in batches of other sizes: the last digits depend on a row's neighbours."""
     exact = activations._largest
@@ -79,6 +81,7 @@ def test_what_explains_an_activation_sums_to_it_under_lrp(view):
             assert not any(explain_context(view, context, 1, 6)[context.position + 1 :])
 
 
+@pytest.mark.thinned(3)
 def test_contexts_that_are_explained_together_are_as_each_alone(view):
     texts = texts_of(view)
     neurons = [(0, 3), (1, 6), (1, 0)]

@@ -178,6 +178,7 @@ def _eager(view):
     return view
 
 
+@pytest.mark.thinned(2)
 def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
     texts = texts_of(routed, 7)
     activity = Activity(routed, 3)
@@ -206,6 +207,7 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
             assert all(every[one.number][one.position] == pytest.approx(one.value) for one in contexts)
 
 
+@pytest.mark.thinned(2)
 def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):
     view = without_biases(routed)
     for title in titles_of(view):

@@ -47,6 +47,7 @@ def gradients_inside(view, batch, name, read):
     return [one.view(*shape, -1) for one in gradients], [one.detach().view(*shape, -1) for one in result]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("kind", "name"), in_turn(MLPS, LISTENING))
 def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(kind, name):
     """Every family, and every method: where the gradient is read is the family's, its measure is the method's."""
@@ -66,6 +67,7 @@ def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(kind, name):
                 assert result.neuron_values[sample, layer, neuron] == value[sample, at, neuron]
 
 
+@pytest.mark.thinned(3)
 def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
     relevance = attribute("gradient_x_input", view, batch, neurons=True)
     activations = []
@@ -88,7 +90,7 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
         assert float(relevance.neurons[sample, 1, neuron]) == pytest.approx(total, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 @pytest.mark.parametrize("kind", MLPS)
 def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(kind, name):
@@ -108,6 +110,7 @@ def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(
         torch.testing.assert_close(below, neurons[:, layer], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["lrp", "lrp_identity_softmax", "lrp_distributed_bias"])
 def test_the_largest_relevance_of_a_token_is_that_of_the_gradient_at_every_boundary(view, name):
     batch = Batch.collate(ragged_rows(view), 0)
@@ -120,6 +123,7 @@ def test_the_largest_relevance_of_a_token_is_that_of_the_gradient_at_every_bound
             assert float(peaks[sample, layer]) == pytest.approx(max(map(abs, by_token)), rel=1e-9)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 @pytest.mark.parametrize("kind", EVERY)
 def test_what_crosses_layer_boundaries_is_accounted_for(kind, name):
@@ -144,7 +148,7 @@ def parted(view, tensor):
     return tuple(part.unflatten(-1, (-1, width)) for part in parts)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(("kind", "name"), in_turn(EVERY, LISTENING, each=2))
 def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(kind, name):
     """Every family with two methods: queries and keys have relevance under some, and under others none."""
@@ -179,6 +183,7 @@ def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(kin
     assert not weighed or (result.keys.shape, result.queries.shape[2]) == (groups, view.n_heads)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 @pytest.mark.parametrize("kind", EVERY)
 def test_queries_keys_and_values_have_what_outputs_have_but_for_what_attention_keeps(kind, name):
@@ -203,6 +208,7 @@ def test_a_composite_with_rules_of_linear_layers_gives_neurons_without_boundarie
         method(view, batch, boundaries=True)
 
 
+@pytest.mark.thinned(3)
 def test_neurons_and_boundaries_are_the_same_under_checkpointing_padding_and_company(view, batch):
     names = ("lrp", "attnlrp", "gradient_x_input")
     requests = [Request(name, explanation) for name in names for explanation in ("contrastive", "target")]
@@ -232,7 +238,7 @@ def test_asking_changes_no_relevance_and_leaves_no_hook(view, batch):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("checkpoint", "most"), [(False, 1.3), (True, 1.1)])
 def test_neurons_cost_little_memory_beyond_the_token_pass(family, checkpoint, most):
     wide = {"hidden_size": 64, "n_inner": 256} if family == "gpt2" else {"hidden_size": 64, "intermediate_size": 256}

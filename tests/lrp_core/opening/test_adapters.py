@@ -24,6 +24,7 @@ FEW = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
     bare = tiny_model(name, dtype="float32")
@@ -110,7 +111,7 @@ def made(folder, name: str, shape: str, tied: bool) -> None:
 _BIASES = {"gpt2": {}, "llama": {"attention_bias": True, "mlp_bias": True}}
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", _BIASES)

@@ -59,13 +59,13 @@ def assert_loads_as(folder, model):
         assert torch.equal(one, other), name
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", EVERY)
 def test_saved_model_loads_tied_or_not(family, tied, tmp_path):
     assert_loads_as(tmp_path, saved(tmp_path, family, tie_word_embeddings=tied))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", EVERY)
 def test_base_model_loads_only_where_its_head_is_the_embedding(family, tied, tmp_path):
     model = random_model(tiny_config(family, tie_word_embeddings=tied)).model

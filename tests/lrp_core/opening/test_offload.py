@@ -29,7 +29,7 @@ def offloaded(resident, tmp_path):
     return view
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_offloaded_model_gives_the_same_numbers(resident, offloaded, method):
     batch = Batch.collate(ragged_rows(resident), 0)
@@ -68,12 +68,14 @@ def _watch(pre_forward, loaded):
     return watched
 
 
+@pytest.mark.thinned(3)
 def test_checkpointing_lets_offloaded_blocks_go(offloaded):
     alive, loaded = live_weights(offloaded, checkpointing=True)
     assert loaded > 0
     assert alive == 0
 
 
+@pytest.mark.thinned(3)
 def test_without_checkpointing_the_graph_keeps_offloaded_blocks(offloaded):
     alive, _ = live_weights(offloaded, checkpointing=False)
     assert alive > 0

@@ -48,6 +48,7 @@ def test_logits_equal_those_of_the_stock_model_with_padding(kind, side):
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_gives_a_padded_batch_what_it_gives_single_samples(kind):
     _, view = opened(*kind)

@@ -37,6 +37,7 @@ def everywhere(rule: LinearRule) -> LinearRules:
     return LinearRules(**dict.fromkeys(GROUPS, rule))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("composite", [PLAIN, LRP, ATTNLRP], ids=lambda composite: composite.name)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_every_linear_layer_is_offered_to_a_rule(view, batch, composite, checkpointing):
@@ -46,6 +47,7 @@ def test_every_linear_layer_is_offered_to_a_rule(view, batch, composite, checkpo
     same(gradient(view, batch, by_hand, PLAIN, LRP), wanted)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("family", sorted(TINY | MORE | BOTH | IMAGES))
 def test_no_layer_that_multiplies_by_weights_is_left_out(family):
     view = tiny_model(family)

@@ -52,6 +52,7 @@ def test_logits_inside_the_scope_are_those_of_the_stock_model(family):
         assert torch.equal(stock_logits(view, batch), before)
 
 
+@pytest.mark.thinned(3)
 def test_methods_can_be_switched_in_any_order(view, batch):
     first = {name: attribute(name, view, batch).tokens for name in METHODS}
     for name in reversed(list(METHODS)):
@@ -75,6 +76,7 @@ def test_models_that_share_a_config_do_not_notice_each_other(view, batch):
         torch.testing.assert_close(stock_logits(twin, batch), plain)
 
 
+@pytest.mark.thinned(3)
 def test_one_forward_serves_every_method_and_explanation(view, batch):
     forwards = []
     hook = view.blocks[0].module.register_forward_hook(lambda *_: forwards.append(1))

@@ -47,6 +47,7 @@ def entries(value):
     return value if isinstance(value, bool | int | float | str | None) else id(value)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("family", EVERY)
 def test_a_model_is_afterwards_what_it_was(family):
     model = stock(family)

@@ -85,7 +85,7 @@ def test_a_head_that_skips_padding_tokens_is_read_where_the_stock_model_reads(na
     torch.testing.assert_close(relevance.logit_foil[0], stock[row["foil_id"]], **CLOSE)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 def test_the_model_is_bit_identical_afterwards(view, rows):
     ids = torch.tensor([rows[0]["input_ids"]])
     before = view.model(input_ids=ids).logits
@@ -94,6 +94,7 @@ def test_the_model_is_bit_identical_afterwards(view, rows):
         assert torch.equal(view.model(input_ids=ids).logits, before), method.name
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_gradient_x_input_of_a_classifier_is_that_of_the_stock_model(view, rows, explanation):
     relevance = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
@@ -120,6 +121,7 @@ def test_perturbation_methods_of_a_classifier_equal_one_forward_a_token(view, ro
     close(relevance, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("score", ["log_prob", "logit"])
 def test_atman_of_a_regressor_is_the_drop_of_its_score(family, score):
@@ -130,6 +132,7 @@ def test_atman_of_a_regressor_is_the_drop_of_its_score(family, score):
     assert torch.equal(relevance.explained, relevance.logit_target)
 
 
+@pytest.mark.thinned(3)
 def test_attention_methods_of_a_classifier_equal_their_formulas(view, rows):
     maps = [oracles.attention_maps(view, row, "contrastive") for row in rows]
     wanted = [oracles.grad_attention_rollout(*of_row)[row["position"]] for of_row, row in zip(maps, rows, strict=True)]
@@ -138,6 +141,7 @@ def test_attention_methods_of_a_classifier_equal_their_formulas(view, rows):
     close(explain("attention_rollout", view, rows), wanted)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "labels"), in_turn(EVERY, [3, 1]))
 def test_lrp_conserves_the_logit_of_a_label_when_biases_are_zero(name, labels):
     """The head's tanh passes relevance as it is: its ratio is held constant, as that of every activation."""
@@ -149,6 +153,7 @@ def test_lrp_conserves_the_logit_of_a_label_when_biases_are_zero(name, labels):
     torch.testing.assert_close(residual, torch.zeros_like(residual), atol=1e-10, rtol=0)
 
 
+@pytest.mark.thinned(3)
 def test_explicit_attnlrp_of_a_classifier_agrees_with_modified_gradients(view, rows):
     relevance = explain("attnlrp_explicit", view, rows, epsilon=1e-12)
     torch.testing.assert_close(relevance, explain("attnlrp", view, rows), rtol=1e-6, atol=1e-9)
@@ -161,6 +166,7 @@ def test_contributions_of_alti_logit_sum_to_the_label_of_a_causal_classifier():
         torch.testing.assert_close(relevance.contributions.total(), relevance.explained)
 
 
+@pytest.mark.thinned(3)
 def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
     relevance = METHODS["logat"](view, Batch.collate(rows, 0), layers=True).layers
     for i, row in enumerate(rows):
@@ -169,6 +175,7 @@ def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
             torch.testing.assert_close(relevance[i, layer, : len(pair)], pair[:, 0] - pair[:, 1], **CLOSE)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", HEADS)
 def test_logat_of_a_score_is_the_distance_to_the_prediction_or_its_reverse(name):
     view = tiny_classifier(name, labels=1)
@@ -252,11 +259,13 @@ def test_a_score_has_no_probability():
         METHODS["lrp"](view, Batch.collate(ragged_rows(view), 0), explanation="log_prob")
 
 
+@pytest.mark.thinned(3)
 def test_rows_without_a_target_get_the_label_that_the_model_predicts(view, rows):
     predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
     assert [row["target_id"] for row in predicted] == [int(oracles.logits(view, row).argmax()) for row in rows]
 
 
+@pytest.mark.thinned(3)
 def test_the_kind_is_read_from_the_checkpoint(view, rows, tmp_path):
     view.model.float().save_pretrained(tmp_path)
     loaded = load_model(tmp_path)

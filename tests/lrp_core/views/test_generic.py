@@ -98,6 +98,7 @@ def test_padded_batch_equals_the_stock_model_on_single_samples(view, rows):
             torch.testing.assert_close(together["left"].logit_foil[i], stock(view, row)[row["foil_id"]], **CLOSE)
 
 
+@pytest.mark.thinned(3)
 def test_gradients_are_those_of_the_stock_model(view, rows):
     tokens = [oracles.tokens(view, row) for row in rows]
     for explanation in ("contrastive", "log_prob"):
@@ -111,6 +112,7 @@ def test_gradients_are_those_of_the_stock_model(view, rows):
     close(relevance, [product.abs().sum(-1) for product in path])
 
 
+@pytest.mark.thinned(3)
 def test_perturbations_equal_one_forward_a_token(view, rows):
     close(explain("occlusion", view, rows), [oracles.occlusion(view, row, "contrastive", "zero") for row in rows])
     if view.kind.causal:
@@ -150,6 +152,7 @@ def test_what_needs_a_description_is_refused_by_name(view, rows):
         METHODS["gradient_l1"](view, batch, heads=True)
 
 
+@pytest.mark.thinned(3)
 def test_the_model_is_bit_identical_afterwards(view, rows):
     before = stock(view, rows[0])
     for name in sorted(KNOWN):

@@ -34,6 +34,7 @@ def assert_same(result, expected):
 # the caller's state
 
 
+@pytest.mark.thinned(3)
 def test_parameters_that_require_gradients_change_no_number_and_still_do_afterwards(view, batch):
     expected = explained(view, batch)
     view.model.requires_grad_(True)
@@ -41,6 +42,7 @@ def test_parameters_that_require_gradients_change_no_number_and_still_do_afterwa
     assert all(parameter.requires_grad and parameter.grad is None for parameter in view.model.parameters())
 
 
+@pytest.mark.thinned(3)
 def test_training_mode_after_wrapping_drops_nothing_out_and_is_restored(family):
     dropout = {"bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"), "gpt2": ("resid_pdrop", "attn_pdrop")}
     view = tiny_model(family, **dict.fromkeys(dropout.get(family, ("attention_dropout",)), 0.5))
@@ -55,6 +57,7 @@ def test_training_mode_after_wrapping_drops_nothing_out_and_is_restored(family):
     assert view.blocks[1].module.training
 
 
+@pytest.mark.thinned(3)
 def test_autocast_of_the_caller_changes_no_number(family):
     view = tiny_model(family, dtype="float32")
     batch = Batch.collate(ragged_rows(view), 0)
@@ -67,7 +70,7 @@ def test_autocast_of_the_caller_changes_no_number(family):
 # threads
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("pair", [("lrp", "attnlrp"), ("lrp", "attention_rollout"), ("attnlrp_explicit", "lrp")])
 def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
     plain = view.model(input_ids=batch.input_ids).logits
@@ -84,6 +87,7 @@ def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
     assert view.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.thinned(3)
 def test_two_views_of_one_model_wait_for_each_other(view, batch):
     views = (view, view_of(view.model))
     expected = [METHODS[name](view, batch).tokens for name in ("lrp", "attnlrp")]
@@ -136,6 +140,7 @@ def test_a_token_outside_the_vocabulary_is_an_index_error_that_names_the_row(vie
                 method(view, broken)
 
 
+@pytest.mark.thinned(3)
 def test_more_tokens_than_the_model_takes_are_an_error_that_names_the_row(view):
     fits = Batch.collate(ragged_rows(view, lengths=(view.max_length, 5)), 0)
     too_long = Batch.collate(ragged_rows(view, lengths=(5, view.max_length + 1)), 0)
@@ -146,7 +151,7 @@ def test_more_tokens_than_the_model_takes_are_an_error_that_names_the_row(view):
         assert (error.value.rows, error.value.reason) == ((1,), "too_long")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_an_error_that_names_the_rows(view, batch, value):
     ids = torch.full_like(batch.input_ids, 3)
@@ -159,6 +164,7 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_rows(view, batch
         assert (error.value.rows, error.value.reason) == ((0, 2), "logits_not_finite")
 
 
+@pytest.mark.thinned(3)
 def test_rows_of_padding_alone_stand_for_no_sample(view, batch):
     mask = batch.attention_mask.clone()
     mask[1] = 0
@@ -175,6 +181,7 @@ def test_the_error_of_unusable_rows_survives_pickling():
 # holes in the mask
 
 
+@pytest.mark.thinned(3)
 def test_hidden_tokens_inside_a_sample_are_as_good_as_absent(view):
     rows = ragged_rows(view, lengths=(8, 5))
     without = [{**row, "input_ids": row["input_ids"][:1] + row["input_ids"][2:]} for row in rows]

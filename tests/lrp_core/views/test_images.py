@@ -73,6 +73,7 @@ def test_pixels_of_a_patch_have_what_its_token_has_but_for_the_bias(method):
         torch.testing.assert_close(of_patches(view, pixels)[1:], tokens[1:], **CLOSE)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 def test_integrated_gradients_go_from_a_picture_of_zeros(view, rows, batch, explanation):
     relevance = attribute("integrated_gradients", view, batch, steps=6, explanation=explanation)

@@ -33,6 +33,7 @@ def forwards(view, call):
     return seen
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("method", [*SHARED, *ALONE])
 def test_each_label_is_explained_as_if_it_were_the_target(family, method):
