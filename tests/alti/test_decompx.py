@@ -16,6 +16,7 @@ POST_NORM = ["bert", "distilbert", "electra", "roberta"]
 EXACT = {"rtol": 0, "atol": 1e-10}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])
 def test_decompx_equals_the_oracle(tiny, side):

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from evaluation.report import drawing
 from evaluation.schema import RUNTIME
 from jobs.stages import report
 from jobs.stages.report import samples as explorer
@@ -33,6 +34,7 @@ def site(tmp_path_factory):
     score_plan(quick, plan, store)
     time_passes(store)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_pdf", lambda canvas: b"%PDF-1.4")  # no page shows it
         patch.setattr(explorer, "load_tokenizer", lambda model: Words())
         report.write_report(quick, plan, store)
     return root / "report"

@@ -19,6 +19,7 @@ from evaluation.report.sections.neurons import Ablations, ablation_figure, ablat
 from tests.browser.axe import emulate, violations
 from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
+from tests.jobs.conftest import blank_figures  # noqa: F401  # axe does not look into pictures
 
 pytestmark = [
     pytest.mark.browser,

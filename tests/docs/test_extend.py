@@ -194,7 +194,7 @@ torch.testing.assert_close(relevance.mlps.sum(-1), relevance.neurons.sum(-1))
 
 
 def test_a_finer_relevance_is_a_record_its_field_and_its_reader(tmp_path):
-    unused = shutil.ignore_patterns("__pycache__", "data", "jobs")
+    unused = shutil.ignore_patterns("data", "jobs")
     for package in ("lrp_core", "alti", "tests"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=unused)
     record, added = BLOCKS["lrp_core/records/finer.py"].split("\n\n")

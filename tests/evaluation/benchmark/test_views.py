@@ -350,6 +350,7 @@ def test_decoding_the_evidence_gives_it_back_with_published_vocabularies(publish
     check_evidence_of_words(published[kind], kind == "bert", words, data)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, deadline=None, suppress_health_check=unhealthy)
 @given(before=st.text(max_size=20), inside=st.text(min_size=1, max_size=6), after=st.text(max_size=20))

@@ -233,6 +233,7 @@ def test_a_figure_keeps_the_numbers_that_it_shows():
     assert len(rows) == 2 * len(first)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("panels", [1, 2, 3])
 def test_names_of_a_legend_are_whole_and_apart_however_long(panels):
     names = [f"A method of a long name {at}, screened" for at in range(7)] + ["Short"]

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -217,6 +215,7 @@ def test_weights_in_another_format_load_after_the_command_that_the_refusal_gives
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     message = refusal(tmp_path)
     assert "has its weights in pytorch_model.bin, which may run code when it is read" in message
-    command = message.partition("convert it by ")[2].replace("python", sys.executable, 1)
-    subprocess.run(shlex.split(command), check=True, capture_output=True)
+    *python, code = shlex.split(message.partition("convert it by ")[2])
+    assert python == ["python", "-c"]
+    exec(compile(code, "command", "exec"), {})
     assert_loads_as(tmp_path, model)

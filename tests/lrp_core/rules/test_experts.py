@@ -81,16 +81,16 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
     view = tiny_model(family, **changes)
     mlp = view.blocks[-1].module.mlp
     generator = torch.Generator().manual_seed(0)
-    x, relevance = (torch.randn(1, 5, view.d_model, generator=generator, dtype=torch.float64) for _ in range(2))
+    x, relevance = (torch.randn(1, 3, view.d_model, generator=generator, dtype=torch.float64) for _ in range(2))
     leaf = x.clone().requires_grad_()
-    batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5), *3 * [torch.zeros(1, dtype=torch.int64)])
+    batch = Batch(torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3), *3 * [torch.zeros(1, dtype=torch.int64)])
     inside = NeuronRelevance(view, batch, [composite])
     with rules_on(view, [composite], [inside]):
         y = mlp(leaf)
         inside.begin({"own": MEASURES["product"]})
         (gradient,) = torch.autograd.grad(y, leaf, relevance / y.detach())
-    neurons = torch.zeros(5, view.n_neurons, dtype=torch.float64)
-    for t in range(5):
+    neurons = torch.zeros(3, view.n_neurons, dtype=torch.float64)
+    for t in range(3):
         wanted, of_experts = mixture(mlp, x[0, t], relevance[0, t], signal_takes_all=composite is LRP)
         torch.testing.assert_close((x * gradient)[0, t], wanted, rtol=1e-9, atol=1e-10)
         for part in view.blocks[-1].feed_forwards:

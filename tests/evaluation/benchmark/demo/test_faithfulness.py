@@ -35,6 +35,7 @@ def differences(name, task):
     return np.array([one.areas()["delta_area"] for one in curves])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_lrp_and_attnlrp_beat_random_and_random_is_no_better_than_its_reverse(name):
     p_random = []

@@ -123,6 +123,7 @@ def test_shipped_models_are_a_few_hundred_kilobytes_and_each_has_its_card(name):
     assert not list(folder.glob("*.bin"))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", HEADS)
 def test_training_twice_gives_the_same_weights_and_a_model_that_loads(name, tmp_path, capsys):
     recipe = heads.HeadRecipe(2, batch=4, pool=50, evaluated=20)

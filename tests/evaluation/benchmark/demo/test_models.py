@@ -23,6 +23,7 @@ def test_shipped_models_reach_95_percent_on_unseen_draws(shipped, task):
     assert accuracy(view, tokenizer, task, n=400, seed=UNSEEN_SEED) >= 0.95
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("task", TASKS)
 def test_every_sample_has_a_view_whose_evidence_tokens_spell_the_evidence(shipped, task):
     view, tokenizer = shipped
@@ -73,6 +74,7 @@ def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
     assert not [file for folder in folders for file in folder.glob("*.bin")]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
     before, threads = torch.get_num_threads(), []
