@@ -167,6 +167,7 @@ def test_a_worker_that_is_told_to_hangs_in_one_batch(tmp_path, monkeypatch):
     assert slept == [driver.HANG_S]
 
 
+@pytest.mark.nightly  # a process; runs are asked to stop by day without the benchmark
 def test_a_run_is_asked_to_stop_by_the_command_that_users_have(tmp_path, monkeypatch):
     monkeypatch.setenv(driver.CHAOS, str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import corpus
+from evaluation.benchmark.demo.grammar import generate
 from jobs.plan import corpus as planned
 
 
@@ -19,6 +20,7 @@ def test_two_corpora_are_read_and_what_the_driver_took_is_told(tmp_path, monkeyp
         return next(peaks), 1.0
 
     monkeypatch.setattr(corpus, "in_own_process", here)
+    monkeypatch.setattr(corpus, "generate", lambda task, count: generate(task, min(count, 50)))
     monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
     corpus.main(["--tokens", "400", "--json", str(tmp_path / "corpus.json")])
     result = json.loads((tmp_path / "corpus.json").read_text())

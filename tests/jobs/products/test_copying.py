@@ -23,6 +23,7 @@ METHODS = [
     {"name": "shap_units", "method": "kernel_shap", "units": True},
     "random",
 ]
+WAYS = ["remove", "cut", "zero"]
 ROWS = copying_rows()
 
 
@@ -31,7 +32,7 @@ def claims(tmp_path_factory):
     """Rows of sources by method."""
     folder = tmp_path_factory.mktemp("copying")
     model = copying_model(folder / "copies")
-    changes = {"methods": METHODS, "ablations": {"ways": ["remove", "cut", "zero"]}}
+    changes = {"methods": METHODS, "ablations": {"fit": 64, "judge": 32, "shapley": 64, "ways": WAYS}}
     config = run_of(folder, model, ROWS, **changes)
     store = computed(config)
     run = Run(config, make_plan(config, store), Ledger(store))
@@ -50,7 +51,7 @@ def test_the_model_says_what_follows_the_key_that_is_asked_for(tmp_path):
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("way", ["remove", "cut", "zero"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("method", [name if isinstance(name, str) else name["name"] for name in METHODS[:-1]])
 def test_the_source_of_the_highest_relevance_is_the_passage_that_is_copied(claims, method, way):
     entries = [entry for entry in claims[method] if entry["way"] == way and entry["drop_l"]]

@@ -290,6 +290,7 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
     assert (cost.missing, cost.forwards) == (0, 0)
 
 
+@pytest.mark.nightly  # workers of relevance and of contexts are killed by day
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     tmp_path, model, restarted, small_units, monkeypatch
 ):

@@ -213,6 +213,7 @@ def test_a_second_run_tries_nothing_and_one_that_was_stopped_goes_on_to_the_same
     assert trial_bytes(config, store) == whole
 
 
+@pytest.mark.nightly  # workers of relevance and of contexts are killed by day
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_trials(tmp_path, model, restarted, monkeypatch):
     monkeypatch.setattr(stage, "UNIT_TOKENS", 5000)
     config, store = run_of(tmp_path / "whole", model)

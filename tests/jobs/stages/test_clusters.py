@@ -26,7 +26,8 @@ ROWS = rows_of(60)
 @pytest.fixture
 def run(tmp_path, inline):
     """A run with scores and curves, and what writes the clusters of its samples."""
-    config = config_of(tmp_path / "run", save_model(tmp_path / "gpt2"), perturb={})
+    few = {"ways": ["zero"], "steps": 5}
+    config = config_of(tmp_path / "run", save_model(tmp_path / "gpt2"), perturb=few)
     store = prepared(config, ROWS)
     for stage in (attribute, evaluate, perturb):
         assert stage(config, store).complete

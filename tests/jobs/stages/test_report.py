@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from evaluation.report import drawing
 from evaluation.schema import PRUNING, RUNTIME, SCORES
 from jobs.bench import storage
 from jobs.bench.record import Results
@@ -40,6 +41,12 @@ class Words:
 @pytest.fixture(autouse=True)
 def no_tokenizers(monkeypatch):
     monkeypatch.setattr(explorer, "load_tokenizer", lambda model: Words())
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without the figures of curves and groups, which other tests draw."""
+    monkeypatch.setattr(drawing.Plot, "figures", lambda *_: [])
 
 
 QUICK = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 3})})
@@ -78,7 +85,7 @@ def test_a_complete_store_becomes_a_site(tmp_path):
     assert text(store, "tables/table8.md").count("Close Look") >= 1
 
 
-def test_a_second_report_does_nothing_until_something_changes(tmp_path):
+def test_a_second_report_does_nothing_until_something_changes(tmp_path, undrawn):
     store, plan, _ = written(tmp_path, tasks=("sva",))
     assert report.write_report(QUICK, plan, store).skipped == 1
     store.delete("report/index.html")
@@ -89,7 +96,7 @@ def test_a_second_report_does_nothing_until_something_changes(tmp_path):
     assert report.write_report(QUICK, plan, store).computed == 1
 
 
-def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
+def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path, undrawn):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     write_cell(store, a_cell(method="random"), [], state="partial")
     score_plan(QUICK, plan, store)
@@ -103,7 +110,7 @@ def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
     assert "2 of 4 cells are not complete" in text(store)
 
 
-def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path):
+def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path, undrawn):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     score_plan(QUICK, plan, store)
     lost = Plan(
@@ -120,7 +127,7 @@ def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path):
     assert "| llama | Random |" not in page, "it is not defined"
 
 
-def test_samples_come_with_every_model_method_and_explanation(tmp_path):
+def test_samples_come_with_every_model_method_and_explanation(tmp_path, undrawn):
     store, _, _ = written(tmp_path, tasks=("sva",), models=("gpt2", "llama"))
     entries = samples_of(store)
     assert len(entries) == 3 * 2
@@ -133,14 +140,14 @@ def test_samples_come_with_every_model_method_and_explanation(tmp_path):
     assert all(0 <= entry["disagreement"] <= 1 for entry in entries)
 
 
-def test_a_script_in_a_sample_stays_text(tmp_path):
+def test_a_script_in_a_sample_stays_text(tmp_path, undrawn):
     attack = "</script><script>document.title='broken'</script>"
     store, _, _ = written(tmp_path, tasks=("sva",), text=attack)
     assert samples_of(store)[0]["text"] == attack
     assert "<script>document" not in text(store, "samples.html")
 
 
-def test_defects_are_told(tmp_path):
+def test_defects_are_told(tmp_path, undrawn):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     rows = list(relevance_rows(write_benchmark(store, "sva", 8), "random"))
     rows[0]["relevance"] = [float("nan")] * len(rows[0]["relevance"])
@@ -186,7 +193,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     assert all(store.exists(f"report/{name}") for name in shown)
 
 
-def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkeypatch):
+def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkeypatch, undrawn):
     store, plan, _ = written(tmp_path, tasks=("sva",))
     path = store.files("scores")[0]
     old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
@@ -218,7 +225,7 @@ def test_samples_over_which_methods_disagree_alike_come_by_name_whichever_method
             assert explorer.choose(tables, 1) == ["s0"]
 
 
-def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch):
+def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch, undrawn):
     monkeypatch.setattr(storage, "SHIPPED", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
     for device in ("H200", "a CPU"):
