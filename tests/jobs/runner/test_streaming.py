@@ -19,7 +19,7 @@ from jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import missing_work
 
-UNITS = 400
+UNITS = 600
 BYTES = 1_000_000  # of a unit
 STILL_S = 3.0  # without another unit: the reader waits
 
