@@ -10,7 +10,7 @@ Split = Literal["train", "test"]
 
 
 class Draw(Protocol):
-    """What the generator draws: a hash of its `key` decides the split; draws of equal `content` are the same."""
+    """One draw of the generator. A hash of its `key` decides the split; draws of equal `content` are the same."""
 
     @property
     def key(self) -> str: ...

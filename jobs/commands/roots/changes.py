@@ -1,4 +1,4 @@
-"""How a metric changes from one run to another, by cell, with tests on paired samples."""
+"""The change of each metric from one run to another, by cell, with tests on paired samples."""
 
 from __future__ import annotations
 
