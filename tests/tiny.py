@@ -2,7 +2,7 @@
 
 import copy
 import json
-from functools import cache
+from functools import lru_cache
 from itertools import cycle
 
 import torch
@@ -177,7 +177,7 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
     return view_of(copy.deepcopy(made).to(getattr(torch, dtype)))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _made(family: str, attn: str, seed: int, changes: str) -> PreTrainedModel:
     """The model in float32, with changes in JSON, of which each test gets a copy: making one takes longer."""
     view = random_model(tiny_config(family, **json.loads(changes)), seed=seed, dtype="float32", attn=attn)

@@ -132,7 +132,7 @@ def test_the_layer_of_a_broken_rule_and_the_smallest_input_are_told(monkeypatch)
 
 
 def test_a_description_that_is_not_the_model_fails_against_the_stock_model():
-    view = tiny_model("roberta")
+    view = tiny_model("roberta", num_hidden_layers=1)
     misread = replace(view, family=replace(view.family, positions_after_padding=False))
     finding = failed(verify_view(misread, ALONE))[STOCK]
     assert finding.measured > 1e-3
@@ -185,29 +185,29 @@ def bad(explain):
 
 
 def test_a_method_that_sees_its_neighbours_is_named():
-    finding = failed(verify_view(tiny_model("bert"), bad(of_neighbours)))[PADDED]
+    finding = failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_neighbours)))[PADDED]
     assert finding.subject == "bad"
     expected = "in no layer of the forward pass, for input_ids [37], position 0 padded on the right to 10 tokens"
     assert finding.detail == expected
 
 
 def test_a_method_that_explains_another_logit_is_named():
-    assert failed(verify_view(tiny_model("bert"), bad(of_another_token)))[TOLD].subject == "bad"
+    assert failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_another_token)))[TOLD].subject == "bad"
 
 
 def test_a_method_that_leaves_a_hook_is_found():
-    assert failed(verify_view(tiny_model("bert"), bad(of_a_leaky_hook)))[ORDER].subject == (
+    assert failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_a_leaky_hook)))[ORDER].subject == (
         "hooks that bert.encoder.layer.0 keeps"
     )
 
 
 def test_a_method_that_changes_the_model_is_named():
-    finding = failed(verify_view(tiny_model("bert"), bad(of_a_changed_weight)))[ORDER]
+    finding = failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_a_changed_weight)))[ORDER]
     assert finding.subject == "logits after bad"
 
 
 def test_a_method_after_which_another_gives_other_numbers_is_named():
-    finding = failed(verify_view(tiny_model("bert"), bad(of_a_doubled_gradient)))[ORDER]
+    finding = failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_a_doubled_gradient)))[ORDER]
     assert (finding.subject, finding.detail) == ("lrp", "it gives other numbers after bad")
 
 
@@ -226,5 +226,5 @@ def test_numbers_that_are_not_finite_fail(value):
 
 
 def test_a_record_is_read_as_it_was_written():
-    found = verify_view(tiny_model("gpt2"), ALONE)
+    found = verify_view(tiny_model("gpt2", num_hidden_layers=1), ALONE)
     assert Verification.from_dict(found.to_dict()) == found
