@@ -181,7 +181,7 @@ def test_a_run_is_asked_to_stop_by_the_command_that_users_have(tmp_path, monkeyp
     assert "there is no run in" in world.started[0].log.read_text()
 
 
-@pytest.mark.nightly  # `make test` has the faults one by one, in tests/jobs/cluster and tests/jobs/runner
+@pytest.mark.nightly  # `.ci/run` runs it, too; `make test` has the faults one by one
 @pytest.mark.ray
 def test_a_minute_of_chaos_leaves_nothing_lost_or_false(tmp_path):
     """A process of its own, as it makes a mount and starts nodes."""
