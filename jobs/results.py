@@ -41,7 +41,10 @@ def load(root: str) -> Run:
 
     Methods, tasks and metrics of packages that are no longer installed are in `lacking` of the result, and logged.
 
-        closelook.load("runs/mine").scores(task="mine")  # a pandas frame
+    >>> run = load("runs/mine")
+    >>> scores = run.scores(task="sva", method="attnlrp")  # a pandas frame
+    >>> sorted(scores["metric"].unique())[:3]
+    ['accuracy', 'ap', 'dot']
     """
     run = open_run(root)
     if run.lacking:
