@@ -31,7 +31,7 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
 
     config = config_of(tmp_path / "root", model, max_attempts=2)
     store = prepared(config, ROWS)
-    for _ in range(3):
+    for _ in range(6):
         with monkeypatch.context() as patch:
             patch.setattr(jobs.store.files, "_write_local", failing)
             assert "Input/output error" in attribute(config, store).failures[0]
@@ -49,7 +49,7 @@ def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path,
 
     config = config_of(tmp_path / "root", model, max_attempts=1)
     store = prepared(config, ROWS)
-    for _ in range(2):
+    for _ in range(4):
         with monkeypatch.context() as patch:
             patch.setattr(Explainer, "batch", stopped)
             assert not attribute(config, store).complete
