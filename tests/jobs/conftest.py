@@ -45,6 +45,12 @@ def blank_figures(request):
         yield
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without figures in a test of a module marked `drawn`."""
+    monkeypatch.setattr(drawing.Plot, "figures", lambda *_: [])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_files():
     """Nothing waits for the disk, as no test cuts the power, nor for claims of others, which are seen at once."""

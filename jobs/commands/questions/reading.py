@@ -50,7 +50,10 @@ def read(question: Question, opened: Opened) -> Row:
     if question.is_sample:
         return _fitted(_with_word(question, opened), question, opened)
     encoding = _encoded(question, opened)
-    row: Row = {f"{name}_id": _token_id(name, question, opened) for name in ("target", "foil")}
+    row: Row = {
+        "target_id": _token_id(question.target, "target", question, opened),
+        "foil_id": _token_id(question.foil, "foil", question, opened),
+    }
     if kind.decoder:
         _check_text(encoding, "no text to read")
         written = [] if question.prefix is None else _written(question, opened)
@@ -154,12 +157,11 @@ def _check_text(encoding: Encoding, reason: str) -> None:
         raise _unexplained(reason)
 
 
-def _token_id(name: str, question: Question, opened: Opened) -> int | None:
-    """The id of the target or foil, given as token id or as a word that follows the text (or the decoder's prefix).
+def _token_id(word: str | int | None, name: str, question: Question, opened: Opened) -> int | None:
+    """The id of `word`, the target or foil by `name`: a token id, or a word after the text (or the decoder's prefix).
 
     None if it is None, or if all its tokens are explained in turn. Raises UserError for a word of several tokens.
     """
-    word: str | int | None = getattr(question, name)
     if isinstance(word, int):
         return _known_token(word, name, opened)
     if word is None or question.every_token:

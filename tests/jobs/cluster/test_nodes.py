@@ -139,7 +139,7 @@ def logged(root, event):
     return [line for line in lines if line["event"] == event]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # a minute of nodes that come and go; `Slots` is tested by day
 @pytest.mark.ray
 def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_that_go(
     cluster, tmp_path, model, monkeypatch

@@ -223,7 +223,7 @@ def stopped(root: Path) -> bool:
     return not list(root.glob("lock/*")) and all(pq.read_table(path) for path in root.glob("relevance/**/*.parquet"))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # minutes of jobs; by day, tests/jobs/cluster/test_submission.py has a dashboard that is imitated
 def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_night_goes_on(head, tmp_path):
     root = tmp_path / "root"
     lost = submitter(head, *slow(root))

@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.report import drawing
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from jobs.commands.roots.status import collect
@@ -78,9 +77,8 @@ def test_neurons_are_stored_as_the_methods_give_them(run, model):
 
 
 def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make_them(
-    tmp_path, model, inline, monkeypatch
+    tmp_path, model, inline, monkeypatch, undrawn
 ):
-    monkeypatch.setattr(drawing.Plot, "figures", lambda *_: [])  # other tests draw them
     file, units = tmp_path / "texts.txt", []
     file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
     settings = {

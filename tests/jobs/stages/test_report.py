@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.report import drawing
 from evaluation.schema import PRUNING, RUNTIME, SCORES
 from jobs.bench import storage
 from jobs.bench.record import Results
@@ -41,12 +40,6 @@ class Words:
 @pytest.fixture(autouse=True)
 def no_tokenizers(monkeypatch):
     monkeypatch.setattr(explorer, "load_tokenizer", lambda model: Words())
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Reports without the figures of curves and groups, which other tests draw."""
-    monkeypatch.setattr(drawing.Plot, "figures", lambda *_: [])
 
 
 QUICK = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 3})})
