@@ -181,7 +181,8 @@ def crossings(first: Curve, second: Curve) -> list[tuple[float, bool]]:
 
     Between measured points, curves are straight lines in the logarithms.
     """
-    points = [(math.log(x), math.log(first[x] / second[x])) for x in sorted(set(first) & set(second))]
+    measured = sorted(first.keys() & second.keys())
+    points = [(math.log(x), math.log(first[x] / second[x])) for x in measured]
     crossed = []
     for (x, gap), (next_x, next_gap) in pairwise(points):
         if (gap > 0) != (next_gap > 0):

@@ -12,7 +12,7 @@ from evaluation.benchmark import audit as figures
 from evaluation.benchmark.forgotten import FORGOTTEN, without_placeholders
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
-from jobs.store import Artifact, Ledger, Store, samples_of, views_of
+from jobs.store import Artifact, Columns, Ledger, Store, samples_of, views_of
 from lrp_core.records.types import UserError
 
 
@@ -57,11 +57,11 @@ def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
     return record
 
 
-def samples_in(ledger: Ledger, task: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+def samples_in(ledger: Ledger, task: str, columns: Columns = None) -> Iterator[pa.Table]:
     """Yield the shards of the task's samples. Raises StoreError if they differ from their manifest."""
     return _shards(ledger, samples_of(task), GENERIC, columns)
 
 
-def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: Columns) -> Iterator[pa.Table]:
     """Yield the shards of an artifact without placeholders of forgotten samples."""
     return map(without_placeholders, ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns))

@@ -4,12 +4,13 @@ from jobs.store.artifacts import Artifact, key_of, samples_of, short, views_of
 from jobs.store.files import TEMPORARY, StoreError, StoreFull, Written
 from jobs.store.ledger import Ledger
 from jobs.store.records import artifact_in, is_complete, key_in
-from jobs.store.shards import Origin, Store
+from jobs.store.shards import Columns, Origin, Store
 from jobs.store.states import State
 
 __all__ = [
     "TEMPORARY",
     "Artifact",
+    "Columns",
     "Ledger",
     "Origin",
     "State",

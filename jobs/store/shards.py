@@ -23,6 +23,8 @@ from jobs.store.retry import StillUnavailable, one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")
+Columns = list[str] | None  # the columns that are read; None: all
+RowsAndRejects = tuple[pa.Table, list[dict[str, Any]]]
 _SMALL_BYTES = 1 << 20
 _HELD_AT_ONCE = 8  # shards that `read_each` reads together from an object store
 #: Errors of reading a file that is not Parquet, or is damaged. SchemaMismatch is a ValueError, so it is among them.
@@ -146,7 +148,7 @@ class Store(Files):
         return replace(self.write_bytes(path, buffer.getvalue()), rows=rows)
 
     @spending(READ)
-    def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    def read(self, path: str | Iterable[str], schema: pa.Schema, columns: Columns = None) -> pa.Table:
         """The rows of one shard (`path` ends in .parquet), of all shards in a folder, or of a list of shards, in order.
 
         Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema,
@@ -162,25 +164,21 @@ class Store(Files):
             raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
         return pa.concat_tables(self._tables(shards, schema, columns))
 
-    def read_each(
-        self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
-    ) -> Iterator[pa.Table]:
+    def read_each(self, shards: Sequence[str], schema: pa.Schema, columns: Columns = None) -> Iterator[pa.Table]:
         """The tables of the shards, in order, with at most _HELD_AT_ONCE of them in memory. Raises as `read` does."""
         window = 1 if self._local else _HELD_AT_ONCE
         for start in range(0, len(shards), window):
             yield from self._tables(shards[start : start + window], schema, columns)
 
-    def _tables(self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None) -> list[pa.Table]:
+    def _tables(self, shards: Sequence[str], schema: pa.Schema, columns: Columns) -> list[pa.Table]:
         """The table of each shard, without its rejects."""
         return self.at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards)
 
     @spending(READ)
-    def read_shard(
-        self, path: str, schema: pa.Schema, columns: list[str] | None = None
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def read_shard(self, path: str, schema: pa.Schema, columns: Columns = None) -> RowsAndRejects:
         """The rows of one shard and the rejects committed with them. Raises as `read` does."""
 
-        def read() -> tuple[pa.Table, list[dict[str, Any]]]:
+        def read() -> RowsAndRejects:
             with self._fs.open_input_file(self._at(path)) as stream:
                 # A small file is read whole, in one request; of a large one only the footer and the columns are read.
                 whole = stream.size() <= _SMALL_BYTES
@@ -194,13 +192,11 @@ class Store(Files):
         except NOT_PARQUET:
             return self._read_again(path, schema, columns)
 
-    def _parsed(
-        self, path: str, source: Any, schema: pa.Schema, columns: list[str] | None
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def _parsed(self, path: str, source: Any, schema: pa.Schema, columns: Columns) -> RowsAndRejects:
         """The columns of the Parquet file in `source`, and its rejects. Page checksums are verified."""
         return _without_footer(self._table(path, source, schema, columns))
 
-    def _table(self, path: str, source: Any, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    def _table(self, path: str, source: Any, schema: pa.Schema, columns: Columns = None) -> pa.Table:
         """The columns of the Parquet file in `source`, with its metadata; `path` names the file in SchemaMismatch."""
         file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
         if not is_named(file.schema_arrow):
@@ -208,9 +204,7 @@ class Store(Files):
         check(file.schema_arrow, schema, self.url(path))
         return file.read(columns=columns)
 
-    def _read_again(
-        self, path: str, schema: pa.Schema, columns: list[str] | None
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def _read_again(self, path: str, schema: pa.Schema, columns: Columns) -> RowsAndRejects:
         """The rows and rejects of a shard whose first reading failed, from a second reading of the whole file.
 
         The first may have failed in transfer, or because the file was replaced meanwhile. If the second fails too, it
@@ -330,7 +324,7 @@ def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:
     return Origin(named[_KEY].decode(), named[_UNIT].decode(), int(named.get(_BATCHES_BY_ROW, 0)))
 
 
-def _without_footer(table: pa.Table) -> tuple[pa.Table, list[dict[str, Any]]]:
+def _without_footer(table: pa.Table) -> RowsAndRejects:
     """The table with only its schema's metadata, and the rejects that the shard's metadata held."""
     metadata = dict(table.schema.metadata)
     rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))

@@ -15,7 +15,7 @@ from jobs.store.artifacts import Artifact, short
 from jobs.store.files import Damaged, StoreError, Written
 from jobs.store.listings import Listings, by_path, paths_in, sizes_in
 from jobs.store.records import Records, is_complete, key_in, manifest
-from jobs.store.shards import Store
+from jobs.store.shards import Columns, Store
 
 #: `damaged`: complete by its manifest, but a file that the manifest lists is gone or changed.
 State = Literal["done", "partial", "damaged", "missing"]
@@ -170,7 +170,7 @@ class States(Records):
         return {path: stamps[path] for path in listed}
 
     def read_whole(
-        self, artifact: Artifact, paths: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
+        self, artifact: Artifact, paths: Sequence[str], schema: pa.Schema, columns: Columns = None
     ) -> Iterator[pa.Table]:
         """The tables of the shards `paths`, which `whole` returned, in order.
 
@@ -196,7 +196,7 @@ class States(Records):
         """The paths of those files that exist of the ones that `record`, a manifest in this place, lists."""
         return [path for path in paths_in(artifact, record) if self.store.exists(path)]
 
-    def read(self, artifact: Artifact, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    def read(self, artifact: Artifact, schema: pa.Schema, columns: Columns = None) -> pa.Table:
         """All rows of the artifact, shards in order. Raises StoreError unless it is done.
 
         There are no rows, and no shards, if no sample of the task could be tokenised.

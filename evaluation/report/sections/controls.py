@@ -107,7 +107,8 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Ent
     for row in rows:  # of controls by depth, the last row replaces the others: there, all weights are random
         if row.control not in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
             by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
-    for task, model, method in sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2]))):
+    planted_last = sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2])))
+    for task, model, method in planted_last:
         controls = by_method[task, model, method]
         verdict = controls.get(RANDOMISED) or controls[CHANCE]
         passes, fails = (NOT_CAUGHT, CAUGHT) if method in PLANTED else (PASSES, FAILS)
