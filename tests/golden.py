@@ -114,7 +114,7 @@ def keys_of(name: str, root: Path) -> dict[str, dict[str, str]]:
 
 
 def artifacts(config: RunConfig, ledger: Ledger) -> Iterator[Artifact]:
-    """What is prepared, and what the run wants beside it, but for the report: its key is of all that is in the root."""
+    """Prepared artifacts, and the others that the run wants except the report, whose key depends on the whole root."""
     for _, record in ledger.records():
         prepared = artifact_in(record)
         assert prepared is not None
@@ -211,7 +211,7 @@ def _digests(table: pa.Table) -> dict[str, Digest]:
 
 
 def _digest(values: np.ndarray) -> Digest:
-    """How many values are finite, their weighted sum, and the sum of their magnitudes."""
+    """The number of finite values, their weighted sum, and the sum of their magnitudes."""
     weights = np.cos(np.arange(len(values)))
     finite = np.isfinite(values)
     values, weights = values[finite], weights[finite]

@@ -1,4 +1,4 @@
-"""What stands in a page of the report of records in leaves."""
+"""Reads records in leaves from pages of the report."""
 
 import json
 import re

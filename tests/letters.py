@@ -152,7 +152,7 @@ def batches(words: list[Spelled]) -> Iterator[tuple[Spelled, Batch]]:
 
 
 def compared(view: ModelView, words: list[Spelled], names: list[str]) -> Comparison:
-    """How often a sound's most relevant letter is its own, by method, and by the cross-attention's largest weight.
+    """The share of sounds whose most relevant letter is their own, by method and by the largest cross-attention.
 
     The sounds of a word are a cluster: words are resampled for intervals, and tests flip signs word by word.
     """

@@ -234,7 +234,7 @@ def _files(folder: Path, pattern: str, parse: Callable[[str], Any]) -> dict[str,
 
 
 def _numbers(text: str) -> dict[str, list[str]]:
-    """What every cell of a table holds, by its id."""
+    """The values of every cell of a table, by its id."""
     numbers: dict[str, list[str]] = {}
     for row in csv.DictReader(text.splitlines()):
         if row["id"] in numbers:
@@ -256,7 +256,7 @@ def _points(text: str) -> dict[str, list[str]]:
 
 
 def marks(svg: str) -> dict[str, int]:
-    """How many marks of each shape and colour a drawing has; of a path, its number of vertices is its shape."""
+    """The number of a drawing's marks by shape and colour; the shape of a path is its number of vertices."""
     kinds: Counter[str] = Counter()
     for element in ElementTree.fromstring(svg).iter():
         tag = element.tag.rpartition("}")[2]
@@ -279,12 +279,12 @@ def _values(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
 
 
 def _is_measured(number: str) -> bool:
-    """Whether a table's number, by its id, is of a measured column."""
+    """True if a table's number, given by its id, is in a measured column."""
     return any(f"/{column}/" in number for column in MEASURED_COLUMNS)
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether two entries of a report are the same, numbers up to the order of their sums."""
+    """True if two entries of a report are equal, numbers up to the order of their sums."""
     if isinstance(old, list):
         return len(old) == len(new) and all(map(_alike, old, new))
     try:

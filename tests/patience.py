@@ -1,4 +1,4 @@
-"""How long tests wait: one bound, far above what any machine takes, so it only tells a wait without end."""
+"""The longest time that tests wait: far above what any machine needs, so that only endless waits reach it."""
 
 import time
 from collections.abc import Callable

@@ -28,7 +28,7 @@ evaluate = partial(compute, stage="evaluate")
 def missing_work(
     config: RunConfig, ledger: Ledger, plan: Plan, products: Sequence[Product] = (RELEVANCE, *FINER.values())
 ) -> list[ModelWork]:
-    """What is missing of the nodes of these products."""
+    """The work that is missing for the nodes of these products."""
     run = Run(config, plan, ledger)
     nodes = [node for product in products for node in product.nodes(run)]
     return driver.missing_work(run, products, [node for node in nodes if not ledger.is_done(node.artifact)])

@@ -92,7 +92,7 @@ def a_cell(task="sva", method="attnlrp", model="gpt2", dtype="float32", key="012
 
 
 def a_plan(store, cells) -> Plan:
-    """What a run of these cells over the views of `store` would plan."""
+    """The plan of a run of these cells over the views of `store`."""
     models = []
     for name in sorted({cell.model for cell in cells}):
         own = [cell for cell in cells if cell.model == name]

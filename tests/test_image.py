@@ -1,4 +1,4 @@
-"""How `make image` reads the Dockerfile, which it then carries out in a Debian of its own."""
+"""`make image` reads the Dockerfile, to carry it out in a Debian of its own."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an installation brings, as `make sizes` prints it, and what `make lowest` installs."""
+"""The packages of an installation, as `make sizes` prints them, and those that `make lowest` installs."""
 
 import re
 import runpy

@@ -17,9 +17,9 @@ def emulate(tab, **media):
 
 
 def violations(tab, *only):
-    """What axe finds wrong, or cannot tell of contrast, in words; of all its rules or of `only` some of them.
+    """Violations that axe finds, and contrasts that it cannot judge, as texts; by all its rules, or by `only` some.
 
-    Shadows that tell of more to scroll to are gradients, over which axe knows no contrast; they go while it looks.
+    Axe cannot judge contrast over gradients, as of the shadows of boxes that scroll: they are removed while it runs.
     """
     tab.script("document.querySelectorAll('.scroll').forEach((box) => { box.style.backgroundImage = 'none'; })")
     tab.script(source())

@@ -1,4 +1,4 @@
-"""What tests of pages share: one Chromium a module, one report a process."""
+"""Fixtures of tests of pages: one Chromium for each module, one report for each process."""
 
 import pyarrow as pa
 import pytest

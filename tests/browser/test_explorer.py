@@ -34,7 +34,7 @@ def entries():
 
 @cache
 def drawn(kind):
-    """What heatmaps are drawn from, but for the facts."""
+    """The data of a heat map, without facts about the sample; equal kinds give equal data."""
     values = [kind * (place + 3) % 17 / 10 - 0.8 for place in range(12)]
     lines = [Line(method, values[step:] + values[:step], "target") for step, method in enumerate(METHODS)]
     return data([f" word{at}" for at in range(12)], lines)
@@ -79,7 +79,7 @@ def choose(tab, name, value):
 
 
 def test_the_page_of_ten_thousand_samples_is_small_and_shows_the_first_without_another_file(folder, chromium, tmp_path):
-    """What the first view waits for is one page; its milliseconds are printed, as they are the machine's."""
+    """The first view loads one page only. Its milliseconds depend on the machine, so they are printed."""
     assert (folder / "samples.html").stat().st_size < 1e6
     largest = max(path.stat().st_size for path in folder.glob("samples*/*.html"))
     assert largest < 250_000

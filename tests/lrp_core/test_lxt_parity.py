@@ -1,4 +1,4 @@
-"""Where lxt is installed, our attnlrp and lrp are compared with its rules. It is a peer, not the truth.
+"""attnlrp and lrp compared with the rules of lxt, where it is installed. It is a peer, not the truth.
 
 lxt patches classes for the whole process, so it runs in one of its own. Its model files follow an older transformers
 and do not import under version 5; its rules do, and are put on Llama here as its own patch map does. Differences left

@@ -40,7 +40,7 @@ OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_
 
 
 def problems_of(mutant: Mutant, root: Path = REPOSITORY) -> Iterator[str]:
-    """What keeps a mutant from being tried."""
+    """Reasons why a mutant cannot be tried."""
     path = root / mutant.file
     count = path.read_text().count(mutant.before) if path.is_file() else 0
     if count != 1:
@@ -122,7 +122,7 @@ def _pytest(root: Path, log: Path, arguments: list[str]) -> int:
 
 
 def tried(root: Path, mutant: Mutant) -> tuple[bool, str]:
-    """Whether the test fails with the change, and what it says."""
+    """(True if the test fails with the change, its message)."""
     path = root / mutant.file
     whole, stamp = path.read_text(), path.stat().st_mtime
     path.write_text(whole.replace(mutant.before, mutant.after))

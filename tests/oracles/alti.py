@@ -11,7 +11,7 @@ from lrp_core import ModelView
 
 @dataclass
 class Block:
-    """What one attention block did with x [T, D]."""
+    """The intermediate results of one attention block for its input x [T, D]."""
 
     x: Tensor  # [T, D]
     weights: Tensor  # [H, Ti, Tj]

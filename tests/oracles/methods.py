@@ -20,7 +20,7 @@ from lrp_core.device.precision import unrounded
 
 
 def stock(view: ModelView, **inputs):
-    """What the stock model puts out; a model in float64 computes in float64 all the way."""
+    """The outputs of the stock model; a model in float64 computes in float64 throughout."""
     with unrounded(view.dtype):
         return view.model(**inputs)
 

@@ -12,7 +12,7 @@ from tests.oracles.methods import attending, stock
 
 
 def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
-    """What enters the first block, then what leaves each block, [T, D]; of pre-norm models before the final norm."""
+    """The input of the first block, then the output of each block, [T, D]; of pre-norm models before the final norm."""
     states: list[Tensor] = []
     take = lambda output: (output if isinstance(output, Tensor) else output[0])[0]  # noqa: E731
     hooks = [block.module.register_forward_hook(lambda _, __, y: states.append(take(y))) for block in view.blocks]

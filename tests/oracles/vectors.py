@@ -23,7 +23,7 @@ def _attention(view: ModelView, row: dict) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved(layer: nn.Module, weights: Tensor, values: Tensor) -> Tensor:
-    """What each token's values [T, D] become at each destination, [Ti, Tk, D], without the output's bias."""
+    """The contribution [Ti, Tk, D] of each token's values [T, D] to each destination, without the output's bias."""
     heads, width = len(weights), values.shape[-1] // len(weights)
     moved = torch.zeros(*weights.shape[1:], values.shape[-1], dtype=values.dtype)
     for h in range(heads):
@@ -106,7 +106,7 @@ def decompx_vectors(view: ModelView, row: dict) -> Tensor:
 
 
 def decompx(view: ModelView, row: dict) -> Tensor:
-    """What each token adds to the logits of all tokens or labels at the predicted position, [Tk, V]."""
+    """The contribution [Tk, V] of each token to the logits of all tokens or labels at the predicted position."""
     vectors, model = decompx_vectors(view, row)[row["position"]], view.model
     if view.kind.labels:
         return _dense(_activated(_dense(vectors, model.bert.pooler.dense), torch.tanh), model.classifier)

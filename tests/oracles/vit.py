@@ -43,7 +43,7 @@ def logits(view: ModelView, token: Tensor, softmax: Softmax | None = None, maps:
 
 
 def attention(view, block, x: Tensor, layer: int, softmax: Softmax | None, maps: list[Tensor] | None) -> Tensor:
-    """What attention adds to the residual stream, [T, D], head by head."""
+    """The output of attention that is added to the residual stream, [T, D], computed head by head."""
     heads, width = view.config.num_attention_heads, x.shape[-1] // view.config.num_attention_heads
     q, k, v = (_linear(one, x) for one in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj))
     contexts, weights = [], []

@@ -25,7 +25,7 @@ assert len(TEXTS) > 600, "more than one part"
 
 
 def say(*arguments, code=0):
-    """What a command says; it ends with this code."""
+    """The output of a command, which must end with this exit code."""
     done = subprocess.run(["closelook", *map(str, arguments)], text=True, capture_output=True)
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

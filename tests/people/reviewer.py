@@ -16,7 +16,7 @@ print("closelook comes from the wheel")
 
 
 def say(*arguments, program=ORDINARY, code=0):
-    """What a command says; it ends with this code."""
+    """The output of a command, which must end with this exit code."""
     done = subprocess.run([*program, *map(str, arguments)], text=True, capture_output=True)
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

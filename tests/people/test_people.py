@@ -1,4 +1,4 @@
-"""What people come for, from the first command to the last, as scripts that say what each must see.
+"""Whole tasks of users, from the first command to the last, as scripts that check the output of each command.
 
 A script runs outside of the clone, in an environment that has the wheel and the packages that it needs. Runs do without
 a Ray: tests/jobs/inline.py stands for the command.

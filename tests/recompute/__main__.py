@@ -54,7 +54,7 @@ SHOWN = 20
 
 
 def recompute(path: Path, only: str | None = None) -> dict[str, Compared]:
-    """What came of every table, figure and product of the root at `path`, by its name."""
+    """The comparison of every table, figure and product of the root at `path`, by name."""
     facts = Facts(Root(path))
     results = {}
     for folder, columns, check_of in (("tables", TABLE, TABLES.get), ("figures", FIGURE, figures.check_of)):

@@ -1,4 +1,4 @@
-"""What a row of a report should hold, and the comparison with what it holds."""
+"""The expected content of a row of a report, and its comparison with the row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOISE = Expected(state="noise")
 
 @dataclass
 class Compared:
-    """What came of comparing the rows of one table or figure."""
+    """The outcome of comparing the rows of one table or figure."""
 
     recomputed: int = 0
     left: int = 0  # numbers without a recomputation

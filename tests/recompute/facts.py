@@ -61,7 +61,7 @@ NOISE = 1e-5  # of the explained number: what no token of most samples exceeds i
 
 @dataclass(frozen=True)
 class Setting:
-    """How relevance is explained and which tokens count."""
+    """A variant of relevance, and the tokens that are scored."""
 
     explanation: str = "contrastive"
     embedding: str = "full"
@@ -70,7 +70,7 @@ class Setting:
 
 
 class Facts:
-    """What tables are made of."""
+    """The frames and settings of a root from which tables are recomputed."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -99,7 +99,7 @@ class Facts:
 
     @cached_property
     def label_ids(self) -> dict[tuple[str, str], dict[str, int]]:
-        """Which output each label is, by model and task: the output predicted for the samples stored as correct."""
+        """The output of each label, by model and task: the one predicted for the samples that are stored as correct."""
         stored = self.root.flat("scores_samples")
         stored = stored[stored["correct"]].drop_duplicates(["model", "task", "sample_id"])
         ids: dict[tuple[str, str], dict[str, int]] = {}

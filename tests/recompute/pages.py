@@ -214,7 +214,7 @@ def activations(facts: Facts) -> dict[tuple[str, int, int], Any]:
 
 
 def neurons(facts: Facts) -> Checked:
-    """What neurons write, their relevance in samples, and the contexts of a corpus that activate them most."""
+    """The page of neurons: their logit lens, relevance in samples, and max-activating examples in a corpus."""
     page = facts.root.path / "report" / "neurons.html"
     embedded = PLACES.search(page.read_text(encoding="utf-8")) if page.exists() else None
     places = json.loads(embedded[1]) if embedded is not None else []  # none of a run without neurons

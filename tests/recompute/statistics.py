@@ -54,7 +54,7 @@ Interval = tuple[Range, Range] | None
 
 @cache
 def resamples(n: int) -> np.ndarray:
-    """How often each of `n` samples is drawn in each resample [OURS, n], over n."""
+    """The share [OURS, n] of draws that each of `n` samples has in each resample."""
     return np.random.default_rng(27).multinomial(n, np.full(n, 1 / n), OURS) / n
 
 
@@ -74,7 +74,7 @@ def quantile_range(values: np.ndarray, level: float, draws: int) -> Range:
 
 @cache
 def share_range(share: float, draws: float) -> tuple[float, float]:
-    """Where the share of `draws` draws lies that is `share` of all, as surely as a normal lies within ERRORS."""
+    """Clopper and Pearson's interval of a share that was `share` in `draws` draws, ERRORS deviations wide."""
     rare = stats.norm.sf(ERRORS)
     hits = share * draws
     low = 0.0 if hits <= 0 else float(stats.beta.ppf(rare, hits, draws - hits + 1))

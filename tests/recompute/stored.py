@@ -1,4 +1,4 @@
-"""What a root holds, as frames of pandas: the artifacts that manifests list as complete, and the report's numbers."""
+"""The contents of a root as frames of pandas: artifacts that manifests list as complete, and the report's numbers."""
 
 from __future__ import annotations
 

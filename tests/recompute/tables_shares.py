@@ -21,7 +21,7 @@ SHARES = range(10, 100, 10)  # percent
 
 @cache
 def shared(facts: Facts, place: Place, method: str) -> pd.DataFrame:
-    """What shares of tokens gone do to each sample: means over 10 to 90 % of a probability lost and of being right."""
+    """Effects of removing shares of tokens on each sample: lost probability and correctness at 10 to 90 %."""
     rows = curves(facts)[(*place, method)]
     found: dict[str, dict[str, object]] = {}
     for row in rows[rows["order"].isin(["without_top", "top_only"])].itertuples():

@@ -35,7 +35,7 @@ def root(tmp_path_factory) -> Path:
 
 
 def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(root: Path) -> None:
-    """What a run computed before a change of code is of use after it."""
+    """Numbers that a run stored before a change of code stay valid after it."""
     now, before = numbers_of(root), stored("numbers")
     assert now.keys() == before.keys()
     for artifact, columns in before.items():
@@ -49,7 +49,7 @@ def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(root: Pat
 
 @pytest.fixture(scope="module")
 def results(root: Path) -> dict[str, Compared]:
-    """What came of every table, figure and product of the run."""
+    """The comparison of every table, figure and product of the run."""
     return recompute(root)
 
 

@@ -145,7 +145,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Tensor:
-    """What an operation writes to, or the first of it."""
+    """The tensor that an operation writes to; of several, the first."""
     written = next(argument.name for argument in func._schema.arguments if argument.is_write)
     value = kwargs[written] if written in kwargs else args[0]
     return value[0] if isinstance(value, list | tuple) else value
@@ -189,14 +189,14 @@ def _check_mixture(func: Any, args: Any, kwargs: Any, here: list[Tensor]) -> Non
 
 
 def _asks_where(func: Any, args: Any) -> bool:
-    """Whether the host must learn where a mask is true, as it need not to fill in one number."""
+    """True if the host must know where a mask is true; it need not, to fill in a single number."""
     masks = any(isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1])
     fills = func is not aten.index.Tensor and args[2].dim() == 0
     return masks and not fills
 
 
 def _pinned() -> bool:
-    """Whether the product copies from memory that it would pin for a GPU, which waits for nothing."""
+    """True if the product copies from memory that it would pin for a GPU; such a copy does not wait."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_TRANSPARENT):
         if frame.f_code is transfer.to_device.__code__:
@@ -232,7 +232,7 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 
 class _Module(_DummyBackendModule):
-    """What torch expects at `torch.second`."""
+    """The module that torch expects at `torch.second`."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

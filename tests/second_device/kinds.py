@@ -45,9 +45,9 @@ def batch_of(view: ModelView, rows: int) -> Batch:
 
 
 def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row: int = 0) -> None:
-    """What `compute` gives of a model and a number of rows, on the second device and the CPU, for both SIZES.
+    """Check that `compute(model, rows)` gives the same on the second device and the CPU, for both SIZES.
 
-    It waits `most` times at most, and equally often for both sizes, beside `a_row` times for each row.
+    It must wait at most `most` times, equally often for both sizes, besides `a_row` times for each row.
     """
     fixed, waits = [], []
     for layers, rows in SIZES:

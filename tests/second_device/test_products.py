@@ -1,4 +1,4 @@
-"""What is computed with a model beside relevance, on a device of its own: no mixing, the CPU's numbers, few waits.
+"""Products besides relevance on a second device: no mixed devices, the numbers of the CPU, few waits.
 
 A forward whose numbers the host reads is waited for once; what several forwards make is read together where it can be.
 """

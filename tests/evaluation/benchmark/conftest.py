@@ -1,4 +1,4 @@
-"""Where the published data lie, if they do, and small tokenizers of every kind, trained on the spot."""
+"""Fixtures: folders of published data, if there are any, and small tokenizers of every kind, trained when asked for."""
 
 import os
 import string

@@ -1,4 +1,4 @@
-"""What is read before a slot: every character of the text but one ordinary space, which belongs to the target."""
+"""Prompts before a slot: every character of the text but one ordinary space, which belongs to the target."""
 
 import hashlib
 import json

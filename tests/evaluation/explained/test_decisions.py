@@ -1,4 +1,4 @@
-"""What is told of all decisions together, recomputed from the rows by word with pandas and scipy alone."""
+"""Statements about all decisions together, recomputed from the rows by word with pandas and scipy alone."""
 
 import numpy as np
 import pyarrow as pa

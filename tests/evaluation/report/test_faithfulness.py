@@ -37,7 +37,7 @@ def drawn_of(task="sva", model="gpt2", tables=TABLES, **changes):
 
 
 def hits_of(samples):
-    """Whether each of the samples' top tokens is evidence, by method."""
+    """100 where a sample's top token is evidence, else 0, by method and sample; drawn at random."""
     drawn = np.random.default_rng(0).random((len(samples), 3)) < [0.9, 0.1, 0.6]
     return {name: dict(zip(samples, 100.0 * drawn[:, at], strict=True)) for at, name in enumerate(TABLES)}
 

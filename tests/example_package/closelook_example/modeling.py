@@ -1,4 +1,4 @@
-"""What transformers must know of the models; imported when one is loaded."""
+"""Classes of the models for transformers; imported when a model is loaded."""
 
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 

@@ -1,4 +1,4 @@
-"""Whether a longer corpus costs the driver memory."""
+"""The benchmark of the driver's memory by the length of a corpus."""
 
 import json
 

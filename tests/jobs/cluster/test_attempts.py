@@ -1,4 +1,4 @@
-"""What counts as a death of a worker, and what a death costs: only what the process died of."""
+"""Deaths of workers: which endings count as one, and that a death costs only the batch of which the process died."""
 
 import errno
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is shipped for clusters is well-formed by Ray's own schema or by the shape of the custom resources."""
+"""Files shipped for clusters are valid by Ray's own schema or by the schema of the custom resources."""
 
 import copy
 import json

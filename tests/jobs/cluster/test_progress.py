@@ -1,4 +1,4 @@
-"""What a person sees of a long stage: rows, speed and time left of every model, as bars or as lines."""
+"""Progress of a long stage on the screen: rows, speed and time left of every model, as bars or as lines."""
 
 import io
 import re

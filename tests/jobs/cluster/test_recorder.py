@@ -1,4 +1,4 @@
-"""What is kept of what workers did: lines under the root, metrics, a dashboard of them, and no secret in any of it."""
+"""Records of the work of workers: lines under the root, metrics and a dashboard of them, without any secret."""
 
 import json
 import re

@@ -43,7 +43,7 @@ def page(folder, closelook, monkeypatch) -> Path:
 
 
 def relevance(root: Path, sample: str) -> dict[str, list[float]]:
-    """What AttnLRP stored of it with full embeddings, by explanation."""
+    """The stored relevance of a sample by AttnLRP with full embeddings, by explanation."""
     rows = load(str(root)).relevance("arrow", tokens=False, method="attnlrp").to_pylist()
     return {r["explanation"]: r["relevance"] for r in rows if (r["sample_id"], r["embedding"]) == (sample, "full")}
 

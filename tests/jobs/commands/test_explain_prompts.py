@@ -1,4 +1,4 @@
-"""What is explained is the prompt as it was typed: the same tokens and prediction as the stock model's."""
+"""The prompt is explained as it was typed: with the tokens and the prediction of the stock model."""
 
 import json
 import os

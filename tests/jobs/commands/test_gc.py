@@ -1,4 +1,4 @@
-"""What is made of cells follows them: its state is told, and what another key has replaced is removed."""
+"""Artifacts made from cells follow them: their state is shown, and those whose key was replaced are removed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -34,7 +34,7 @@ def attnlrp():
 
 
 def draw(store, curves, key=None):
-    """What a complete set of curves leaves in the store, under its own key or another."""
+    """Write the files of a complete set of curves, under its own key or another. Returns the first shard's path."""
     curves = replace(curves.artifact, key=key or curves.artifact.key)
     store.write_bytes(begun(curves), b"")
     store.write_manifest(curves.name, {"key": curves.key, "shards": [curves.shard("000")]})

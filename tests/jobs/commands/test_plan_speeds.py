@@ -1,4 +1,4 @@
-"""What a plan assumes of GPUs: the speed of those that will do for a model's precision."""
+"""Speeds that a plan assumes for GPUs: of those that support a model's precision."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a configuration asks for and does not exist is told at once, all of it, with the keys that ask for it."""
+"""Names in a configuration that do not exist are all reported at once, with the config keys that name them."""
 
 import json
 import re

@@ -23,7 +23,7 @@ def gpt2():
 
 
 def directly(opened, text, target, foil, name, **options):
-    """What the method itself gives."""
+    """The relevance that the method itself computes."""
     ids, one, other = (opened.tokenizer(part)["input_ids"] for part in (text, f" {target}", f" {foil}"))
     row = {"input_ids": ids, "position": len(ids) - 1, "target_id": one[0], "foil_id": other[0]}
     return closelook.METHODS[name](opened.view, Batch.collate([row], pad_id=0), **options)

@@ -1,4 +1,4 @@
-"""What notebooks, files and terminals show: matrices, figures, LaTeX, words, scales, digits and short reprs."""
+"""Explanations in notebooks, files and terminals: matrices, figures, LaTeX, words, scales, digits and short reprs."""
 
 import json
 import re

@@ -20,7 +20,7 @@ NOTEBOOK = REPOSITORY / "docs" / "tour.ipynb"
 
 
 def shown(notebook) -> tuple[str, list[str]]:
-    """What its cells print, and the text form of what they show; warnings aside."""
+    """The printed text of the notebook's cells, and the text form of their results, without warnings."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     return printed, [output.data["text/plain"] for output in outputs if "data" in output]

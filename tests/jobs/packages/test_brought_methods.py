@@ -49,7 +49,7 @@ def poisoned(error):
 
 
 def changed(**changes):
-    """What `sound` gives, with fields changed by these functions."""
+    """A method that returns the results of `sound` with fields changed by these functions."""
 
     def explain(view, batch, requests):
         results = sound(view, batch, requests)

@@ -79,10 +79,7 @@ OWN = block("bash", "mine.jsonl").rstrip()
 
 @pytest.fixture(scope="module")
 def mine(environment, run):
-    """What was said by a Ray's run of the README's own samples with its own method, in an environment with secrets.
-
-    Ray's logs are in `logs`.
-    """
+    """(output, folder of logs) of a run on Ray, of the README's samples and method, in an environment with secrets."""
     [site] = environment[0].glob("lib/python*/site-packages")
     entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
     install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)

@@ -1,4 +1,4 @@
-"""What plans count as forwards, against the rows that really go through a model's blocks, there and back."""
+"""Forwards as plans count them, compared with the rows that really pass a model's blocks, forward and backward."""
 
 from contextlib import contextmanager
 

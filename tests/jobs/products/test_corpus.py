@@ -195,7 +195,7 @@ def files_of(store):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, model):
-    """What a run has that nobody disturbs, by path."""
+    """The files of an undisturbed run, by path."""
     folder = tmp_path_factory.mktemp("undisturbed")
     config = config_for(folder / "root", model, written(folder / "corpus.txt"))
     store = prepared(config, rows_of(2))

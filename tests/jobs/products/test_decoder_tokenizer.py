@@ -49,7 +49,7 @@ def speller(tmp_path_factory):
 
 
 def sounds_of(ids):
-    """What SOUNDS say for tokens; special tokens by their names."""
+    """The sounds of tokens by SOUNDS; special tokens by their names."""
     return [{0: "<pad>", 1: "<s>", 2: "</s>", 3: "<unk>"}.get(token) or SOUNDS[token - 4] for token in ids]
 
 

@@ -309,7 +309,7 @@ def ranked_by(ranking, ledger, artifact, view, row):
 
 
 def explored(page, ledger, cells, knockouts):
-    """What the page of neurons says of each is what the store has."""
+    """Check that the page of neurons shows for each neuron the numbers of the store."""
     places = island(page, "neuron-choices")["places"]
     assert places == ["sva · AttnLRP", "sva · Gradient l1"]
     shown = {(one["layer"], one["neuron"]): one for one in first_leaf(page, "neurons")}

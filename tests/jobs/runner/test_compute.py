@@ -1,4 +1,4 @@
-"""What happens to a batch when a row of it is bad or memory runs out."""
+"""Batches in which a row fails or memory runs out."""
 
 from dataclasses import replace
 

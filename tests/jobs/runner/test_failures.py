@@ -1,4 +1,4 @@
-"""What fails, fails where it happened and nowhere else: methods, rows, models, devices."""
+"""Failures of methods, rows, models and devices stay where they happened."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What docs/normxlogit.md promises of a report: a place for every table and figure of the paper."""
+"""The promise of docs/normxlogit.md: a report has a place for every table and figure of the paper."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""What a run must never do: unpickle, run code of a model, listen to the network, leave its root.
+"""Runs never unpickle, run code of a model, listen to the network or leave their root.
 
-That it tells no secrets is shown of the runs of `test_installed`.
+`test_installed` shows that they reveal no secrets.
 """
 
 import json

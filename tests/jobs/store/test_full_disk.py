@@ -47,7 +47,7 @@ class Disk:
         assert self.free_pages() == leave
 
     def copy(self, to: Path) -> Path:
-        """What is on the disk, where every process sees it."""
+        """Copy the disk to a folder that every process sees."""
         self.run("cp", "-r", str(self.folder), str(to))
         return to
 

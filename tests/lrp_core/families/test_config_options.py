@@ -1,4 +1,4 @@
-"""What is explained is what the stock model says, whatever the config: any two of its options, or a refusal by name."""
+"""With any two options of a config, the explained logits are the stock model's, or the model is refused by name."""
 
 from copy import deepcopy
 

@@ -1,4 +1,4 @@
-"""How sorted prompts are cut into batches that read what they begin with alike once, against every other cut."""
+"""Batches of sorted prompts that read a common beginning once, compared with every other cut into batches."""
 
 from itertools import chain, combinations
 

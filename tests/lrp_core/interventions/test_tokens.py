@@ -25,7 +25,7 @@ def alone(view, row):
 
 
 def choice(view, rows, seed=0):
-    """Which tokens of each row go: about half, never the first nor a masked model's slot."""
+    """A mask of removed tokens for each row: about half of them, never the first or a masked model's slot."""
     generator = torch.Generator().manual_seed(seed)
     chosen = [torch.rand(len(row["input_ids"]), generator=generator) < 0.5 for row in rows]
     for mask, row in zip(chosen, rows, strict=True):

@@ -1,4 +1,4 @@
-"""What neurons write and answer to, against the model itself."""
+"""The logit lens of neurons and the tokens that activate them, compared with the model itself."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ def test_offloaded_model_gives_the_same_numbers(resident, offloaded, method):
 
 
 def live_weights(view, checkpointing):
-    """How many block weights that were loaded during a forward are still alive after it, while its graph is kept."""
+    """(alive, loaded): block weights still in memory after a forward whose graph is kept, and all that it loaded."""
     loaded = []
     pre_forward = []
     for block in view.blocks:

@@ -1,4 +1,4 @@
-"""What a model predicts itself."""
+"""The model's own predictions at the readout position."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which number is explained is said in one place."""
+"""The explained number has one table of records."""
 
 import subprocess
 import sys

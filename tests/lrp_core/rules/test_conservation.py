@@ -1,4 +1,4 @@
-"""Where relevance goes: lrp keeps all of it, attnlrp loses what its softmax rules absorb, biases keep their share."""
+"""Conservation: lrp keeps all relevance, attnlrp loses the share that its softmax rules absorb, biases keep theirs."""
 
 import sys
 

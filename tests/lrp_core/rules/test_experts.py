@@ -16,7 +16,7 @@ FAMILIES = ["mixtral", "qwen2_moe"]
 
 
 def gated(x, gate, up, down, relevance, signal_takes_all):
-    """What relevance of what a gated MLP says of x [D] leaves to its neurons [F] and to x."""
+    """(relevance of the neurons [F], relevance of the input x [D]) of a gated MLP, from that of its output."""
     none = lambda weight: torch.zeros(weight.shape[0]).to(weight)  # noqa: E731
     hidden = torch.nn.functional.silu(gate @ x) * (up @ x)
     of_hidden = oracles.linear_epsilon(hidden, down, none(down), relevance)

@@ -215,7 +215,7 @@ def test_composites_of_one_method_share_a_forward_and_change_no_number():
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 @pytest.mark.parametrize("explanation", ["contrastive", "log_prob"])
 def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
-    """Where nothing but the unembedding has it: relevance of the state that it reads, term by term."""
+    """The gamma rule on the unembedding alone gives the relevance of the state that it reads, term by term."""
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view, (4, 4)), 0)
     state = torch.randn(2, 1, view.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""What the trained models use is what LRP says they use: its order of tokens beats a random one."""
+"""Faithfulness of LRP on the trained models: its order of tokens beats a random one."""
 
 import numpy as np
 import pytest

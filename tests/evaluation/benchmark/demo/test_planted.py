@@ -20,7 +20,7 @@ def draws(task, seed=3):
 
 
 def reduces_to_nothing(text):
-    """Whether removing neighbours that match, again and again, leaves nothing: the other definition of balance."""
+    """True if repeatedly removing adjacent brackets that match leaves nothing: the other definition of balance."""
     while (shorter := PAIR.sub("", text)) != text:
         text = shorter
     return not text
