@@ -215,8 +215,13 @@ class PartWorker:
         schema: pa.Schema,
         make: Callable[[], tuple[list[Row], list[Row]]],
     ) -> dict[str, Written]:
-        """The files of a part by path. They are written unless a shard exists whose footer has the key and part."""
-        (path, refused), origin = _paths(artifact, part), Origin(artifact.key, _name(part))
+        """The files of a part by path. They are written unless a shard exists whose footer has the key and part.
+
+        The part is of one state of the source, which may have the same rows in another order later.
+        """
+        source = self._work[artifact.task].survey.origin
+        (path, refused), name = _paths(artifact, part), f"{_name(part)} of {source.sha256 or source.revision}"
+        origin = Origin(artifact.key, name)
         shard = self._store.read_committed(path, schema)
         if shard is not None and shard.origin == origin:
             (rejects,) = self._store.read_all([refused])

@@ -119,6 +119,21 @@ def test_an_interrupted_run_continues_with_what_is_missing(tmp_path, monkeypatch
     assert contents(store) == whole
 
 
+def test_a_file_in_another_order_leaves_no_sample_out_of_what_is_completed(tmp_path):
+    rows = [{"text": f"The {word} ___ old.", "target": "are", "evidence": word} for word in "abcdefghijkl"]
+    file = tmp_path / "mine.jsonl"
+    config = config_of(tmp_path, tasks={"mine": {"source": "samples", "path": str(file)}}, shard_rows=4)
+    file.write_text("\n".join(map(json.dumps, rows)))
+    _, store = run(config)
+    whole = contents(store)
+    store.delete(store.files(samples_of("mine").folder)[0])
+    file.write_text("\n".join(map(json.dumps, rows[::-1])))
+    run(config)
+    names = store.read(samples_of("mine").folder, GENERIC)["sample_id"].to_pylist()
+    assert len(set(names)) == len(names) == len(rows)
+    assert contents(store).keys() == whole.keys()
+
+
 def test_views_of_an_older_version_are_not_used_and_made_again(tmp_path, closelook):
     config = config_of(tmp_path, models=[{"name": "gpt2", "id": "demo/gpt2"}])
     _, store = run(config)
