@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob
@@ -23,6 +24,8 @@ from lrp_core.records.types import UserError
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+
+csv.field_size_limit(2**31 - 1)  # the lines of a text beyond the limit, 131,072 characters, were read as rows
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
@@ -89,7 +92,7 @@ def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
         for number, raw in enumerate(stream, start=1):
             where = f"{file.name}:{number}"
             try:
-                line = raw.decode().rstrip("\r\n")
+                line = raw.decode("utf-8-sig").rstrip("\r\n")  # some editors begin a file with a mark of its encoding
             except UnicodeDecodeError as error:
                 yield where, Malformed("not UTF-8", str(error))
                 continue
@@ -193,6 +196,8 @@ def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[
             yield where, row
         elif header is None:
             header = [name.strip() for name in row] if strip else list(row)
+            if isinstance(named(header, row), Malformed):
+                raise UserError(f"{file} is not UTF-8: save it as UTF-8")
             if len(set(header)) < len(header):
                 raise UserError(f"{file} has two columns of one name: {', '.join(header)}; rename one")
         elif len(row) != len(header):
@@ -214,7 +219,7 @@ def json_rows(file: Path) -> Iterator[Record]:
     Raises UserError for a file that begins with "[" and is not JSON.
     """
     with readable(file) as stream:
-        content = stream.read()
+        content = stream.read().removeprefix(BOM_UTF8)
     if not content.lstrip().startswith(b"["):
         yield from json_lines(file)
         return

@@ -107,9 +107,9 @@ def distinct_rows(source: Source, records: Iterable[Record], fields: Wanted) -> 
     """The samples and rejects of `records`, in their order; a row with the content of an earlier one is a reject.
 
     Of users' own rows, those that `fields` does not accept are rejects. A further row with the content of an earlier
-    sample has its `sample_id`, and under REPEATED its other columns, unless its evidence or cluster differs.
+    sample has its `sample_id`, and under REPEATED its other columns, unless what else decides its numbers differs.
     """
-    seen: dict[str, list[Any]] = {}  # evidence and cluster of every sample
+    seen: dict[str, list[Any]] = {}  # of every sample: evidence, cluster, messages, sources and units
     for where, record in records:
         for row in source.rows((where, record)):
             if is_reject(row):
@@ -118,16 +118,19 @@ def distinct_rows(source: Source, records: Iterable[Record], fields: Wanted) -> 
             name, out = row["sample_id"], list[Row]()
             with rejecting(out, "source", sample_id=name, where=where):
                 taken = fields.taken(row) if source is SAMPLES else row
-                marks = [taken["evidence"], taken["cluster"]]
+                meta = meta_of(taken)
+                columns = meta.pop("columns", {})
+                marks = [taken["evidence"], taken["cluster"], meta]
                 if name not in seen:
                     seen[name] = marks
                     out.append(taken)
                 elif source is not SAMPLES:
                     raise Malformed("same content as an earlier row")
                 elif seen[name] != marks:
-                    raise Malformed("same content as an earlier row", "with other evidence or another cluster")
+                    detail = "with other evidence, another cluster, or other messages, sources or units"
+                    raise Malformed("same content as an earlier row", detail)
                 else:
-                    out.append({"sample_id": name, REPEATED: meta_of(taken).get("columns", {})})
+                    out.append({"sample_id": name, REPEATED: columns})
             yield from out
 
 

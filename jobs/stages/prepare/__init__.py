@@ -27,7 +27,7 @@ from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.stages.audit import audit_table
 from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
-from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
+from jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
 from jobs.stages.record import StageSummary
 from jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
 from jobs.versions import versions
@@ -158,6 +158,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
     if not work.has_generic:
         described = asdict(survey)
         record = _committed(work.artifact, work.parts, tally, "generic") | {
+            "version": VERSION,
             "configured": asdict(origin_of(config, work.task)),
             "origin": described.pop("origin"),
             "survey": described,

@@ -24,7 +24,7 @@ from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shar
 from jobs.store import Artifact, Ledger, key_of, samples_of, views_of
 from lrp_core.records.types import UserError
 
-VERSION = 3  # raised when samples or evidence change: artifacts of older versions are stale
+VERSION = 4  # raised when samples or evidence change: artifacts of older versions are stale
 
 
 def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
@@ -144,10 +144,12 @@ def origin_of(config: RunConfig, task: str) -> Origin:
 
 
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
-    """The survey of a source: that in the manifest if the source's files have not changed, else a new one."""
+    """The survey of a source: that in the manifest if it is of this version and of the same files, else a new one."""
     generated = isinstance(SOURCES[origin.source], Generated)
     configured = (origin, listed(required))
-    if record is not None and (Origin(**record["configured"]), record.get("wanted")) == configured and not generated:
+    if record is None or generated or record.get("version") != VERSION:
+        return reading.survey(origin, part, required)
+    if (Origin(**record["configured"]), record.get("wanted")) == configured:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or reading.pinned(origin) == known.origin:
             return known

@@ -203,6 +203,8 @@ BAD_FILES = [
         "texte,étiquette\nBon,1\n",
         r"no column 'text': the columns are texte, étiquette: name the text",
     ),
+    ("mine.csv", "text,étiquette\nBon,1\n".encode("latin-1"), "mine.csv is not UTF-8: save it as UTF-8"),
+    ("mine.csv", "text,étiquette\nBon,1\n".encode("utf-16"), "mine.csv is not UTF-8: save it as UTF-8"),
     ("mine.csv.gz", "text", "mine.csv.gz is not gzip that can be read: "),
     ("mine.csv.gz", gzip.compress(b"text,target\n" * 9999)[:-40], "mine.csv.gz is not gzip that can be read: "),
     ("mine.jsonl.zst", "text", "mine.jsonl.zst is not zstd that can be read: "),
@@ -214,6 +216,35 @@ def test_an_empty_or_wrong_file_is_one_line(tmp_path, name, content, message):
     with pytest.raises(UserError, match=message) as error:
         read(tmp_path, content, name)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.json", "mine.csv", "mine.tsv"])
+def test_a_mark_of_the_encoding_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path, name):
+    content = {
+        ".jsonl": lines(GOOD),
+        ".json": json.dumps([GOOD], indent=1),
+        ".csv": ",".join(GOOD) + "\n" + ",".join(GOOD.values()),
+        ".tsv": "\t".join(GOOD) + "\n" + "\t".join(GOOD.values()),
+    }[name.removeprefix("mine")]
+    [row] = read(tmp_path, content.encode("utf-8-sig"), name)
+    assert evidence(row) == ["keys"]
+
+
+def test_the_lines_of_a_long_text_in_csv_are_no_rows_of_their_own(tmp_path):
+    text = "Good, bad\n" * 14_000
+    [row] = read(tmp_path, f'text,label\n"{text}",bad\n', "mine.csv", output="label", labels=("good", "bad"))
+    assert row["text"] == text
+
+
+def test_chats_of_the_same_words_in_other_messages_are_not_the_same_sample(tmp_path):
+    def chat(role):
+        return [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+
+    rows = [{"messages": chat("system"), "answer": "Ann.", "id": 1}, {"messages": chat("user"), "answer": "Ann."}]
+    rows += [{"prompt": "It rains. Who?", "answer": "Ann.", "sources": [sources]} for sources in ("It rains.", "rains")]
+    chats = read(tmp_path, lines(*rows, rows[0]), output="token", answers=True)
+    assert [is_reject(row) for row in chats] == [False, True, False, True]
+    assert len(meta_of(chats[0])["repeated"]) == 1
 
 
 def test_a_folder_without_samples_is_one_line(tmp_path):

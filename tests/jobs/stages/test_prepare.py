@@ -265,6 +265,18 @@ def test_evidence_that_moved_is_noticed_though_the_text_is_the_same(tmp_path):
     assert [table["evidence"][0].as_py() for table in samples] == [[[9, 14]], [[19, 24]]]
 
 
+def test_a_file_is_counted_again_that_an_older_version_read(tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"text": "The keys ___", "target": "are", "evidence": "keys"}\n')
+    config = config_of(tmp_path, tasks={"mine": {"source": "samples", "path": str(tmp_path / "mine.jsonl")}})
+    _, store = run(config)
+    [(name, record)] = Ledger(store).records("benchmark")
+    older = record | {"key": "0" * 64, "survey": record["survey"] | {"drawn": 0, "rejected": 1}}
+    del older["version"]
+    store.write_manifest(name, older)
+    assert run(config)[0].complete
+    assert Ledger(store).latest(samples_of("mine"))["survey"] == record["survey"]
+
+
 def test_source_rejects_are_kept_with_their_place(tmp_path):
     file = squad(tmp_path, 10)
     broken = json.loads(file.read_text())
