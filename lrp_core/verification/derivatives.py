@@ -5,6 +5,9 @@ while everything that the rules hold constant stays the same. Central difference
 hold factors constant (the standard deviation of norms, the ratio g(z)/z of activations, gates, a share of products), so
 a batch of variants of one sample runs with these factors taken from its first row, the unchanged sample. The other rows
 then change just as the rules let relevance pass. No gradient and no code of the rules is used.
+
+Under every composite, the first row also decides which side of ReLU's kink each number is on and which experts a router
+chooses, since differences across a kink or a jump are no derivatives.
 """
 
 from __future__ import annotations
@@ -68,6 +71,17 @@ class _Rows:
         first = self.first(x)
         return x * torch.where(first == 0, 0.0, self.first(y) / first)
 
+    def routed_alike(self, logits: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Replace the experts that a router has `chosen` by those of the first row, and their weights by their own.
+
+        Weights [R * T, k] are probabilities, or these divided by their sum if the sum of all `weights` is 1.
+        """
+        chosen = self.first(chosen)
+        probabilities = logits.softmax(-1).gather(-1, chosen)
+        if torch.allclose(weights.sum(-1), torch.ones_like(weights[:, 0])):
+            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        return logits, probabilities.to(weights.dtype), chosen
+
     def as_linear(self, x: Tensor, y: Tensor, norm: NormView) -> Tensor:
         """Replace y, the norm of x, by that norm with the standard deviation of the first row."""
         _, bias = norm.parameters()
@@ -82,17 +96,19 @@ def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
     rows = _Rows(number)
     gated, holds_gates = view.family.gate is not None, not composite.bilinear.serves_gate
     hooks: list[tuple[nn.Module, Any]] = []
+    by_ratio: list[nn.Module | None] = [view.head_activation, view.logit_cap]
     for block in view.blocks:
+        if block.experts is not None:
+            hooks.append((block.experts.router, lambda _, args, y: rows.routed_alike(*y)))
         if block.down is None:
             continue
         if gated and holds_gates:
             hooks.append((block.activation, lambda _, args, y: rows.first(y)))
-        elif composite.activation.constant:
-            hooks.append((block.activation, lambda _, args, y: rows.as_ratio(args[0], y)))
-    if composite.activation.constant:
-        for module in (view.head_activation, view.logit_cap):
-            if module is not None:
-                hooks.append((module, lambda _, args, y: rows.as_ratio(args[0], y)))
+        else:
+            by_ratio.append(block.activation)
+    for module in by_ratio:
+        if module is not None and (composite.activation.constant or isinstance(module, nn.ReLU)):
+            hooks.append((module, lambda _, args, y: rows.as_ratio(args[0], y)))
     if composite.normalization.constant:
         for norm in view.norms():
             hooks.append((norm.module, lambda _, args, y, norm=norm: rows.as_linear(args[0], y, norm)))

@@ -6,22 +6,25 @@ import pytest
 import torch
 
 from jobs.methods import METHODS, applicable
-from lrp_core import Method
+from lrp_core import Batch, Method
 from lrp_core.records.explained import without_sum
 from lrp_core.records.types import UnsupportedMethod
 from lrp_core.rules import scope
 from lrp_core.verification.agreement import ORDER, PADDED, STOCK, TOLD
+from lrp_core.verification.derivatives import EMBEDDINGS, composites_to_check, gap_of_derivatives
 from lrp_core.verification.record import Finding, Gap, Verification
 from lrp_core.verification.rules import DERIVATIVE, LAYERS, SUMS, TWINS
 from lrp_core.verification.run import verify_view
+from lrp_core.verification.samples import random_rows
 from tests.asked import in_turn
-from tests.tiny import tiny_classifier, tiny_model
+from tests.tiny import T5_RELU, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric
 FEW = {name: METHODS[name] for name in ("lrp", "attnlrp", "attnlrp_explicit", "occlusion", "gradient_x_input")}
 ALONE = {"lrp": METHODS["lrp"]}  # where nothing is said of methods
 NORMS, ACTIVATIONS = "norms: constant deviation", "activations: identity"
 TAKES_ALL, UNIFORM = "products: signal takes all", "products: uniform"
+MORE_EXPERTS = {"norm_topk_prob": True, "decoder_sparse_step": 1}
 WHOLE = ("all rules of lrp", "all rules of attnlrp")
 
 
@@ -62,6 +65,17 @@ def test_families_pass_the_checks_that_apply_to_them(family):
         "vit": [PADDED],
     }
     assert set(inapplicable(found)) == set(expected.get(family, []))
+
+
+@pytest.mark.parametrize(
+    ("family", "seed", "changes"),
+    [("opt", 7, {}), ("t5", 0, T5_RELU), ("mixtral", 3, {}), ("qwen2_moe", 0, MORE_EXPERTS)],
+)
+def test_a_step_over_a_kink_or_to_another_expert_is_no_fault_of_a_rule(family, seed, changes):
+    view = tiny_model(family, "float32", seed=seed, **changes)
+    batch = Batch.collate(random_rows(view)[:1], view.pad_id)
+    normed = composites_to_check()[NORMS]
+    assert gap_of_derivatives(view, batch, normed, EMBEDDINGS).ratio < 1
 
 
 @pytest.mark.parametrize(("family", "method"), [("gpt2", "leave_one_out"), ("deberta-v2", "attnlrp")])
