@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from lrp_core.records.explained import EXPLAINED
 from lrp_core.records.types import nearest
+
+T = TypeVar("T")
 
 
 class Frozen(BaseModel):
@@ -63,8 +65,14 @@ def _explanation(value: str) -> str:
     return value
 
 
+def _once(values: tuple[T, ...]) -> tuple[T, ...]:
+    """`values` in their order, without repetitions."""
+    return tuple(dict.fromkeys(values))
+
+
 AtLeast0 = Annotated[int, Field(ge=0)]
 AtLeast1 = Annotated[int, Field(ge=1)]
 Embedding = Literal["full", "partial"]
 Explanation = Annotated[str, AfterValidator(_explanation)]
 Names = tuple[str, ...]
+Some = Annotated[tuple[T, ...], AfterValidator(_once), Field(min_length=1)]  # different values, at least one

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, PositiveFloat
 
 from evaluation.benchmark.samples import UnitKind, Words
-from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
+from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun, Some
 from jobs.config.models import Candidates, Dtype, Name
 from lrp_core.records.explained import NONE
 from lrp_core.records.kinds import RESAMPLE, Kind
@@ -78,9 +78,9 @@ class PruneConfig(PartOfRun):
     """models with pruning curves, by name; null: all"""
     methods: Names | None = None
     """methods by whose relevance heads are ordered; null: all that give relevance of heads"""
-    poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
+    poolings: Some[Literal["relu_dim", "relu_token", "none"]] = ("relu_dim", "relu_token", "none")
     """How a head's relevance is pooled into one number (Close Look, figure 3)."""
-    orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
+    orders: Some[Literal["least_first", "most_first"]] = ("least_first",)
     """which heads are removed first: the least or the most relevant"""
     random_runs: AtLeast0 = 10
     """number of curves that remove heads in random order, to compare with"""
@@ -159,11 +159,11 @@ class PerturbConfig(PartOfRun):
     """explanations with curves, of those that the run computes; null: all of them"""
     embeddings: tuple[Embedding, ...] | None = None
     """embeddings with curves, of those that the run computes; null: all of them"""
-    measures: tuple[Measure, ...] | None = Field(default=None, min_length=1)
+    measures: Some[Measure] | None = None
     """areas: the area under the logit as tokens are removed one after the other. shares: the change of the probability
     (for a score, of the correlation with gold scores) without the top 10, ..., 90 % of the tokens, and with these
     alone. null: areas where a word is predicted and for images, shares for labels and scores of texts."""
-    ways: tuple[Way, ...] | None = Field(default=None, min_length=1)
+    ways: Some[Way] | None = None
     """How a token is removed: zero (its embedding is set to 0), mask (replaced by the mask token; masked models),
     delete (left out; causal models), or resample (replaced by tokens that follow its left neighbour elsewhere in the
     task). For images: zero (a patch's pixels are 0 as the model gets them) or black (0 before they are normalised). A
@@ -265,7 +265,7 @@ class AblationsConfig(PartOfRun):
     """models that are run on ablated prompts, by name; null: all"""
     methods: Names | None = None
     """methods that are judged; null: all that explain answers"""
-    ways: tuple[AblationWay, ...] = Field(default=("remove",), min_length=1)
+    ways: Some[AblationWay] = ("remove",)
     """How a unit is ablated: the prompt is written again without it (remove), its keys are hidden from every query in
     every layer while positions stay (cut), the embeddings of its tokens are set to 0 (zero), or its tokens are deleted
     (delete)."""

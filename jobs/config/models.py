@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from jobs.config.base import AtLeast1, Frozen, Names
+from jobs.config.base import AtLeast1, Frozen, Names, Some
 from jobs.methods import METHODS
 from lrp_core.records.option import Option
 from lrp_core.records.types import UserError, nearest
@@ -101,7 +101,7 @@ class ModelConfig(Frozen):
     """for an encoder-decoder whose decoder has another tokenizer: that tokenizer, as `tokenizer`"""
     dtype: Dtype = "float32"
     """precision of its weights"""
-    dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)
+    dtypes: dict[str, Some[Dtype]] = Field(default_factory=dict)
     """task -> precisions, in place of `dtype`"""
     seed_of: str | None = None
     """another model of the run that differs only in its training seed; the report compares the results of both"""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from evaluation.benchmark.corpus import LENGTH
-from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun
+from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun, Some
 from jobs.config.models import Name
 
 MOST = 50  # neurons that are stored for each sample, the most relevant ones
@@ -27,7 +27,7 @@ class KnockoutConfig(PartOfRun):
     """explanation by which neurons are ranked; null: the first that is computed"""
     value: Literal["zero", "mean"] = "zero"
     """activation that an ablated neuron gets: 0, or its mean over the tokens of the corpus"""
-    counts: tuple[NeuronCount, ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
+    counts: Some[NeuronCount] = (1, 2, 5, 10, 20, 50)
     """How many of the most relevant neurons are ablated; each number is a point of the curve."""
 
 

@@ -35,6 +35,8 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["methods"], "--set methods: expected key=value"),
         ("smoke", ["seed=[1"], "--set seed=[1: the value is not YAML"),
         ("smoke", ["methods=[]"], "config key 'methods': expected at least one entry, not []"),
+        ("smoke", ["models.gpt2.dtypes={sva: []}"], "models.gpt2.dtypes.sva': expected at least one entry, not []"),
+        ("demo", ["prune.orders=[]"], "config key 'prune.orders': expected at least one entry, not []"),
         ("smoke", ["seed=-1"], "config key 'seed': Input should be greater than or equal to 0"),
         ("smoke", ["tasks.sva.limit=many"], "config key 'tasks.sva.limit': expected a whole number, not 'many'"),
         ("paper", ["models.Llama-3.2-1B.gpus=1.5"], "config key 'models.Llama-3.2-1B': gpus must be a fraction"),
@@ -243,6 +245,14 @@ def test_a_config_is_frozen_and_survives_its_record():
     assert RunConfig.model_validate(config.model_dump(mode="json")) == config
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 1
+
+
+def test_a_value_that_a_list_repeats_counts_once():
+    repeats = ("perturb.ways=[zero, delete, zero]", "models.gpt2.dtypes={sva: [float32, float32]}")
+    config = RunConfig.load("demo", overrides=[*repeats, "neurons.knockout.counts=[5, 1, 5]"])
+    assert config.perturb.ways == ("zero", "delete")
+    assert config.model("gpt2").dtypes_for("sva") == ("float32",)
+    assert config.neurons.knockout.counts == (5, 1)
 
 
 def test_a_config_may_be_a_path(tmp_path):
