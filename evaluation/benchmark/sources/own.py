@@ -261,12 +261,12 @@ def _slot(text: str, record: Fields) -> tuple[int, str]:
         if not marks:
             raise Malformed("no slot", f"write {SLOT} where the target goes, or give its offset as `slot`")
         if len(marks) > 1:
-            raise Malformed(f"more than one {SLOT}", f"keep it where the target goes: {text}")
+            raise Malformed(f"more than one {SLOT}", "keep it where the target goes")
         if marks[0].group() != SLOT:
             raise Malformed("the slot is not three underscores", f"write {SLOT}, not {marks[0].group()}")
         return marks[0].start(), SLOT
     if marks:
-        raise Malformed(f"both a slot and {SLOT}", f"leave out the column, or {SLOT} in the text: {text}")
+        raise Malformed(f"both a slot and {SLOT}", f"leave out the column, or {SLOT} in the text")
     written = record["slot"]
     number = _parsed(written)
     if isinstance(number, float) and number.is_integer():

@@ -136,6 +136,8 @@ def forget(config: RunConfig, store: Store, chosen: Sequence[str]) -> None:
         for holder in removed:
             ledger.discard(holder.artifact)
         ledger.discard(Artifact("report"))
+        for path in (*store.files("report", "", recursive=True), *store.temporaries()):  # of writers that were killed
+            store.delete(path)
         kept = [holder for holder in held if holder not in removed]
         for holder in sorted(kept, key=lambda holder: ("views", "benchmark").count(holder.artifact.product)):
             _rewrite(ledger, forgotten, holder)

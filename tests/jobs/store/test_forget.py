@@ -83,6 +83,9 @@ def test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbe
     products = ("relevance", "heads", "layers", "neurons", "curves")
     tables = {product: others(root, product, sample) for product in products}
     metrics = [row for row in rows(root, "scores_samples") if row["sample_id"] != sample["sample_id"]]
+    for path in root.files(SAMPLES):  # a writer that was killed
+        shutil.copy(path, path.with_name(f".tmp-0-{path.name}"))
+    (root.folder / "report/left.html").write_text(sample["text"])  # of a report that was never complete
     assert len(traces(root, sample, input_ids)) > 10
     code, said = root.command("forget", "--sample", sample["sample_id"])
     assert code == 0
