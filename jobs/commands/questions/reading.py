@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from evaluation.benchmark.slotless import TOO_LONG
 from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
 from evaluation.benchmark.views import tokenise
 from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question, text_read
+from jobs.commands.questions.question import MARKER, Question, text_read
 from jobs.plan.models import ResolvedModel
 from lrp_core.records.explained import EXPLAINED, TARGET, needs_foil
 from lrp_core.records.types import UserError, nearest
@@ -54,6 +55,7 @@ def read(question: Question, opened: Opened) -> Row:
         "target_id": _token_id(question.target, "target", question, opened),
         "foil_id": _token_id(question.foil, "foil", question, opened),
     }
+    _check_apart(row)
     if kind.decoder:
         _check_text(encoding, "no text to read")
         written = [] if question.prefix is None else _written(question, opened)
@@ -67,9 +69,10 @@ def read(question: Question, opened: Opened) -> Row:
         if kind.slot:
             mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
             if times != 1:
-                raise UserError(
-                    f"{opened.id} predicts at the token {mask}: `input_ids` must have it once, not {times} times"
-                )
+                advice = f"mark its place by {MARKER} instead"
+                if question.as_it_is:
+                    advice = f"`input_ids` must have it once, not {times} times"
+                raise UserError(f"{opened.id} predicts at the token {mask}: {advice}")
             row["position"] = encoding.ids.index(opened.tokenizer.mask_token_id)
     row |= {"input_ids": encoding.ids, "special_mask": encoding.special.tolist()}
     row["part_names"] = _part_names(encoding, question, opened)
@@ -317,7 +320,14 @@ def _labels(question: Question, resolved: ResolvedModel) -> dict[str, int]:
         if number is None:
             raise UserError(f"{resolved.config.id} has no label {name!r}{nearest(str(name), resolved.labels)}")
         ids[key] = number
+    _check_apart(ids)
     return ids
+
+
+def _check_apart(row: Mapping[str, int | None]) -> None:
+    """Raise UserError if the `foil_id` is the `target_id`: their difference is 0 whatever the model predicts."""
+    if row.get("foil_id") is not None and row["foil_id"] == row.get("target_id"):
+        raise UserError("target equals foil: give a foil that the model could predict in place of the target")
 
 
 def _with_word(question: Question, opened: Opened) -> Row:

@@ -194,6 +194,17 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"words": "all"}, "`words` must be one of single, first_difference, each, not 'all'"),
         ({"target": 10**6, "foil": None, "text": TEXT}, "`target`: give token ids from 0 to "),
         ({"target": "are", "foil": 7}, "both words or both token ids"),
+        ({"target": 7, "foil": 7, "text": TEXT}, "target equals foil"),
+        ({"text": None, "input_ids": [5, 6, 7], "foil": "are"}, "target equals foil"),
+        (
+            {"text": TEXT, "model": "demo/bert-sentiment", "target": None, "label": "positive", "foil": "1"},
+            "target equals foil",
+        ),
+        ({"text": f"{TEXT} \udce9"}, "has half of a character (a surrogate), which no tokenizer reads"),
+        (
+            {"text": "The [MASK] are old", "model": "demo/bert", "target": None, "foil": None},
+            "demo/bert predicts at the token [MASK]: mark its place by ___ instead",
+        ),
         ({"target": ["are"] * 2}, "`target` has 2 entries for 1 texts"),
         ({"batch": 0}, "at least 1, not 0"),
         ({"method": []}, "`method` names no method"),
