@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,24 @@ def read(question: Question, opened: Opened) -> Row:
 
     Raises UserError for a question that does not fit the model.
     """
+    row = _row(question, opened)
+    _check_known([*row["input_ids"], *(row.get("decoder_input_ids") or ())], opened)
+    if not opened.resolved.kind.labels:
+        _check_known([token for token in (row["target_id"], row["foil_id"]) if token is not None], opened)
+    return row
+
+
+def _check_known(ids: Sequence[int], opened: Opened) -> None:
+    """Raise UserError if the model has no embedding for one of the tokens `ids`, which its tokenizer has."""
+    if max(ids, default=0) >= opened.view.vocab:
+        raise UserError(
+            f"{opened.id} has {opened.view.vocab:,} tokens, numbered from 0, and none with the number {max(ids)} that "
+            "its tokenizer gives: give the tokenizer that the model was made with"
+        )
+
+
+def _row(question: Question, opened: Opened) -> Row:
+    """The row of a question, as `read` returns it; its tokens may be unknown to the model."""
     resolved = opened.resolved
     kind = resolved.kind
     if kind.images:
@@ -226,6 +244,7 @@ def answer_ids(question: Question, opened: Opened, row: Row) -> list[int]:
         ids = [_known_token(token, "answer", opened) for token in answer or ()]
     if not ids:
         raise UserError("the answer has no tokens: give at least one word or token id")
+    _check_known(ids, opened)
     return ids
 
 

@@ -13,6 +13,7 @@ from evaluation.benchmark.demo import model_dir
 from lrp_core.device.progress import watched_by
 from lrp_core.rules import COMPOSITES
 from tests.lrp_core.views.test_borrowed import told
+from tests.tiny import tiny_model
 
 TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}
 CHAT = (
@@ -172,6 +173,14 @@ def test_what_does_not_fit_is_one_line(model, tokenizer, settings, message):
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert told(model) == before
+
+
+@pytest.mark.parametrize("asked", [{}, {"target": 60}, {"answer": [5, 60]}, {"generate": 2, "spans": "token"}])
+def test_tokens_that_the_model_lacks_are_one_line(tokenizer, asked):
+    smaller = tiny_model("gpt2", "float32").model  # of 50 tokens
+    asked = {"input_ids": [5, 6] if "target" in asked or "answer" in asked else [5, 60], **asked}
+    with pytest.raises(closelook.UserError, match="has 50 tokens, numbered from 0, and none with the number"):
+        closelook.explain(model=smaller, tokenizer=tokenizer, **asked)
 
 
 def test_a_model_without_a_name_needs_its_tokenizer(model):
