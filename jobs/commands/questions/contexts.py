@@ -97,10 +97,12 @@ def _check_name(neuron: str) -> None:
 def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int) -> None:
     """Print the `top` max-activating examples of the neuron `name` (LAYER.NEURON) in a file with one text a line.
 
-    A passage is at most LENGTH tokens of a line. Raises UserError for an unknown method or neuron, and for a file that
-    cannot be read or holds no text.
+    A passage is at most LENGTH tokens of a line. Raises UserError for an unknown method or neuron, a model of images,
+    and a file that cannot be read or holds no text.
     """
     _check_name(name)
+    if opened.resolved.kind.images:
+        raise UserError(f"{opened.id} reads images: `closelook examples` reads texts")
     neuron, lines = _Neuron.of(opened, name, method), _Lines(corpus)
     contexts, template = lines.contexts(opened), template_of(opened.tokenizer)
     best = best_contexts(opened.view, contexts, neuron.layer, neuron.number, top, apart=template)

@@ -50,3 +50,5 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
     assert "holds no text" in closelook("examples", "0.3", *asked)[2]
     assert "give --corpus FILE with --model M, or --root DIR" in closelook("examples", "0.3", *asked[:2])[2]
     assert "no model is given to read the corpus" in closelook("examples", "0.3", *asked[2:])[2]
+    of_images = closelook("examples", "0.3", "--model", "demo/vit", *asked[2:])[2]
+    assert of_images == "error: demo/vit reads images: `closelook examples` reads texts\n"
