@@ -83,8 +83,8 @@ class Explanation:
 
     @property
     def tokens(self) -> list[str]:
-        """The input tokens of the last answer; tokens at the start of a word include the space before it."""
-        return self.answers[-1].tokens
+        """The input tokens of the answer that read most; tokens at the start of a word include the space before it."""
+        return max((answer.tokens for answer in self.answers), key=len)
 
     def __getitem__(self, method: str) -> Tensor:
         """Relevance of every token by a method: [T], or [N, T] for N > 1 answers.
@@ -96,7 +96,7 @@ class Explanation:
         rows = [relevance.tokens[0] for relevance in self.relevance(method)]
         if len(rows) == 1:
             return rows[0]
-        matrix = torch.full((len(rows), len(rows[-1])), torch.nan, dtype=rows[0].dtype)
+        matrix = torch.full((len(rows), max(map(len, rows))), torch.nan, dtype=rows[0].dtype)
         for line, row in zip(matrix, rows, strict=True):
             line[: len(row)] = row
         return matrix

@@ -92,6 +92,8 @@ def test_spans_are_sentences_tokens_or_characters(gpt2):
     girl = ANSWER.index("girl")
     chosen = of(gpt2, spans=[(girl, girl + 4), (0, 7)])
     assert [answer.target for answer in chosen.answers] == ["girl", "cabinet"]
+    assert chosen.tokens == chosen.answers[0].tokens
+    assert chosen["attnlrp"].isnan().sum(1).tolist() == [0, len(chosen.tokens) - len(chosen.answers[1].tokens)]
     both = of(gpt2, spans=[(0, len(ANSWER))])
     torch.testing.assert_close(both["attnlrp"], of(gpt2)["attnlrp"])
     assert "".join(answer.token for answer in of(gpt2, spans="token").answers).strip() == ANSWER
