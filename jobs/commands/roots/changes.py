@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.results import CellKey, Variant, variant_rank
 from evaluation.schema import SCORES_SAMPLES
+from evaluation.scoring.intervals import cluster_numbers, cluster_sums
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import holm_adjusted, sign_flip_p
+from jobs.plan.clusters import clusters_of
 from jobs.results import Run
 
-FLIPS, SEED = 10_000, 0
+FLIPS, SEED = 10_000, 0  # at least so many sign flips
 
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one cell in both runs, on the samples that both predict rightly."""
+    """A metric of one cell in both runs, in the same variant and on the samples that both predict rightly."""
 
     model: str
     task: str
@@ -29,7 +32,7 @@ class Change:
     n: int
     first: float
     second: float
-    p: float  # of a sign-flip test on paired samples, adjusted by Holm's method over all cells
+    p: float  # of a sign-flip test on paired samples or clusters, adjusted by Holm's method over all cells
     same_key: bool  # True if both runs hold the same relevance: then only the metric can differ
 
     @property
@@ -41,18 +44,25 @@ class Change:
 def changes(first: Run, second: Run, metric: str) -> list[Change]:
     """The change in `metric` of every cell that has samples which both runs scored and predict rightly.
 
-    Cells are in the order of the first run.
+    Cells are in the order of the first run. Of several variants that both runs have, the default is compared.
     """
     first_keys, second_keys = keys_of(first), keys_of(second)
-    first_values, second_values = _values(first, metric), _values(second, metric)
+    first_tables, second_tables = _tables(first, metric), _tables(second, metric)
     compared, p_values = [], []
-    for cell, values in first_values.items():
-        others = second_values.get(cell, {})
+    for cell, table in first_tables.items():
+        both = [table, second_tables.get(cell, table.slice(0, 0))]
+        shared = set.intersection(*map(_variants, both))
+        if not shared:
+            continue
+        values, others = (_values(of_run, min(shared, key=variant_rank), metric) for of_run in both)
         common = sorted(values.keys() & others.keys())
         if common:
             pairs = np.array([(values[sample], others[sample]) for sample in common])  # [N, 2]
             compared.append((cell, pairs))
-            of_pairs = sign_flip_p(pairs[:, :, None], FLIPS, SEED)  # [2, 2, 1]: the runs stand for methods
+            numbers = cluster_numbers(clusters_of(first.ledger, cell.task), common)
+            sums, _ = cluster_sums(pairs[:, :, None], numbers)  # signs of a cluster change together
+            flips = max(FLIPS, 100 * len(first_tables))  # Holm multiplies p by up to the number of cells
+            of_pairs = sign_flip_p(sums, flips, SEED)  # [2, 2, 1]: the runs stand for methods
             p_values.append(float(of_pairs[0, 1, 0]))
     result = []
     for (cell, pairs), p in zip(compared, holm_adjusted(p_values), strict=True):
@@ -67,17 +77,21 @@ def keys_of(run: Run) -> dict[CellKey, str]:
     return {CellKey(*artifact.columns): artifact.key for artifact, _ in run.current("relevance")}
 
 
-def _values(run: Run, metric: str) -> dict[CellKey, dict[str, float]]:
-    """By cell and sample id, the metric of each rightly predicted sample, in the first variant of the cell."""
-    values: dict[CellKey, dict[str, float]] = {}
-    for cell, table in run.read_each("scores", SCORES_SAMPLES, folder=1):
-        if metric not in table.column_names:
-            continue
-        columns = (table[name].to_pylist() for name in VARIANT)
-        first = min({Variant(*row) for row in zip(*columns, strict=True)}, key=variant_rank)
-        keep = pc.and_(table["correct"], pc.is_valid(table[metric]))
-        for name, value in zip(VARIANT, first, strict=True):
-            keep = pc.and_(keep, pc.equal(table[name], value))
-        rows = table.filter(keep)
-        values[cell] = dict(zip(rows["sample_id"].to_pylist(), rows[metric].to_pylist(), strict=True))
-    return values
+def _tables(run: Run, metric: str) -> dict[CellKey, pa.Table]:
+    """The scores of every sample by cell, for cells that are scored by the metric."""
+    tables = run.read_each("scores", SCORES_SAMPLES, folder=1)
+    return {cell: table for cell, table in tables if metric in table.column_names}
+
+
+def _variants(table: pa.Table) -> set[Variant]:
+    """The variants in which samples are scored."""
+    return {Variant(*row.values()) for row in table.group_by(VARIANT).aggregate([]).to_pylist()}
+
+
+def _values(table: pa.Table, variant: Variant, metric: str) -> dict[str, float]:
+    """By sample id, the metric of each rightly predicted sample in one variant."""
+    keep = pc.and_(table["correct"], pc.is_valid(table[metric]))
+    for name, value in zip(VARIANT, variant, strict=True):
+        keep = pc.and_(keep, pc.equal(table[name], value))
+    rows = table.filter(keep)
+    return dict(zip(rows["sample_id"].to_pylist(), rows[metric].to_pylist(), strict=True))
