@@ -237,7 +237,9 @@ def _tasks(
 
 def _written(data: Any, store: Store) -> str:
     """Write rows in memory to a file in the root; returns its path. Raises UserError if `data` is no frame or list."""
-    rows = data.to_dict("records") if hasattr(data, "to_dict") else data
+    rows = data
+    if hasattr(data, "iterrows"):  # a frame, whose cells may be arrays, times, and missing values of several kinds
+        rows = json.loads(data.to_json(orient="records", double_precision=15, date_format="iso"))
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
     lines = [json.dumps(row, ensure_ascii=False) for row in _rows(rows)]

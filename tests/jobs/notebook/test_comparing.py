@@ -2,7 +2,9 @@
 
 import csv
 import io
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ import closelook
 from evaluation.benchmark.demo import model_dir
 from evaluation.scoring.metrics import METRICS, lead
 from jobs.notebook import comparing
+from jobs.store import Store
 from tests.docs.test_blocks import PAGES, to_run
 from tests.jobs.inline import without_ray
 from tests.synthetic import write_run
@@ -146,6 +149,16 @@ def test_texts_without_labels_or_evidence_are_compared_by_faithfulness(inline, m
     found = closelook.compare("demo/bert-sentiment", texts, ["lrp", "random"], resamples=50, device="cpu")
     assert set(found.means["metric"]) == {"delta_area", "area_morf", "area_lerf"}
     assert found.means["n"].max() == 3
+
+
+def test_a_frame_may_hold_arrays_times_and_missing_values(tmp_path):
+    cells = {"evidence": np.array([4, 8]), "seen": pd.Timestamp("2020-01-02"), "score": 0.123456789012, "foil": None}
+    frame = pd.DataFrame([{"text": 'The keys ___ "é/".', **cells}, {"text": "b", "foil": "is", "score": np.nan}])
+    [first, second] = Path(comparing._written(frame, Store(str(tmp_path)))).read_text(encoding="utf-8").splitlines()
+    assert json.loads(first) == {
+        "text": 'The keys ___ "é/".', "evidence": [4, 8], "seen": "2020-01-02T00:00:00.000", "score": 0.123456789012
+    }  # fmt: skip
+    assert json.loads(second) == {"text": "b", "foil": "is"}
 
 
 def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
