@@ -1,6 +1,9 @@
 """The report's figures of a search among composites, and of rules that are unstable, from what a run has stored."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from evaluation.scoring.faithfulness.scores import ROUNDING
@@ -8,7 +11,7 @@ from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
 from jobs.stages.report.parts.faithfulness import composites_part
-from jobs.stages.report.parts.methods import extremes_part
+from jobs.stages.report.parts.methods import _extremes, extremes_part
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
@@ -76,6 +79,17 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
         at = np.array(inside)[:, int(row.labels[2])]
         assert [cell.value for cell in row.cells] == pytest.approx([np.median(at), at.max(), 4], rel=1e-3)
     assert results.label("lrp_identity_softmax") in layers.svg
+
+
+def test_samples_whose_relevance_overflows_are_left_out_and_counted():
+    row = {"explanation": "target", "embedding": "full", "explained": 2.0, "residual": 0.5}
+    values = ([1.0, -4.0], [np.inf, 1.0], [np.nan, 1.0])
+    rows = [row | {"sample_id": str(at), "relevance": relevance} for at, relevance in enumerate(values)]
+    ledger = SimpleNamespace(read=lambda *_: pa.Table.from_pylist(rows))
+    at = SimpleNamespace(model="gpt2", task="sva", dtype="float32", method="lrp")
+    request = SimpleNamespace(explanation="target", embedding="full")
+    cell = _extremes(ledger, SimpleNamespace(artifact=at, requests=[request], samples=3), None)
+    assert (cell.largest.tolist(), cell.error.tolist(), cell.left_out) == ([2.0], [0.25], 2)
 
 
 def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, model):

@@ -119,17 +119,18 @@ def _extremes(ledger: Ledger, planned: Cell, neurons: Cell | None) -> Extremes:
         kept = ledger.read(neurons.artifact, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
         kept = [row for row in kept if row["explanation"] == planned.requests[0].explanation and row["peaks"]]
         peaks = [np.array(row["peaks"]) / units[row["sample_id"]] for row in kept if row["sample_id"] in units]
-        by_layer = np.array(peaks)
+        by_layer = np.array([layers for layers in peaks if np.isfinite(layers).all()])
     left_out = planned.samples - len(rows)
     return Extremes(cell.model, cell.task, cell.dtype, cell.method, largest, error, left_out, by_layer)
 
 
 def _explained(ledger: Ledger, planned: Cell) -> list[dict[str, Any]]:
-    """The rows of the cell's first variant whose explained number is not 0."""
+    """The rows of the cell's first variant whose relevance is finite, and whose explained number is not 0."""
     request = planned.requests[0]
     variant = (request.explanation, request.embedding)
     rows = ledger.read(planned.artifact, RELEVANCE, _COLUMNS).to_pylist()
-    return [row for row in rows if (row["explanation"], row["embedding"]) == variant and row["explained"]]
+    rows = [row for row in rows if (row["explanation"], row["embedding"]) == variant and row["explained"]]
+    return [row for row in rows if np.isfinite([*row["relevance"], row["residual"] or 0.0]).all()]
 
 
 TITLE = "One sample, every method"
