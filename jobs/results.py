@@ -107,8 +107,9 @@ class Run:
 
         With `tested`, scores that the report compares also have the ends of their 95 % interval, `low` and `high`, and
         the number of their `group`: 1 for methods than which no other is shown to be better. These columns are null for
-        all other scores, such as those of random relevance, which the report compares by its exact chance. `picked`
-        chooses rows by `model`, `task`, `dtype` or `method`.
+        all other scores, such as those of random relevance, which the report compares by its exact chance. The ends are
+        null, too, where the report's mean is over fewer samples (see `means`). `picked` chooses rows by `model`,
+        `task`, `dtype` or `method`.
         """
         table = self._read("scores", SCORES, picked)
         return _in_form(self._with_tests(table) if tested else table, form)
@@ -234,9 +235,11 @@ class Run:
         compared = {} if self.config is None else of_scores(self.tests)
         keys = zip(*(scores[name].to_pylist() for name in KEY), strict=True)
         rows = [compared.get(key, {}) for key in keys]
-        for name, kind in (("low", pa.float64()), ("high", pa.float64()), ("group", pa.int64())):
-            scores = scores.append_column(name, pa.array([row.get(name) for row in rows], kind))
-        return scores
+        for name in ("low", "high"):
+            same = zip(rows, scores["n"].to_pylist(), strict=True)
+            ends = [row.get(name) if row.get("n") == n else None for row, n in same]
+            scores = scores.append_column(name, pa.array(ends, pa.float64()))
+        return scores.append_column("group", pa.array([row.get("group") for row in rows], pa.int64()))
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
         """The paths of the artifact's files in its folder number `folder`. Raises UserError if one is damaged."""

@@ -147,7 +147,7 @@ def _differences(tested_setting: Tested, metric: str) -> Iterator[dict[str, Any]
 def groups(every: Iterable[Tested]) -> pa.Table:
     """Schema GROUPS: a row for each metric and group of methods, the best first.
 
-    A first group of a single method means that this method is shown to be better than all others.
+    The method of a first group of one is the only one that no other method is shown to beat.
     """
     rows = []
     for test in every:

@@ -83,7 +83,7 @@ class Judgement:
     values: Mapping[Measured, Values]  # by variant and name of the measure
     prompts: Mapping[Variant, float]  # mean number of ablated prompts that a sample takes
     summaries: Mapping[Measured, Summary]
-    comparisons: Mapping[str, Comparison]  # of `variants`, by name of the measure
+    comparisons: Mapping[str, Comparison]  # of `variants`, by name of the measure, in its unit
     samples: int
     #: The measure LEAD of variants, those of smaller budgets and screened ones included, on common samples.
     alike: Mapping[Variant, Summary]
@@ -135,8 +135,8 @@ def judgement_of(
         summaries[variant, name] = summarise(columns[variant, name], resamples, seed, MEASURES[name].bounds, numbers)
     own, comparisons = _own(counts), {}
     for name in MEASURES:
-        stacked = np.stack([columns[variant, name] for variant in own], axis=1)[..., None]  # [N, V, 1]
-        compared = paired(stacked, tuple(map(key_of, own)), (name,), resamples, seed, numbers)
+        stacked = np.stack([MEASURES[name].scale * columns[variant, name] for variant in own], axis=1)  # [N, V]
+        compared = paired(stacked[..., None], tuple(map(key_of, own)), (name,), resamples, seed, numbers)
         if compared is not None:
             comparisons[name] = compared
     leading = {variant: columns[variant, LEAD] for variant in counts}

@@ -190,8 +190,7 @@ def mean_cell(
     """The cell of a mean, with its interval if it has one; a cell in the state `otherwise` without samples."""
     if not mean.n or math.isnan(mean.value):
         return Cell(state=otherwise, reference=reference)
-    low, high = (None if math.isnan(end) else end for end in (mean.low, mean.high))
-    return Cell(mean.value, DONE, mean.n, low, high, reference=reference)
+    return Cell(mean.value, DONE, mean.n, *_ends(mean.low, mean.high), reference=reference)
 
 
 def compared_cell(compared: Comparison | None, method: str, metric: str) -> Cell:
@@ -204,11 +203,16 @@ def compared_cell(compared: Comparison | None, method: str, metric: str) -> Cell
 
 
 def interval_of(compared: Comparison | None, method: str, metric: str) -> tuple[float | None, float | None]:
-    """The ends (low, high) of the interval of a method's mean; None if the method is not compared."""
+    """The ends (low, high) of the interval of a method's mean; None if there is no interval."""
     at = None if compared is None else compared.at(method, metric)
     if compared is None or at is None:
         return None, None
-    return float(compared.low[at]), float(compared.high[at])
+    return _ends(compared.low[at], compared.high[at])
+
+
+def _ends(low: float, high: float) -> tuple[float | None, float | None]:
+    """The ends of an interval; None if they are NaN."""
+    return (None, None) if math.isnan(low) else (float(low), float(high))
 
 
 def difference_cell(
@@ -227,5 +231,5 @@ def difference_cell(
     if math.isnan(difference):
         return Cell(state=NOT_FINITE)
     pair = (at[0], *base)  # indices of method, other and metric
-    low, high = float(compared.difference_low[pair]), float(compared.difference_high[pair])
+    low, high = _ends(compared.difference_low[pair], compared.difference_high[pair])
     return Cell(difference, DONE, compared.n, low, high, float(compared.p[pair]))

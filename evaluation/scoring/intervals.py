@@ -3,8 +3,9 @@
 * Half or more of the values lie on a bound of their range, as 0/1 hits do: the exact binomial interval of Clopper and
   Pearson (1934). Its number of successes is the sum of the rescaled values and need not be whole. A bootstrap of such
   values covers too little: its interval of 30 hits among 30 has no width.
-* Other values: the bootstrap-t (Efron 1981), which divides each resampled mean by its standard error. With fewer than
-  FEWEST values it is Student's t, since resamples of so few values are often all but equal.
+* Other values: the bootstrap-t (Efron 1981), which divides each resampled mean by its standard error, taken to be at
+  least LEAST_SPREAD of the observed one. With fewer than FEWEST values it is Student's t, since resamples of so few
+  values are often all but equal.
 * Samples that come in clusters, such as those of one template or one article: whole clusters are resampled. The mean
   over samples is then a ratio, the sum over clusters divided by the sum of their sizes, and both are resampled
   together. Student's t takes the jackknife's standard error. Binomial intervals count the effective number of samples,
@@ -15,7 +16,6 @@ Shapes: N samples, C columns, G clusters (each sample is a cluster unless sample
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -26,6 +26,7 @@ LEVEL = 0.95
 POWER = 0.8
 ROUNDING = 1e-6  # share of a range: nearer values lie on its bound, since scores are stored in single precision
 FEWEST = 10  # fewer values are not resampled
+LEAST_SPREAD = 0.25  # of a resample: its standard error is taken to be at least this share of the observed one
 FEWEST_CLUSTERS = 10  # fewer say too little about how clusters differ: there is no interval
 _CHUNK = 1 << 22  # random numbers drawn at a time
 
@@ -94,11 +95,15 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
     """Bootstrap-t intervals (low [C], high [C]) of means, from the `sums` [G, C] of clusters with `sizes` [G].
 
     Each resampled mean, minus the observed one, is divided by its own standard error; the quantiles of these ratios
-    times the observed standard error give the ends. A resample of equal values has no standard error and is left out.
+    times the observed standard error give the ends. If most values are nearly equal, some resamples miss all others:
+    their standard errors, and the ends without LEAST_SPREAD, say nothing.
     """
     clusters = len(sums)
     mean = sums.sum(axis=0) / sizes.sum()
     centred = sums - sizes[:, None] * mean
+    error = np.sqrt((centred**2).sum(axis=0) * clusters / (clusters - 1)) / sizes.sum()
+    varies = error > 1e-12 * np.abs(mean)
+    least_spread = np.where(varies, LEAST_SPREAD * error, 1.0)
     studentised = []
     for weights in resample_counts(clusters, resamples, seed):
         total = weights @ sizes[:, None]
@@ -106,17 +111,11 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
         crossed = weights @ (sizes[:, None] * centred)
         squares = weights @ centred**2 - 2 * means * crossed + means**2 * (weights @ sizes[:, None] ** 2)
         spread = np.sqrt(np.maximum(squares, 0) * clusters / (clusters - 1)) / total
-        varies = spread > 1e-9 * np.abs(centred).max(axis=0)
-        studentised.append(np.divide(means, spread, out=np.full_like(means, np.nan), where=varies))
+        studentised.append(means / np.maximum(spread, least_spread))
     outside = (1 - LEVEL) / 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # raised for columns that do not vary at all
-        least, most = np.nanquantile(np.concatenate(studentised), [outside, 1 - outside], axis=0)
-    error = np.sqrt((centred**2).sum(axis=0) * clusters / (clusters - 1)) / sizes.sum()
-    with np.errstate(invalid="ignore"):
-        ends = mean - most * error, mean - least * error
-    varies = error > 1e-12 * np.abs(mean)
-    return np.where(varies, ends[0], mean), np.where(varies, ends[1], mean)
+    least, most = np.quantile(np.concatenate(studentised), [outside, 1 - outside], axis=0)
+    error = np.where(varies, error, 0.0)
+    return mean - most * error, mean - least * error
 
 
 def resample_counts(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:

@@ -43,7 +43,8 @@ class Comparison:
     difference_low: np.ndarray  # [M, M, K] ends for the row's mean minus the column's
     difference_high: np.ndarray
     p: np.ndarray  # [M, M, K] adjusted by Holm's method; 1 on the diagonal
-    #: [K] the smallest difference of two methods that n samples detect with a power of 0.8; None if it is not known.
+    #: [K] the smallest difference of two methods that n samples detect with a power of 0.8; None if it is not known, or
+    #: if nothing is tested.
     smallest: np.ndarray | None = None
     clusters: int | None = None  # number of clusters of the samples; None if samples share none
 
@@ -55,13 +56,13 @@ class Comparison:
 
     @property
     def is_tested(self) -> bool:
-        """False if the samples come in too few clusters for any pair to reach p = 0.05 after Holm's correction."""
+        """False if samples, or their clusters, are too few for any pair to reach p = 0.05 after Holm's correction."""
         pairs = len(self.methods) * (len(self.methods) - 1) // 2
-        return self.clusters is None or self.clusters >= np.log2(40 * max(1, pairs))
+        return (self.n if self.clusters is None else self.clusters) >= np.log2(40 * max(1, pairs))
 
     def tested(self) -> Comparison:
-        """This comparison, or a copy with all p values set to 1 if its clusters are too few for a test."""
-        return self if self.is_tested else replace(self, p=np.ones_like(self.p))
+        """This comparison; a copy whose p values are 1 if its samples or clusters are too few for a test."""
+        return self if self.is_tested else replace(self, p=np.ones_like(self.p), smallest=None)
 
     def beats(self, metric: str, higher_is_better: bool = True) -> np.ndarray:
         """[M, M] bool, True where the row's mean is better than the column's and the adjusted p value is below SURE.
@@ -76,8 +77,8 @@ class Comparison:
         """The methods in groups, the best group first.
 
         A group holds the methods that none of the remaining methods beats (see `beats`); within a group, methods are
-        ordered by their means. If the first group has a single method, that method is the winner. Raises ValueError for
-        a metric that is not compared.
+        ordered by their means. The method of a first group of one is the only one that no other beats; it need not beat
+        each of them. Raises ValueError for a metric that is not compared.
 
         >>> values = np.random.default_rng(0).normal([[[1.0], [0.2], [0.0]]], 1.0, (60, 3, 1))
         >>> compare(values, ("a", "b", "c"), ("score",), 500, 0).groups("score")
@@ -107,8 +108,8 @@ def compare(
 
     Results are multiplied by `scale`, a number or [K]; by default they are in percent. `shares` (a bool or [K]) says
     which metrics lie between 0 and 1. `clusters` [N] are the numbers of the samples' clusters. Returns None if there
-    are no values or no `resamples`. With fewer than log2(40 x pairs of methods) clusters no difference is tested: all
-    p values are 1.
+    are no values or no `resamples`. With fewer than log2(40 x pairs of methods) samples or clusters no difference is
+    tested: all p values are 1.
     """
     n, m, k = values.shape
     if not n or not resamples or not values.size:
@@ -127,7 +128,7 @@ def compare(
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
     sums, _ = cluster_sums(values, clusters)  # the differences of a cluster change their sign together
-    p = sign_flip_p(sums, FLIPS * resamples, seed)
+    p = sign_flip_p(sums, max(FLIPS * resamples, 100 * pairs), seed)  # Holm multiplies p by up to `pairs`
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
     count = None if clusters is None else len(np.unique(clusters))
@@ -182,7 +183,7 @@ def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
     rounding = 1e-6 * np.maximum(size[:, None], size[None])  # of scores that are stored in single precision
     observed = np.abs(total[:, None] - total[None]) - rounding
     extreme = np.ones_like(observed)
-    for count in chunk_sizes(flips, samples):
+    for count in chunk_sizes(flips, max(samples, extreme.size)):
         signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float64) - 1
         sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
         extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)

@@ -106,7 +106,7 @@ def clopper_pearson(successes: float, n: int) -> tuple[float, float]:
 
 
 def bootstrap_t(values: np.ndarray, draws: int) -> Interval:
-    """The interval of a mean by quantiles of resampled t statistics; resamples without spread have none."""
+    """The interval of a mean by quantiles of resampled t statistics; a quarter of the error is the least spread."""
     n, mean = len(values), values.mean()
     error = values.std(ddof=1) / math.sqrt(n)
     if error == 0:
@@ -114,8 +114,7 @@ def bootstrap_t(values: np.ndarray, draws: int) -> Interval:
     weights = resamples(n)
     means = weights @ values
     spread = np.sqrt(np.maximum(weights @ values**2 - means**2, 0) / (n - 1))
-    kept = spread > 1e-12 * np.abs(values).max()
-    t = (means[kept] - mean[None] if np.ndim(mean) else means[kept] - mean) / spread[kept]
+    t = (means - mean) / np.maximum(spread, error / 4)
     ends = [quantile_range(t, level, draws).times(-error).plus(Range.exact(mean)) for level in reversed(LEVELS)]
     return ends[0], ends[1]
 
@@ -182,6 +181,16 @@ def p_range(p: float, n: int, draws: int) -> Range:
     ours = len(flips(n))
     least, most = share_range(p, draws if ours == 2**n else 1 / (1 / draws + 1 / ours))
     return Range(p, least, min(most + 1 / (draws + 1), 1.0))
+
+
+def is_tested(n: int, pairs: int) -> bool:
+    """Whether `n` samples can tell a pair apart: p of 2 signs among 2^n, after Holm's correction, is at most 0.05."""
+    return pairs * 2 ** (1 - n) <= 0.05
+
+
+def holm_of_pairs(ps: list[Range], n: int) -> list[Range]:
+    """Adjusted p values of pairs of methods on `n` samples; 1 if these are too few for a test."""
+    return holm(ps) if is_tested(n, len(ps)) else [Range.exact(1.0)] * len(ps)
 
 
 def holm(ps: list[Range]) -> list[Range]:
@@ -260,11 +269,11 @@ def top_group(values: np.ndarray, draws: int, level: float = 0.05) -> list[int]:
 def smallest_difference(values: np.ndarray) -> float:
     """The difference of columns of `values` [n, M] that a t test finds with a power of 0.8, its level over all pairs.
 
-    By the median spread of the pairs; NaN of fewer than three rows, or of a single column.
+    By the median spread of the pairs; NaN of too few rows for a test, or of a single column.
     """
     pairs, n = list(combinations(range(values.shape[1]), 2)), len(values)
     spreads = [(values[:, a] - values[:, b]).std(ddof=1) for a, b in pairs] if n > 1 else []
-    if n < 3 or not spreads:
+    if not spreads or not is_tested(n, len(spreads)):
         return math.nan
     reach = stats.t.isf(0.025 / len(spreads), n - 1) + stats.t.isf(0.2, n - 1)
     return float(reach * np.median(spreads) / math.sqrt(n))

@@ -114,12 +114,13 @@ def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
 def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
     """Adjusted p of ΔA between methods of a place."""
     pairs = list(combinations(judged(facts, place), 2))
-    ps = []
+    n, ps = 0, []
     for a, b in pairs:
         one, other = areas(facts, place, a)["delta"].dropna(), areas(facts, place, b)["delta"].dropna()
         common = one.index.intersection(other.index)
+        n = len(common)
         ps.append(facts.sign_flip((one[common] - other[common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
+    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 

@@ -59,11 +59,12 @@ def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[
         key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
     }
     named = list(combinations(sorted(frames), 2))
-    ps = []
+    n, ps = 0, []
     for a, b in named:
         common = frames[a].index.intersection(frames[b].index)
+        n = len(common)
         ps.append(facts.sign_flip((frames[a][common] - frames[b][common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(named, statistics.holm(ps), strict=True))
+    adjusted = dict(zip(named, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 

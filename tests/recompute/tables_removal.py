@@ -54,12 +54,13 @@ def knocked(facts: Facts) -> dict[tuple[str, str, str], pd.DataFrame]:
 def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple[str, str], Range]:
     rankings = {key[2]: table for key, table in knocked(facts).items() if key[:2] == (model, task)}
     pairs = list(combinations(sorted(rankings), 2))
-    ps = []
+    n, ps = 0, []
     for a, b in pairs:
         one, two = rankings[a][count].dropna(), rankings[b][count].dropna()
         common = one.index.intersection(two.index)
+        n = len(common)
         ps.append(facts.sign_flip((one[common] - two[common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
+    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 

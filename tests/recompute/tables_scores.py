@@ -84,16 +84,18 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     names = list(METRICS.values())
     adjusted = {}
     ps: dict[tuple[str, str], list[Range]] = {}
+    n = 0
     for a, b in pairs:
         one, other = facts.scored(cells[a]), facts.scored(cells[b])
         common = one.index.intersection(other.index)
+        n = len(common)
         sides = [frame.loc[common, names].to_numpy() for frame in (one, other)]
         differences, sizes = sides[0] - sides[1], np.max([np.abs(side).sum(axis=0) for side in sides], axis=0)
         slack = np.array([facts.slack(cells[a], name)[0] + facts.slack(cells[b], name)[0] for name in names])
         ends = [facts.sign_flip(differences + shift, sizes) for shift in ((0, -slack, slack) if slack.any() else (0,))]
         ps[a, b] = [statistics.hull(of_name) for of_name in zip(*ends, strict=True)]
     for at, name in enumerate(names):
-        for (a, b), p in zip(pairs, statistics.holm([ps[pair][at] for pair in pairs]), strict=True):
+        for (a, b), p in zip(pairs, statistics.holm_of_pairs([ps[pair][at] for pair in pairs], n), strict=True):
             adjusted[a, b, name] = adjusted[b, a, name] = p
     return adjusted
 
@@ -110,12 +112,14 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return UNDEFINED
     if facts.noise(cell):
         return NOISE
-    frame = facts.scored(cell)
-    values = 100 * frame[metric].to_numpy()
+    values = 100 * facts.scored(cell)[metric].to_numpy()
     random = (*cell[:3], "random")
     if metric.endswith("_shuffled"):
         return number(values.mean(), len(values), scale=100)
     if row["label"] == "%":
+        compared = [one for one in methods_of(facts, *cell[:2]).values() if not facts.noise(one)]
+        frames = [facts.scored(one)[metric] for one in (cell, *compared)]
+        values = 100 * pd.concat(frames, axis=1, join="inner").to_numpy()[:, 0]
         expected = number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
         return expected.widened(*facts.slack(cell, metric))
     differences, p = over_random(facts, cell, metric)

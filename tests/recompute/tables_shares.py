@@ -131,14 +131,15 @@ def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expecte
 def share_pairs(facts: Facts, place: Place, measure: str) -> dict[tuple[str, str], Range]:
     """Adjusted p between methods of a place, by sign flips; of r, by swapping what is said under both."""
     pairs = list(combinations(judged(facts, place), 2))
-    ps = []
+    n, ps = 0, []
     for a, b in pairs:
         one, two = share_values(facts, place, a, measure), share_values(facts, place, b, measure)
+        n = len(one)
         if measure.endswith("r"):
             ps.append(swapped(one, two, gold(facts, place, a), facts.flips))
         else:
             ps.append(facts.sign_flip((one.mean(1) - two.mean(1))[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
+    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 

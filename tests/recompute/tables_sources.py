@@ -58,16 +58,16 @@ def sources(facts: Facts, row: Row) -> Expected | Left | None:
     cell = cell_of(row["model"], row["task"])
     if row["group"] == "cost":
         return UNDEFINED if row["method"] == TOLD else cost(facts, cell, variant_of(row["method"]), row["label"])
-    measure = measure_of(row)
+    measure, share = measure_of(row), row["group"] == "evidence"
+    scale = PERCENT if share else 1.0
     if row["method"] == TOLD:
         known = [values(facts, cell, variant, measure) for variant in whole(facts, cell)]
         joined = pd.concat([one for one in known if len(one)], axis=1, join="inner") if any(map(len, known)) else None
-        return UNDEFINED if joined is None else smallest(joined.to_numpy())
+        return UNDEFINED if joined is None else smallest(scale * joined.to_numpy())
     kept = values(facts, cell, variant_of(row["method"]), measure).to_numpy()
     if not len(kept):
         return UNDEFINED
-    share = row["group"] == "evidence"
-    scale, bounds = (PERCENT, (0.0, 1.0)) if share else (1.0, (-1.0, 1.0) if measure.startswith("lds") else None)
+    bounds = (0.0, 1.0) if share else (-1.0, 1.0) if measure.startswith("lds") else None
     interval = facts.interval(kept, bounds)
     if interval is not None:
         interval = (interval[0].times(scale), interval[1].times(scale))

@@ -204,9 +204,12 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
     names = {(board.model, board.task): f"{board.model} · {board.task}" for board in shown}
     lines = []
     without = [task for task in results.tasks if task not in {board.task for board in shown}]
-    if without:
-        reason = f"no evidence is marked in their samples, so there is no {METRICS[lead()].label}; see Faithfulness"
-        lines.append((f"Task{'s' * (len(without) > 1)} {', '.join(without)}", reason))
+    unmarked = [task for task in without if results.tasks[task].evidence is None]
+    reason = f"no evidence is marked in their samples, so there is no {METRICS[lead()].label}; see Faithfulness"
+    unscored = "methods have no scores of the same samples that a model predicts correctly"
+    for tasks, why in ((unmarked, reason), ([task for task in without if task not in unmarked], unscored)):
+        if tasks:
+            lines.append((f"Task{'s' * (len(tasks) > 1)} {', '.join(tasks)}", why))
     for method in results.ordered_methods():
         reasons = _absences(results, method, shown)
         if reasons:

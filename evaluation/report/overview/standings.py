@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, permutations
 
-import numpy as np
-
 from evaluation.report.render import number
 from evaluation.report.results import Results
 from evaluation.report.table import Cell
 from evaluation.scoring.faithfulness.scores import MEASURES
+from evaluation.scoring.intervals import ROUNDING
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import Comparison
 
@@ -154,23 +153,26 @@ def conclusion(results: Results, model: str, task: str, standings: Sequence[Stan
     """The whole conclusion on a model and task, from the groups and the comparison that they come from."""
     if not compared.is_tested:
         return f"No difference is tested: {_samples_of(compared)} are too few."
-    sentences = [_groups(results, standings)]
+    sentences = [_groups(results, standings, compared)]
     if results.baseline not in [standing.method for standing in first_group(standings)]:
         sentences += [_preferred(standings), *_failing(standings)]
     sentences += [_power(compared), _other_seeds(results, model, task, compared)]
     return " ".join(filter(None, sentences))
 
 
-def _groups(results: Results, standings: Sequence[Standing]) -> str:
-    """The first group against the other methods."""
+def _groups(results: Results, standings: Sequence[Standing], compared: Comparison) -> str:
+    """The first group against the other methods, some of which may be beaten by methods of later groups only."""
     first = first_group(standings)
     others = [standing.method for standing in standings if standing.group > 1]
     if not others:
         return "No method is shown to find the evidence more often than another."
     rest = _rest(results, others)
-    if len(first) == 1:
+    by_first = all(any(_beats(compared, each.method, other) for each in first) for other in others)
+    if len(first) == 1 and by_first:
         return f"{first[0].label} finds the evidence more often than {rest} ({_share(first[0])})."
-    less = f"{rest} found it less often than at least one of them"
+    less = f"{rest} found it less often than at least one {'of them' if by_first else 'other method'}"
+    if len(first) == 1:
+        return f"No method is shown to find the evidence more often than {first[0].label} ({_share(first[0])}); {less}."
     if results.baseline in [standing.method for standing in first]:
         unproven = ", ".join(each.label for each in first if each.method != results.baseline)
         return f"{unproven}: not shown to find the evidence more often than random relevance does; {less}."
@@ -205,11 +207,12 @@ def _listed(first: Sequence[Standing]) -> str:
 
 
 def _share(standing: Standing) -> str:
-    """The evidence score of a method with its interval."""
+    """The evidence score of a method, with its interval if it has one."""
     cell, metric = standing.evidence, METRICS[lead()]
-    low, high = (0.0 if end is None else end for end in (cell.low, cell.high))
-    ends = f"95 % interval {number(low, 1)} to {number(high, 1)}"
-    return f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}, {ends}"
+    mean = f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}"
+    if cell.low is None or cell.high is None:
+        return mean
+    return f"{mean}, 95 % interval {number(cell.low, 1)} to {number(cell.high, 1)}"
 
 
 def _preferred(standings: Sequence[Standing]) -> str:
@@ -261,7 +264,7 @@ def _power(compared: Comparison) -> str:
     if compared.smallest is None:
         return ""
     smallest = float(compared.smallest[compared.metrics.index(lead())])
-    if not np.isfinite(smallest):
+    if not smallest > ROUNDING:  # nor is it known if it is NaN, or methods differ by a constant
         return ""
     below = f"differences of {METRICS[lead()].label} below {number(smallest, 1)} points often go unseen"
     return f"With {_samples_of(compared)}, {below} (power .8)."

@@ -44,8 +44,9 @@ CHOICES = Table(
     "Options that were chosen",
     "If the config lists several values of an option, every combination was tried on a few samples, for each "
     "model, task and precision. The combination with the largest ΔA, on the samples for which all combinations "
-    "have curves, was chosen; of equal ones the first (AttnLRP 4.1). All scores and curves of these methods were "
-    "computed with the chosen options on the other samples: samples that chose options count in no score.",
+    "have curves, was chosen; of equal ones the first (AttnLRP 4.1). Scores, deletion curves and neuron "
+    "ablations of these methods are of the other samples: samples that chose options count in none of them. Head "
+    "pruning and controls take all samples.",
     ("model", "method", "options"),
     _TRIED,
 )

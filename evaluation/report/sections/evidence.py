@@ -155,10 +155,11 @@ def _point(point: Point, name: str, look: Look) -> Line:
     """A method as a point of the figure, with its intervals as bars; a costlier method has a larger point."""
     evidence, delta = point.evidence, point.delta
     x, y = evidence.value or 0.0, delta.value or 0.0
-    across = [evidence.low or 0, evidence.high or 0]
-    upright = [delta.low or 0, delta.high or 0]
-    thin = {"linewidth": 0.9}
-    bars: list[Bar] = [(across, [y, y], thin), ([x, x], upright, thin)]
+    thin, bars = {"linewidth": 0.9}, list[Bar]()
+    if evidence.low is not None and evidence.high is not None:
+        bars.append(([evidence.low, evidence.high], [y, y], thin))
+    if delta.low is not None and delta.high is not None:
+        bars.append(([x, x], [delta.low, delta.high], thin))
     size = {"markersize": 4 + 1.6 * math.log2(1 + point.forwards), "alpha": 0.85}
     return Line(name, [x], [y], {**look, **POINT, **size}, bars=bars)
 

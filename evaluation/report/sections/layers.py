@@ -18,9 +18,9 @@ from evaluation.report.table import (
     Column,
     Entry,
     Table,
+    compared_cell,
     difference_cell,
     fills,
-    interval_of,
     marked_if_best,
 )
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
@@ -78,10 +78,10 @@ LAYERS = Table(
     "layers",
     "Evidence by layer",
     "The relevance that each layer gives to the tokens, scored against the evidence, in percent with 95 % "
-    "intervals: the map of that layer alone, or the output head applied to its states. Layers are counted "
-    "from the lowest. The paper's numbers are shown for models with the names of its models, roberta-base "
-    "and, fine-tuned, roberta-base-blimp5; those of random relevance, norms, LogAt and NormXLogit are read "
-    "off its figures 4 and 5.",
+    "intervals, over the samples that all methods have: the map of that layer alone, or the output head applied to "
+    "its states. Layers are counted from the lowest. The paper's numbers are shown for models with the names of its "
+    "models, roberta-base and, fine-tuned, roberta-base-blimp5; those of random relevance, norms, LogAt and "
+    "NormXLogit are read off its figures 4 and 5.",
     ("model", "layer"),
     paper="NormXLogit",
 )
@@ -100,9 +100,10 @@ def layer_table(
         score, comparison, measure = values.get(key), compared.get((task, model)), of_layer(layer, metric)
         cell = _empty(missing, task, model, name)
         if score is not None:
-            low, high = interval_of(comparison, name, measure)
             paper = normxlogit_layers().get((task, model, name, str(layer), metric))
-            cell = Cell(score.value, DONE, score.n, low, high, reference=paper)
+            compared_mean = compared_cell(comparison, name, measure)
+            cell = Cell(score.value, DONE, score.n) if compared_mean.value is None else compared_mean
+            cell = replace(cell, reference=paper)
             cell = marked_if_best(cell, comparison, name, measure, METRICS[metric].higher_is_better)
         yield Entry(task, (model, str(layer)), column, cell)
 

@@ -19,9 +19,9 @@ from evaluation.report.table import (
     Column,
     Entry,
     Table,
+    compared_cell,
     difference_cell,
     fills,
-    interval_of,
     known,
     marked_if_best,
     row_of,
@@ -100,9 +100,9 @@ def overview(results: Results) -> Table:
 BESIDE_RANDOM = Table(
     "table1_random",
     "Table 1, beside random",
-    f"The setting of table 1, with a row for each method and 95 % intervals. {CHANCE} Δ is the difference from "
-    "random on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise "
-    f"are not tested). {UNSEEN}",
+    "The setting of table 1, with a row for each method. Numbers with 95 % intervals are over the samples that all "
+    f"methods have. {CHANCE} Δ is the difference from random: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm "
+    f"over pairs; rows of noise are not tested). {UNSEEN}",
     ("model", "method"),
 )
 
@@ -129,7 +129,7 @@ def beside_random(results: Results) -> Iterator[Entry]:
 
 
 def against_each_other(results: Results) -> Table:
-    """The leading metric of every method minus that of every other method, on the same samples."""
+    """The leading metric of every method minus that of every other method, on the samples that all have."""
     columns = {method: Column("minus", results.label(method), signed=True) for method in results.ordered_methods()}
     frame = []
     for cell_key in _defined_cell_keys(results):
@@ -139,8 +139,8 @@ def against_each_other(results: Results) -> Table:
     return Table(
         "table1_pairs",
         "Table 1, methods against each other",
-        f"{METRICS[lead()].label} of the row's method minus that of the column's method, in points, on samples that "
-        f"both explain. * p < 0.05, ** p < 0.01: {TEST}.",
+        f"{METRICS[lead()].label} of the row's method minus that of the column's method, in points, on the samples "
+        f"that all methods have. * p < 0.05, ** p < 0.01: {TEST}.",
         ("model", "method"),
         tuple(columns.values()),
     ).filled(frame)
@@ -284,12 +284,12 @@ def _metric_column(results: Results, group: Group, metric: str, side: str = "") 
 
 
 def interval_cell(results: Results, cell_key: CellKey, metric: str) -> Cell:
-    """The default score with its interval."""
+    """The default score with its interval, over the samples that all compared methods have if it is compared."""
     cell = score_cell(results, cell_key, metric, "1", "left")
-    if cell.value is None:
+    compared = compared_cell(results.comparisons.get(cell_key[:3]), cell_key.method, metric)
+    if cell.value is None or compared.value is None:
         return cell
-    low, high = interval_of(results.comparisons.get(cell_key[:3]), cell_key.method, metric)
-    return replace(cell, low=low, high=high)
+    return replace(compared, reference=cell.reference)
 
 
 def over_cell(results: Results, cell_key: CellKey, other: str, metric: str) -> Cell:

@@ -71,6 +71,34 @@ def test_a_winner_is_named_with_its_interval_and_faithfulness():
     assert "First choice: LRP, though other methods are more faithful (ΔA)." in board.conclusion
 
 
+def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
+    told, names = compared((0.95, 0.9, 0.5, 0.1), lead()), list(NAMES)
+    p = told.p.copy()
+    at = names.index("lrp"), names.index("gradient_x_input")
+    p[at] = p[at[::-1]] = 1.0  # only AttnLRP is shown to beat it
+    p[names.index("lrp"), names.index("attnlrp")] = p[names.index("attnlrp"), names.index("lrp")] = 0.01
+    results = replace(some_results(), comparisons={("gpt2", "sva", "float32"): replace(told, p=p)})
+    [board] = boards(results, OtherNumbers())
+    assert board.groups[0] == ["lrp"]
+    assert board.conclusion.startswith("No method is shown to find the evidence more often than LRP (PG 9")
+    assert "random relevance found it less often than at least one other method." in board.conclusion
+
+
+def test_a_board_of_few_clusters_has_tests_and_no_intervals():
+    told = compared((0.95, 0.5, 0.5, 0.1), lead())
+    none = np.full_like(told.low, np.nan)
+    results = some_results()
+    results = replace(results, comparisons={("gpt2", "sva", "float32"): replace(told, low=none, high=none)})
+    [board] = boards(results, OtherNumbers())
+    assert board.standings[0].evidence.low is None
+    assert "random relevance (PG 96.7 %)." in board.conclusion
+
+
+def test_methods_that_always_differ_alike_have_no_power_sentence():
+    [board] = boards(some_results((1.0, 1.0, 1.0, 1.0)), OtherNumbers())
+    assert board.conclusion == "No method is shown to find the evidence more often than another."
+
+
 def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
     seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
     [board] = boards(some_results(), OtherNumbers(seconds=seconds))
@@ -151,13 +179,14 @@ def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_els
 def test_what_the_boards_leave_out_is_told_with_the_reason():
     results = replace(
         some_results(),
-        tasks={"sva": TASKS["sva"], "next_word": TASKS["next_word"]},
+        tasks={name: TASKS[name] for name in ("sva", "qa", "next_word")},
         methods={name: METHODS[name] for name in (*NAMES, "alti", "alti_logit")},
         scores={(CellKey("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
         undefined=frozenset({("gpt2", "alti")}),
     )
     told = dict(left_out(results, OtherNumbers(), boards(results, OtherNumbers())))
     assert told["Task next_word"].startswith("no evidence is marked in their samples")
+    assert told["Task qa"] == "methods have no scores of the same samples that a model predicts correctly"
     assert told["ALTI"] == "not defined for gpt2"
     assert told["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
     assert told["ΔA"].startswith("not measured: the config's `perturb`")

@@ -73,6 +73,12 @@ def test_the_table_tells_every_method_with_its_interval_group_and_cost():
     assert {column.group for column in further.columns} == {"against logits", "log-odds"}
 
 
+def test_the_smallest_difference_has_the_unit_of_its_column():
+    [table, _] = sources_tables([judged()], used())
+    told = cells(table, "Smallest difference told")
+    assert 1 < told["evidence PG"].value < 100, "percent"
+
+
 def test_samples_without_lds_are_counted_and_untrained_models_say_so():
     table, _ = sources_tables([judged(lacking={3, 7}, untrained=True)], used())
     assert "2 of 24 of llama (untrained), remove on sources" in table.caption

@@ -113,6 +113,15 @@ def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
     assert "| partial |" in markdown(shown)
 
 
+def test_numbers_with_an_interval_are_of_the_samples_that_all_methods_have():
+    hits = np.random.default_rng(0).random((8, 3, 1)) < 0.5
+    compared = compare(hits.astype(float), ("attnlrp", "lrp", "random"), ("pg",), 100, 0, shares=True)
+    shown = table(some_results(comparisons={("gpt2", "sva", "float32"): compared}), "table1_random")
+    [cell] = [row.cells[0] for row in shown.rows if row.labels == ("gpt2", "AttnLRP") and row.section == "sva"]
+    assert (cell.value, cell.n) == (compared.mean[0, 0], 8)
+    assert cell.low <= cell.value <= cell.high
+
+
 def test_every_method_stands_beside_random_with_its_difference():
     shown = table(some_results(), "table1_random")
     row = next(row for row in shown.rows if row.labels == ("gpt2", "AttnLRP"))

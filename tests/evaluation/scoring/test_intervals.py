@@ -52,6 +52,16 @@ def test_intervals_of_means_cover(name, n):
     assert ((low <= mean) & (mean <= high)).mean() >= LEAST
 
 
+@pytest.mark.parametrize("n", [16, 30])
+def test_an_interval_ends_where_most_values_are_nearly_equal(n):
+    rng = np.random.default_rng(n)
+    large = rng.random((n, 500)) < 0.2
+    values = np.where(large, rng.normal(40, 10, large.shape), rng.normal(0, 1e-5, large.shape))
+    low, high = mean_intervals(values, 300, 0)
+    assert (high - low).max() < 100
+    assert ((low <= 8) & (high >= 8)).mean() >= 0.9
+
+
 UNEVEN = [1] * 8 + [2] * 8 + [4] * 6 + [7] * 3 + [12]
 
 

@@ -117,6 +117,20 @@ def test_signs_of_a_cluster_flip_together_and_few_clusters_test_nothing():
     assert (few.p == 1).all()
 
 
+def test_few_samples_test_nothing_and_tell_no_smallest_difference():
+    values = 9.0 * np.arange(3)[None, :, None] + np.random.default_rng(9).random((7, 3, 1))
+    seven, six = (compare(values[:n], tuple("abc"), ("x",), 500, 0) for n in (7, 6))
+    assert (seven.is_tested, six.is_tested) == (True, False)
+    assert six.smallest is None
+    assert (six.p == 1).all()
+
+
+def test_many_methods_are_told_apart_with_few_resamples():
+    names = tuple(map(str, range(8)))
+    values = 9.0 * np.arange(8)[None, :, None] + np.random.default_rng(9).random((40, 8, 1))
+    assert [len(group) for group in compare(values, names, ("x",), 50, 0).groups("x")] == [1] * 8
+
+
 def test_a_share_of_all_samples_has_an_interval_with_a_width():
     told = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), 500, 0, shares=True)
     assert told.low[0, 0] == pytest.approx(88.4, abs=0.1)
