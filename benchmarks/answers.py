@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain, product
 
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
-from benchmarks.parts.harness import Bench, Runs, parser, power_law
+from benchmarks.parts.harness import Bench, Runs, exponent_of, parser
 from benchmarks.parts.samples import drawn, geometry_of, title_of
 from jobs.bench.record import paired_ratio
 from lrp_core import Batch, ModelView
@@ -37,8 +37,8 @@ SOURCES, TOKENS = 24, 16  # sources of a prompt, and tokens of each source
 ASKED, ANSWER = 16, 32  # tokens of the question and of the answer; all sources together have 384
 HALVES, QUICK_HALVES = 64, 4  # prompts that each keep a random half of the sources
 FASTER = 1.6  # target where each source is left out once: plain seconds / seconds with shared beginnings; at most 2
-Prompts = list[tuple[int, ...]]  # token ids
 LONGEST = SOURCES * TOKENS + ASKED + ANSWER
+Prompts = list[tuple[int, ...]]  # token ids
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -99,12 +99,12 @@ def grow(bench: Bench, view: ModelView, lengths: Sequence[int]) -> None:
             peaks[name][length] = peak
             bench.row(**facts, peak_bytes=peak)
     for name, curve in peaks.items():
-        law = power_law(curve)
-        if law is None:
+        exponent = exponent_of(curve)
+        if exponent is None:
             continue
-        bench.row(part="exponents in tokens", method=name, bytes_exponent=law[1])
+        bench.row(part="exponents in tokens", method=name, bytes_exponent=exponent)
         if name == CHECKPOINT:
-            bench.ratio("peak bytes with checkpointing, exponent in tokens", law[1], LINEAR, "lower")
+            bench.ratio("peak bytes with checkpointing, exponent in tokens", exponent, LINEAR, "lower")
 
 
 # prompts that lack some of their sources

@@ -20,6 +20,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.parts.chaos.faults import FAULTS, NotNow
 from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared
 from benchmarks.parts.chaos.world import World, mount_disk, settings
@@ -83,8 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         stack.callback(world.stop)
         world.copy_model("gpt2", "gpt2-seed1")
         world.config = folder / "chaos.yaml"
-        import yaml
-
         world.config.write_text(yaml.safe_dump(settings(folder, METHODS, WHOLE if whole else SMALL)))
         world.start_cluster()
         world.root = chosen.undisturbed or str(folder / "undisturbed")

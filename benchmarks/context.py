@@ -29,7 +29,7 @@ from benchmarks.parts.context_variants import (
     opened,
     variants_of,
 )
-from benchmarks.parts.harness import WALL, Bench, Curve, Runs, interleave, parser, peak_bytes, positive, power_law
+from benchmarks.parts.harness import WALL, Bench, Curve, Runs, exponent_of, interleave, parser, peak_bytes, positive
 from benchmarks.parts.samples import drawn, geometry_of, random_sample, title_of
 from jobs.bench.record import summary
 from jobs.geometries import GEOMETRIES
@@ -162,9 +162,9 @@ def note_growth(bench: Bench, seconds: Mapping[str, Curve], peaks: Mapping[str, 
         relative = {length: value / forward[length] for length, value in curve.items()}
         exponents = {}
         for measure, grows in (("seconds", curve), ("bytes", peaks[name]), ("of_forward", relative)):
-            law = power_law(grows)
-            if law is not None:
-                exponents[f"{measure}_exponent"] = law[1]
+            exponent = exponent_of(grows)
+            if exponent is not None:
+                exponents[f"{measure}_exponent"] = exponent
         if not exponents:
             continue
         if name in TABLE_2:
@@ -218,10 +218,9 @@ def by_layers(bench: Bench, subject: Subject, length: int) -> None:
             peaks[name][count] = peak
             bench.row(part="memory by layers", method=name, length=length, layers=count, peak_bytes=peak)
         del view, variants
-    for name, (_, exponent) in TABLE_2.items():
-        law = power_law({count: peak / peaks[FORWARD][count] for count, peak in peaks[name].items()})
-        assert law is not None
-        facts = {"of_forward_exponent": law[1], "table_2_of_forward_exponent": exponent}
+    for name, (_, expected) in TABLE_2.items():
+        exponent = exponent_of({count: peak / peaks[FORWARD][count] for count, peak in peaks[name].items()})
+        facts = {"of_forward_exponent": exponent, "table_2_of_forward_exponent": expected}
         bench.row(part="exponents in layers", method=name, length=length, **facts)
 
 

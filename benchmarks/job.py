@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.parts import harness
 from benchmarks.parts.harness import SCRATCH, Bench, interleave, parser
 from benchmarks.parts.runs import small_run, write_views
-from benchmarks.parts.simulation import Relative, paper, paper_jobs, simulate
+from benchmarks.parts.simulation import Relative, paper_jobs, simulate
 from benchmarks.parts.stores.object_store import SlowStore
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import RUNTIME
@@ -174,7 +174,7 @@ def cost_table(bench: Bench, runs: Runs) -> Relative:
     """
     geometry = GEOMETRIES[bench.title]
     family = geometry.model_family
-    records = [METHODS[entry.name] for entry in paper().methods]
+    records = [METHODS[entry.name] for entry in RunConfig.load("paper").methods]
     methods = [record for record in records if not record.missing(family.capabilities)]
     gradients = [record for record in methods if record.rules is not None]  # all in one pass
     of_gradients = gradients[0].pass_name
@@ -204,7 +204,7 @@ def cost_table(bench: Bench, runs: Runs) -> Relative:
 
 def schedule(bench: Bench, relative: Relative, nodes: Sequence[NodesConfig], title: str) -> None:
     """Simulate the schedule of the paper's run on `nodes`; compare its duration (makespan) with the lower bound."""
-    config = paper()
+    config = RunConfig.load("paper")
     precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     simulated = simulate(paper_jobs(relative, config), nodes, precisions)
     hours = {

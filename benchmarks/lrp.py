@@ -36,6 +36,8 @@ from lrp_core.verification.samples import random_rows
 
 #: On a CPU, models of more parameters get fewer samples by default, and the parts that compare batchings are skipped.
 _LARGE = 1_000_000_000
+#: By composite, how many times as long as the plain gradient's backward pass its own may take.
+TARGETS = {EPSILON: 1.05, VIT: 2.5}
 _IMAGES = 10  # the most images; each has as many tokens as a long text
 
 
@@ -136,10 +138,6 @@ def batching(bench: Bench, view: ModelView, size: int) -> None:
     bench.row(part="batching", batch=size, samples_per_s=1 / median_s)
     target = 20.0 if bench.chosen.on_gpu else 2.5
     bench.paired("bucketed / batch 1 throughput", seconds.values(), target, "higher")
-
-
-#: By composite, how many times as long as the plain gradient's backward pass its own may take.
-TARGETS = {EPSILON: 1.05, VIT: 2.5}
 
 
 @dataclass

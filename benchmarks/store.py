@@ -106,9 +106,8 @@ def status_of_few(bench: Bench) -> None:
         def look() -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
-        seconds = interleave({"status": look}, FEW_REPEATS)[
-            "status"
-        ]  # processor seconds would not be those of the command
+        # Wall seconds: processor seconds of this process would not be those of the command.
+        seconds = interleave({"status": look}, FEW_REPEATS)["status"]
         bench.row(what="status of a folder", artifacts=artifacts, wall_s=summary(seconds))
     bench.ratio(f"closelook status, {artifacts} artifacts in a folder: seconds", median(seconds), FEW_TARGET_S, "lower")
 

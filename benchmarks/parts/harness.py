@@ -216,15 +216,14 @@ def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[i
     return _resident_bytes(), seconds
 
 
-def power_law(curve: Curve) -> tuple[float, float] | None:
-    """The (factor, exponent) of `factor * x ** exponent`, fitted by least squares to the logarithms.
+def exponent_of(curve: Curve) -> float | None:
+    """The exponent of the power law `factor * x ** exponent` that is fitted by least squares to the logarithms.
 
     None if the curve has fewer than two points.
     """
     if len(curve) < 2:
         return None
-    line = statistics.linear_regression([math.log(x) for x in curve], [math.log(y) for y in curve.values()])
-    return math.exp(line.intercept), line.slope
+    return statistics.linear_regression([math.log(x) for x in curve], [math.log(y) for y in curve.values()]).slope
 
 
 def _resident_bytes() -> int:

@@ -16,8 +16,8 @@ from jobs.plan.forwards import forwards
 
 #: The cost of all passes divided by the cost of the gradients' passes, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]
+Unit = tuple[str, float]  # a unit's precision, and its seconds on the GPU that plans assume
 START_S = 60.0  # until a model's pool computes: its processes start and load weights
-WHOLE = Share(1, 0)
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,8 @@ class PoolWork:
 
     model: str
     most_workers: int
-    unit_s: tuple[float, ...]  # seconds of each unit, on the GPU that plans assume
-    dtypes: tuple[str, ...] = ()  # the precision of each unit; if empty, all GPUs are as fast as that one
-    share: Share = WHOLE
+    units: tuple[Unit, ...]
+    share: Share  # of a node, that each worker takes
 
 
 @dataclass(frozen=True)
@@ -44,36 +43,26 @@ class Simulated:
     lower_bound_s: float  # see _bound_s
 
 
-def paper(*overrides: str) -> RunConfig:
-    """The config `paper`, with `overrides` as `--set` takes them."""
-    return RunConfig.load("paper", overrides=overrides)
+def paper_jobs(relative: Relative, config: RunConfig) -> list[PoolWork]:
+    """The work of every model of a config such as `paper`, on all published samples.
 
-
-def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None) -> list[PoolWork]:
-    """The work of every model of the config, by default `paper`, on all published samples.
-
-    `relative` are measured costs; without them, costs are estimated from the number of forward passes.
+    `relative` are measured costs; costs that it lacks are estimated from the number of forward passes.
     """
-    config = config or paper()
     jobs = []
     for model in config.models:
         geometry = geometry_of(model.id, model.shape)
         if geometry is None:
             continue
-        units = list(_units(config, model, geometry, relative or {}))
+        units = list(_units(config, model, geometry, relative))
         for dtypes in config.together(dtype for dtype, _ in units):
-            of_pool = [unit for unit in units if unit[0] in dtypes]
+            of_pool = tuple(unit for unit in units if unit[0] in dtypes)
             share = share_of(model, True, config.ray.needs(dtypes))
-            seconds = tuple(unit_s for _, unit_s in of_pool)
-            precisions = tuple(dtype for dtype, _ in of_pool)
-            jobs.append(PoolWork(config.pool_name(model, dtypes), model.workers[1], seconds, precisions, share))
+            jobs.append(PoolWork(config.pool_name(model, dtypes), model.workers[1], of_pool, share))
     return jobs
 
 
-def _units(
-    config: RunConfig, model: ModelConfig, geometry: Geometry, relative: Relative
-) -> Iterator[tuple[str, float]]:
-    """(precision, seconds on the GPU that plans assume) of every unit of a model."""
+def _units(config: RunConfig, model: ModelConfig, geometry: Geometry, relative: Relative) -> Iterator[Unit]:
+    """Every unit of a model."""
     family = geometry.model_family
     known = configured(config)
     methods = [known[entry.name] for entry in config.methods_of(model)]
@@ -109,7 +98,7 @@ def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions:
     workers_end: list[float] = []
     while waiting or running:
         for job in list(waiting):
-            taken = slots.take(job.share, 1, min(job.most_workers, len(job.unit_s)))
+            taken = slots.take(job.share, 1, min(job.most_workers, len(job.units)))
             if taken is not None:
                 waiting.remove(job)
                 ends, spent = _pool(job, [each[node] for node in taken], now)
@@ -131,19 +120,18 @@ def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[li
     """
     free = [(start + START_S, worker) for worker in range(len(nodes))]
     spent = 0.0
-    for unit in range(len(job.unit_s)):
+    for unit in job.units:
         at, worker = free[0]
-        unit_s = _on(job, unit, nodes[worker])
+        unit_s = _on(unit, nodes[worker])
         spent += unit_s
         heapq.heapreplace(free, (at + unit_s, worker))
     return [end for end, _ in free], spent
 
 
-def _on(job: PoolWork, unit: int, node: NodesConfig) -> float:
+def _on(unit: Unit, node: NodesConfig) -> float:
     """The seconds of a unit on a GPU of the node."""
-    if not job.dtypes:
-        return job.unit_s[unit]
-    return job.unit_s[unit] * FLOPS[job.dtypes[unit]] / flops_of(node, job.dtypes[unit])
+    dtype, unit_s = unit
+    return unit_s * FLOPS[dtype] / flops_of(node, dtype)
 
 
 def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slots) -> float:
@@ -158,7 +146,7 @@ def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slot
     for job in jobs:
         able = slots.able(job.share)
         kinds = {id(nodes[node]): nodes[node] for node in able}.values()
-        least_s = sum(min(_on(job, unit, kind) for kind in kinds) for unit in range(len(job.unit_s)))
+        least_s = sum(min(_on(unit, kind) for kind in kinds) for unit in job.units)
         for group in {tuple(sorted(able)), everywhere}:
             work[group] += least_s
     return max(spent / sum(nodes[node].gpus for node in group) for group, spent in work.items())

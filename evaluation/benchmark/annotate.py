@@ -23,7 +23,7 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token
 
-
+Mention = tuple[int, int]  # [start, end) in tokens of a document
 #: The kind of evidence in all samples of a task; "sample": the kind that `meta.evidence` of each sample names.
 Finds = Literal["subject", "antecedent", "noun", "sample"]
 
@@ -102,9 +102,6 @@ class Annotator:
             return with_evidence(row, [evidence], annotator=self._name, head=head.text, agrees=agrees)
         except Malformed as error:
             return reject("annotate", error.reason, sample_id=row["sample_id"], detail=error.detail)
-
-
-Mention = tuple[int, int]  # [start, end) in tokens of a document
 
 
 def check(model_id: str) -> None:

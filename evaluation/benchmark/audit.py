@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,36 @@ import pyarrow.parquet as pq
 from rich.text import Text
 
 from evaluation.benchmark.samples import Filled, Row, meta_of
-from evaluation.tasks import SOURCES, TASKS, Task
+from evaluation.tasks import SOURCES, Task
 from lrp_core.records.types import UserError
 
 Audit = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by task and tokenizer
 GENERIC_COLUMNS = ["sample_id", "meta"]
 VIEW_COLUMNS = ["sample_id", "length", "evidence_mask", "special_mask", "scope_mask"]
+_AGREES = {True: "yes", False: "no", None: "unknown"}
+_HEADINGS = (
+    "task",
+    "tokenizer",
+    "rows in",
+    "accepted",
+    "rejected",
+    "length min/mean/max",
+    "evidence %",
+    "paper %",
+    "number agrees %",
+    "attractors: samples",
+)
+_PART_HEADINGS = (
+    "task",
+    "part",
+    "rows in",
+    "samples",
+    "samples %",
+    "tokenizer",
+    "accepted",
+    "length mean",
+    "evidence %",
+)
 
 
 def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
@@ -51,37 +76,32 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
     `evidence_share` is the mean percentage of evidence among the tokens that metrics use by default: the scope, or
     without one all tokens that are not special. `evidence_share_full` is the percentage among all tokens that are not
-    special. Both are None for a task without evidence.
+    special. Samples without evidence do not count; both are None if no sample has any.
     """
-    lengths = np.zeros(0, dtype=np.int64)
-    chosen, full = np.zeros(0), np.zeros(0)  # shares of evidence by sample
-    for table in tables:
-        of_table = table["length"].to_numpy()
-        lengths = np.append(lengths, of_table)
-        if table["evidence_mask"].null_count:
+    lengths: list[int] = []
+    chosen: list[float] = []  # percentages of evidence by sample
+    full: list[float] = []
+    for row in chain.from_iterable(table.to_pylist() for table in tables):
+        lengths.append(row["length"])
+        if row["evidence_mask"] is None:
             continue
-        ordinary = of_table - _counts(table, "special_mask")
-        evidence = _counts(table, "evidence_mask")
-        scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
-        chosen, full = np.append(chosen, evidence / scope), np.append(full, evidence / ordinary)
+        evidence, ordinary = sum(row["evidence_mask"]), row["length"] - sum(row["special_mask"])
+        scope = ordinary if row["scope_mask"] is None else sum(row["scope_mask"])
+        chosen.append(100 * evidence / scope)
+        full.append(100 * evidence / ordinary)
     return {
         "accepted": len(lengths),
-        "length_min": _figure(np.min, lengths),
-        "length_mean": _figure(np.mean, lengths),
-        "length_max": _figure(np.max, lengths),
-        "evidence_share": _figure(_mean_percent, chosen),
-        "evidence_share_full": _figure(_mean_percent, full),
+        "length_min": min(lengths, default=None),
+        "length_mean": _mean(lengths),
+        "length_max": max(lengths, default=None),
+        "evidence_share": _mean(chosen),
+        "evidence_share_full": _mean(full),
     }
 
 
-def _figure(function: Callable[[np.ndarray], Any], values: np.ndarray) -> Any:
-    """`function(values)` as a Python number; None without values."""
-    return function(values).item() if len(values) else None
-
-
-def _mean_percent(shares: np.ndarray) -> Any:
-    """The mean of shares, in percent."""
-    return 100 * shares.mean()
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean; None without values."""
+    return float(np.mean(values)) if values else None
 
 
 def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
@@ -90,8 +110,7 @@ def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
     `tables` have GENERIC_COLUMNS.
     """
     samples: dict[str, list[str]] = {}
-    rows = (row for table in tables for row in table.select(GENERIC_COLUMNS).to_pylist())
-    for row in rows:
+    for row in chain.from_iterable(table.to_pylist() for table in tables):
         if (part := meta_of(row).get(name)) is not None:
             samples.setdefault(part, []).append(row["sample_id"])
     return dict(sorted(samples.items()))
@@ -115,41 +134,10 @@ def of_parts(
     return figures
 
 
-def _counts(table: pa.Table, mask: str) -> np.ndarray:
-    """The number of True entries in each row of the column `mask` of lists, [N]."""
-    return np.array([sum(row) for row in table[mask].to_pylist()], dtype=np.int64)
-
-
-_AGREES = {True: "yes", False: "no", None: "unknown"}
-_HEADINGS = (
-    "task",
-    "tokenizer",
-    "rows in",
-    "accepted",
-    "rejected",
-    "length min/mean/max",
-    "evidence %",
-    "paper %",
-    "number agrees %",
-    "attractors: samples",
-)
-_PART_HEADINGS = (
-    "task",
-    "part",
-    "rows in",
-    "samples",
-    "samples %",
-    "tokenizer",
-    "accepted",
-    "length mean",
-    "evidence %",
-)
-
-
 def table(audit: Audit) -> list[str]:
     """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table; a table of parts follows it."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
-    of_parts: list[tuple[str, ...]] = [_PART_HEADINGS]
+    part_rows: list[tuple[str, ...]] = [_PART_HEADINGS]
     for task, tokenizer, figures in _each(audit):
         lengths = (figures["length_min"], _number(figures["length_mean"]), figures["length_max"])
         length = " / ".join(map(str, lengths)) if figures["accepted"] else ""
@@ -162,8 +150,8 @@ def table(audit: Audit) -> list[str]:
             share = _number(100 * samples / rows_in if rows_in else None)
             means = (_number(of_part["length_mean"]), _number(of_part["evidence_share"]))
             shown = (str(rows_in or ""), str(samples), share, tokenizer, str(of_part["accepted"]))
-            of_parts.append((task, part, *shown, *means))
-    return _aligned(rows) + (["", *_aligned(of_parts)] if len(of_parts) > 1 else [])
+            part_rows.append((task, part, *shown, *means))
+    return _aligned(rows) + (["", *_aligned(part_rows)] if len(part_rows) > 1 else [])
 
 
 def _each(audit: Audit) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -234,7 +222,7 @@ def export(
     records: Mapping[str, Mapping[str, Any]],
     audit: Audit,
     to: Path,
-    tasks: Mapping[str, Task] = TASKS,
+    tasks: Mapping[str, Task],
 ) -> list[Path]:
     """Write `to`/<task>/*.parquet and the card `to`/README.md, and return the files written.
 
@@ -258,11 +246,7 @@ def export(
     return written
 
 
-def card(
-    records: Mapping[str, Mapping[str, Any]],
-    audit: Audit,
-    tasks: Mapping[str, Task] = TASKS,
-) -> str:
+def card(records: Mapping[str, Mapping[str, Any]], audit: Audit, tasks: Mapping[str, Task]) -> str:
     """The dataset card, with the front matter that tells `datasets` where each task is."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -23,6 +23,8 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LENGTH = 64  # tokens of a context by default
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -208,9 +210,6 @@ def survey(corpus: Corpus, characters: int) -> CorpusSurvey:
         none = f": {unusable} entries are unusable, the first at {first}" if unusable else ""
         raise UserError(f"the corpus {corpus.path or corpus.hub or corpus.source} holds no text{none}")
     return CorpusSurvey(texts, length, count, unusable, first, digest.hexdigest())
-
-
-LENGTH = 64  # tokens of a context by default
 
 
 @dataclass(frozen=True)

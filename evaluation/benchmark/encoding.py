@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evaluation.benchmark.samples import Malformed
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+START = "‹start›"  # stands for the token that a decoder reads first, whatever its name
 _CONTEXT = 8  # tokens before a token that may change its text, such as by a space
 _PART_OF_CHARACTER = "\ufffd"  # what decoding gives for the first bytes of a character
 _BYTES = 4  # of a character, at most
@@ -62,9 +65,14 @@ class Encoding:
             covered |= in_span
         return covered
 
-    def mask(self, spans: Iterable[Sequence[int]] | None) -> list[bool] | None:
-        """The result of `covers` as a list; None if `spans` is None."""
-        return None if spans is None else self.covers(spans).tolist()
+    def evidence(self, spans: Sequence[Sequence[int]], first: bool = False) -> np.ndarray | None:
+        """The result of `covers`; None without spans. Raises Malformed if the spans have no token."""
+        if not spans:
+            return None
+        covered = self.covers(spans, first)
+        if not covered.any():
+            raise Malformed("the evidence has no token")
+        return covered
 
 
 def encode(
@@ -155,9 +163,6 @@ def has_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
     return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in encoding.ids
 
 
-START = "‹start›"  # stands for the token that a decoder reads first, whatever its name
-
-
 class Pieces:
     """The text of each token of a tokenizer; texts that were decoded once are kept."""
 
@@ -244,4 +249,4 @@ def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[i
 
 def _has_letters(piece: str) -> bool:
     """True for a text with letters or digits; also for bytes of a character, which may be a letter."""
-    return any(letter.isalnum() or letter == "�" for letter in piece)
+    return any(letter.isalnum() or letter == _PART_OF_CHARACTER for letter in piece)

@@ -23,9 +23,8 @@ from lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # other formats are refused before they are decoded
-_CHANNELS = {"L": 1, "RGB": 3}
+_CHANNELS, _WORDS = {"L": 1, "RGB": 3}, {"L": "grey", "RGB": "RGB"}  # by the mode of an image
 Region = Sequence[int]  # [top, left, bottom, right) in pixels
-
 #: Settings that a checkpoint leaves out.
 _DEFAULTS = {
     "size": {"height": 224, "width": 224},
@@ -222,9 +221,6 @@ class Preprocessing:
             return self.resize[1], self.resize[0]
         longer = int(self.resize * max(wide, tall) / min(wide, tall))
         return (self.resize, longer) if wide <= tall else (longer, self.resize)
-
-
-_WORDS = {"L": "grey", "RGB": "RGB"}
 
 
 def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], list[Row]]:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 Row = dict[str, Any]
 Span = tuple[int, int]  # [start, end) in characters
+Turn = tuple[str, int, int]  # the role of a chat's message, and where its content starts and ends
+SEPARATOR = "\n\n"  # between the messages of a chat
 #: Which tokens of target and foil are explained: the only one of each, the first in which they differ, or all of an
 #: answer.
 Words = Literal["single", "first_difference", "all"]
@@ -46,7 +48,7 @@ def sample(
     score: float | None = None,
     evidence: Sequence[Span] = (),
     scope: Sequence[Span] | None = None,
-    meta: Mapping[str, Any] | None = None,
+    meta: dict[str, Any] | None = None,
     cluster: str | None = None,
 ) -> Row:
     """A row of the generic schema; its `sample_id` is a hash of its texts, slot, target, foil, label and score.
@@ -164,7 +166,7 @@ def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
 
 def with_meta(row: Row, **meta: Any) -> Row:
     """`row` with further entries of `meta`."""
-    return row | {"meta": _json({**meta_of(row), **meta})}
+    return row | {"meta": _json(meta_of(row) | meta)}
 
 
 class Prompt(NamedTuple):
@@ -232,14 +234,9 @@ def _check(span: Sequence[int], text: str, slot: int | None) -> None:
         )
 
 
-def _json(meta: Mapping[str, Any]) -> str:
+def _json(meta: dict[str, Any]) -> str:
     """`meta` as JSON that is the same for the same content: names are sorted."""
-    return json.dumps(dict(meta), ensure_ascii=False, sort_keys=True)
-
-
-SEPARATOR = "\n\n"
-
-Turn = tuple[str, int, int]  # the role of a message, and where its content starts and ends
+    return json.dumps(meta, ensure_ascii=False, sort_keys=True)
 
 
 def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]]:

@@ -73,9 +73,7 @@ def _whole_view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Ro
     """
     if encoding.special.all():
         raise Malformed("the text has no token")
-    evidence, scope = (encoding.mask(row[name] or None) for name in ("evidence", "scope"))
-    if evidence is not None and not any(evidence):
-        raise Malformed("the evidence has no token")
+    evidence = encoding.evidence(row["evidence"])
     position = 0 if kind.reads == "first" else len(encoding) - 1
     return view_row(
         row,
@@ -83,8 +81,8 @@ def _whole_view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Ro
         encoding.special.tolist(),
         position,
         target=None if row["score"] is None else 0,
-        evidence=evidence,
-        scope=scope,
+        evidence=None if evidence is None else evidence.tolist(),
+        scope=encoding.covers(row["scope"]).tolist() if row["scope"] else None,
         token_type_ids=encoding.types,
         label=row["label"],
         score=row["score"],

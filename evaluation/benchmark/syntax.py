@@ -39,6 +39,27 @@ _TAGS: dict[str, Number] = {
     "NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural",
     "VBG": "singular", "VB": "singular", "VBP": "singular", "VBZ": "plural",  # nouns tagged as verbs
 }  # fmt: skip
+_FUNCTION = {"aux", "aux:pass", "auxpass", "cop"}  # these hang from the predicate, which carries the subject
+_SUBJECT = {"nsubj", "nsubj:pass", "nsubj:outer", "nsubjpass"}
+_CLAUSE = {"csubj", "csubj:pass", "csubj:outer", "csubjpass"}
+_RELATIVE = {"relcl", "acl:relcl", "advcl:relcl"}
+_DETERMINER = {"det", "det:predet", "predet"}
+_NOMINAL = {
+    "nmod",
+    "obl",
+    "obj",
+    "iobj",
+    "dobj",
+    "pobj",
+    "appos",
+    "compound",
+    "amod",
+    "nummod",
+    "flat",
+    "fixed",
+    "case",
+}
+_PRONOUN = {"who", "whom", "which", "that", "what", "whatever", "whoever", "whichever"}
 
 
 def of_verb(form: str, other: str) -> Number:
@@ -80,29 +101,6 @@ def of_head(head: Token) -> Number | None:
     if head.tag_ == "CD":
         return "singular" if word == "1" else "plural"
     return _TAGS.get(head.tag_)
-
-
-_FUNCTION = {"aux", "aux:pass", "auxpass", "cop"}  # these hang from the predicate, which carries the subject
-_SUBJECT = {"nsubj", "nsubj:pass", "nsubj:outer", "nsubjpass"}
-_CLAUSE = {"csubj", "csubj:pass", "csubj:outer", "csubjpass"}
-_RELATIVE = {"relcl", "acl:relcl", "advcl:relcl"}
-_DETERMINER = {"det", "det:predet", "predet"}
-_NOMINAL = {
-    "nmod",
-    "obl",
-    "obj",
-    "iobj",
-    "dobj",
-    "pobj",
-    "appos",
-    "compound",
-    "amod",
-    "nummod",
-    "flat",
-    "fixed",
-    "case",
-}
-_PRONOUN = {"who", "whom", "which", "that", "what", "whatever", "whoever", "whichever"}
 
 
 def predicate(verb: Token) -> Token:

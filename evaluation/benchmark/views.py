@@ -4,7 +4,8 @@ A masked model reads the text with the mask token in the slot. A causal model re
 tokens that target and foil share at their beginning. The encoder of an encoder-decoder reads the text up to the slot,
 its decoder these shared tokens. Spans of characters become tokens through the tokenizer's offsets. Tokens that the
 tokenizer's template adds are *special*; the mask token is not. A sample's *scope*, if it has one, are the spans of
-its text to which scores and perturbation may be limited, such as the context of a question; only there is a text cut.
+its text to which scores and perturbation may be limited, such as the context of a question; a text with a slot is cut
+only there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from evaluation.benchmark.samples import (
     rejecting,
     view_row,
 )
-from evaluation.benchmark.slotless import begin, read_whole
+from evaluation.benchmark.slotless import TOO_LONG, begin, read_whole
 from evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from lrp_core.records.kinds import Kind
 from lrp_core.records.types import UserError
@@ -57,11 +58,11 @@ def tokenise(
 
     * `kind`: what the model reads and predicts.
     * `max_length`, `truncate`: a text of more tokens is rejected, or, with `truncate`, its scope cut to what fits
-      around the evidence.
+      around the evidence; a text that is read whole loses its end. Prompts of whole answers are never cut.
     * `answers`: targets and foils may have several words, of which a masked model predicts the first.
     * `words`: which tokens of target and foil are explained (see :mod:`slots`); `all`: a whole answer.
     * `beginning`: how texts without a slot are read; models of labels read them whole.
-    * `first_piece`: of an evidence word of several tokens only the first counts.
+    * `first_piece`: of an evidence word of several tokens only the first counts, in texts with a slot.
     * `decoder_tokenizer`: of an encoder-decoder, the tokenizer of targets and foils, if it is not `tokenizer`.
     * `units`: of whole answers, the parts of prompts that are removed one by one.
 
@@ -189,7 +190,7 @@ class _Manner:
         if length <= self.max_length:
             return self._view(tokenised)
         if not self.truncate:
-            raise Malformed("too long", f"{length} tokens, the model takes {self.max_length}")
+            raise Malformed(TOO_LONG, f"{length} tokens, the model takes {self.max_length}")
         cut = self._cut(tokenised)
         return self._view(cut) | {"cut": length - cut.length}
 
@@ -202,9 +203,7 @@ class _Manner:
         reading, encoding, (shared, target, foil) = tokenised.reading, tokenised.encoding, tokenised.predicted
         if encoding.special.all():
             raise Malformed("no text before the slot")
-        evidence = encoding.covers(reading.evidence, first=self.first_piece) if reading.evidence else None
-        if evidence is not None and not evidence.any():
-            raise Malformed("the evidence has no token")
+        evidence = encoding.evidence(reading.evidence, first=self.first_piece)
         scope = None if reading.scope is None else encoding.covers(reading.scope)
         behind = [] if self.kind.decoder else shared
         ids = encoding.ids + behind
@@ -219,9 +218,6 @@ class _Manner:
             """The mask of the text's tokens, with False for the shared tokens behind them."""
             return [*mask.tolist(), *[False] * len(behind)]
 
-        evidence_mask = None if evidence is None else extended(evidence)
-        scope_mask = None if scope is None else extended(scope)
-
         return view_row(
             reading.row,
             ids,
@@ -229,8 +225,8 @@ class _Manner:
             position,
             target=target,
             foil=foil,
-            evidence=evidence_mask,
-            scope=scope_mask,
+            evidence=None if evidence is None else extended(evidence),
+            scope=None if scope is None else extended(scope),
             **more,
         )
 
@@ -238,19 +234,20 @@ class _Manner:
         """`tokenised` with its scope cut to the longest window around the evidence with which the text fits.
 
         The shorter text is tokenised again, and the window cut by as many tokens as the text still has too many. Raises
-        Malformed if there is no evidence, if not exactly one scope holds all of it, or if the text does not fit even
-        with the evidence alone in its scope.
+        Malformed if there is no evidence or no token of it, if not exactly one scope holds all of it, or if the text
+        does not fit even with the evidence alone in its scope.
         """
         reading, encoding, length = tokenised.reading, tokenised.encoding, tokenised.length
+        evidence_mask = encoding.evidence(reading.evidence)
         start, end = reading.scope[0] if reading.scope else (0, 0)
         if (
-            not reading.evidence
+            evidence_mask is None
             or len(reading.scope or ()) != 1
             or any(not start <= s < e <= end for s, e in reading.evidence)
         ):
-            raise Malformed("too long", "it cannot be cut, which needs a single scope with all evidence inside")
+            raise Malformed(TOO_LONG, "it cannot be cut, which needs a single scope with all evidence inside")
         scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
-        evidence = encoding.covers(reading.evidence).nonzero()[0]
+        evidence = evidence_mask.nonzero()[0]
         least = evidence[-1] - evidence[0] + 1
         room = len(scope) + self.max_length - length  # tokens that the scope may keep
         while room >= least:
@@ -264,7 +261,7 @@ class _Manner:
                 return shorter
             room -= excess
         raise Malformed(
-            "too long", f"{length} tokens, and more than {self.max_length} even if its scope is cut to the evidence"
+            TOO_LONG, f"{length} tokens, and more than {self.max_length} even if its scope is cut to the evidence"
         )
 
 

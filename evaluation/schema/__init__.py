@@ -1,7 +1,8 @@
 """The Parquet schemas of the store, each defined once, by subject.
 
 A schema carries its name and version in its metadata. Writers pass it, readers call :func:`check`. Hive partition keys
-(``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
+(``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files;
+files of scores, whose paths have none, hold them as columns.
 """
 
 from evaluation.schema.relevance import (

@@ -21,7 +21,10 @@ class Variant:
 
 
 class Scores(Variant):
-    """One number per variant and metric, in percent over `n` correctly predicted samples."""
+    """One number per variant and metric, in the metric's unit: a mean over `n` correctly predicted samples.
+
+    The metrics accuracy and noise are percentages of all `n` samples.
+    """
 
     metric: str
     value: float | None

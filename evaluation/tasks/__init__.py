@@ -11,7 +11,7 @@ from evaluation.tasks.record import Task
 from lrp_core.records.registry import OURS, Registry
 from lrp_core.records.types import UserError
 
-__all__ = ["SOURCES", "TASKS", "Task", "fed_by", "register", "task_of"]
+__all__ = ["SOURCES", "TASKS", "Task", "register", "task_of"]
 
 TASKS: Registry[Task] = Registry("task")
 SOURCES: Registry[AnySource] = Registry("source", SAMPLES)  # which feeds any task; the others come with the tasks
@@ -40,11 +40,6 @@ def _feeds(source: str, task: Task) -> bool:
     return any(known.name == source for known in task.sources)
 
 
-def fed_by(source: str) -> list[Task]:
-    """The tasks of the table that have this source."""
-    return [task for task in TASKS.values() if _feeds(source, task)]
-
-
 def task_of(name: str, source: str) -> Task:
     """The record of the task that a config calls `name` and whose samples come from `source`.
 
@@ -59,7 +54,7 @@ def task_of(name: str, source: str) -> Task:
         return TASKS[name]
     if source == SAMPLES.name:
         return Task(name=name, title=name)
-    tasks = fed_by(source)
+    tasks = [task for task in TASKS.values() if _feeds(source, task)]
     if len(tasks) != 1:
         raise UserError(f"the source {source!r} feeds the tasks {', '.join(task.name for task in tasks)}, not {name!r}")
     return replace(tasks[0], name=name, figure="", main_figure="")

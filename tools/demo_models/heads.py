@@ -19,7 +19,8 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from evaluation.benchmark.demo import HEADS, lexicon
-from evaluation.benchmark.demo.labelled import LABELS_OF, Judged, judged
+from evaluation.benchmark.demo.labelled import Judged, judged
+from evaluation.tasks import TASKS
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 
@@ -64,7 +65,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
         batch = fitting.sampled(draws, recipe, generator)
         if tokenizer.mask_token is not None and task in _OPINIONS:
             batch = [_hidden(draw, tokenizer.mask_token, recipe.hidden, rng) for draw in batch]
-        return {task: loss_of(model, tokenizer, batch, LABELS_OF[task])}
+        return {task: loss_of(model, tokenizer, batch, TASKS[task].labels)}
 
     def measure(trained: PreTrainedModel) -> dict[str, float]:
         return {task: measured(trained, tokenizer, task, recipe.evaluated, recipe.seed + 1)}
@@ -75,7 +76,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A classifier or regressor with random weights: three layers of width 48."""
     head: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
-    if labels := LABELS_OF[HEADS[name]]:
+    if labels := TASKS[HEADS[name]].labels:
         head = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     config = fitting.config_of(_FAMILIES[name.split("-")[0]], _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **head)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
@@ -145,7 +146,7 @@ def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: s
     """The share of `n` test samples whose label is predicted, or Pearson's r of predicted and true scores."""
     draws = list(islice(judged(task, seed, "test"), n))
     logits = torch.cat([predicted(model, tokenizer, part) for part in fitting.split(draws)])
-    if labels := LABELS_OF[task]:
+    if labels := TASKS[task].labels:
         return float((logits.argmax(-1) == _indices(draws, labels)).double().mean())
     true = torch.tensor([draw.score for draw in draws])
     return float(torch.corrcoef(torch.stack([logits[:, 0], true]))[0, 1])

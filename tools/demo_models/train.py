@@ -1,4 +1,4 @@
-"""Train the demo models: `python -m tools.demo_models.train` rewrites the shipped ones in minutes on two cores.
+"""Train the demo models: `python -m tools.demo_models.train` rewrites the shipped ones, in over an hour on two cores.
 
 Masked models learn to predict the word in the slot and a few other tokens. Causal models learn to predict every next
 token, with most weight on the one in the slot. Everything is seeded; each model's card has the numbers of its training.

@@ -1,9 +1,9 @@
 """The driver of a run under chaos: the command line with two faults that can be switched on while it runs.
 
 `python -m benchmarks.parts.chaos.driver run ...` does what `closelook run ...` does. The faults are controlled by files
-in the folder that the environment variable CHAOS names. The file `clock` holds a number of seconds; the clock that
-closelook's modules see is wrong by so much. If there is a file `hang`, the first worker that finds it removes it and
-hangs in its next batch. The clocks of the machine and of Ray are not changed.
+in the folder that the environment variable CLOSELOOK_CHAOS names. The file `clock` holds a number of seconds; the clock
+that closelook's modules see is wrong by so much. If there is a file `hang`, the first worker that finds it removes it
+and hangs in its next batch. The clocks of the machine and of Ray are not changed.
 """
 
 from __future__ import annotations

@@ -32,6 +32,15 @@ DISK_MIB = 96
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5, "health_check_initial_delay_ms": 0}
 STALE_S = 12.0  # after which the lock of a driver that does not renew it may be taken over
 WEIGHTS = "model.safetensors"
+_SETTINGS = {
+    "name": "chaos",
+    "device": "cpu",
+    "token_budget": 128,
+    "shard_rows": 4,
+    "max_attempts": 10,  # many: workers cannot know that no row is to blame when this benchmark kills them
+    "report": {"samples": 1, "resamples": 20},
+    "ray": {"no_progress_timeout_s": 15},
+}
 _CLONE_NEWNS, _MS_PRIVATE_REC = 0x00020000, 0x4000 | 0x40000
 
 
@@ -222,14 +231,3 @@ def settings(folder: Path, methods: Sequence[str], more: Mapping[str, Any]) -> d
         {"name": "bert", "id": "demo/bert"},
     ]
     return {**_SETTINGS, "root": str(folder / "root"), "models": models, "methods": list(methods), **more}
-
-
-_SETTINGS = {
-    "name": "chaos",
-    "device": "cpu",
-    "token_budget": 128,
-    "shard_rows": 4,
-    "max_attempts": 10,  # many: workers cannot know that no row is to blame when this benchmark kills them
-    "report": {"samples": 1, "resamples": 20},
-    "ray": {"no_progress_timeout_s": 15},
-}

@@ -27,8 +27,6 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "bench",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-
-
 Start = Callable[..., Any]
 Answer = Callable[[dict[str, Any], Start], Iterable[bytes]]  # a WSGI application
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

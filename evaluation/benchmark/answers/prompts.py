@@ -41,15 +41,15 @@ def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> lis
     known_spans = meta.get("units")
     if known_spans is not None:
         return checked(known_spans, prompt)
-    sources, turns = meta.get("sources"), meta.get("turns")
+    sources, turns = meta.get("sources"), [(start, end) for _, start, end in meta.get("turns") or ()]
     if kind == "passage" or (kind is None and sources):
         return checked(sources or (), prompt)
     if kind == "turn":
-        return checked([(start, end) for _, start, end in (turns or ())[:-1]], prompt)
+        return checked(turns[:-1], prompt)
     if sources:
         within = checked(sources, prompt)
     elif turns:
-        within = [(start, end) for _, start, end in turns[:-1]]
+        within = turns[:-1]
     else:
         within = sentences_in(prompt)[:-1]
     split = words_in if kind == "word" else sentences_in

@@ -88,8 +88,8 @@ def _entry_of(row: Row, tokenizer: PreTrainedTokenizerBase, kind: UnitKind | Non
     meta = meta_of(row)
     prompt = Prompt.of(row["text"], meta)
     units = units_of(prompt.text, meta, kind)
-    for start, end in units if prompt.turns is not None else ():
-        if not any(low <= start and end <= high for _, low, high in prompt.turns or ()):
+    for start, end in units:
+        if prompt.turns is not None and not any(low <= start and end <= high for _, low, high in prompt.turns):
             raise Malformed("a unit that is not within one message", f"[{start}, {end}): give one for each message")
     answer = row["target"]
     parts = meta.get("answer_parts")

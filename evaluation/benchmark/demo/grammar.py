@@ -1,7 +1,7 @@
 """The demo language: generated sentences and passages whose evidence is known, since the generator places it.
 
 Three tasks as generic samples, and the texts of all three without a slot (next_word). Four further tasks are in
-:mod:`labelled`, images in :mod:`shapes`; all are a source of samples.
+:mod:`labelled`, answers from passages in :mod:`passages`, images in :mod:`shapes`; all are a source of samples.
 
 * *sva*: the form of a verb that agrees with its subject across prepositional phrases and relative clauses; the evidence
   is the subject's head noun.
@@ -28,6 +28,8 @@ from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from evaluation.benchmark.sources.base import Generated
 from lrp_core.records.types import UserError
+
+NEXT_WORD, SHAPES = "next_word", "shapes"  # names of tasks
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,6 @@ def _filler(rng: random.Random) -> str:
 
 _TASKS = {"ra": _reflexive_sentence, "sva": _agreement_sentence, "qa": _question}
 TASKS = tuple(_TASKS)
-
-
-NEXT_WORD, SHAPES = "next_word", "shapes"
 
 
 def _continued(seed: int) -> Iterator[Row]:

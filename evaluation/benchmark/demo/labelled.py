@@ -30,8 +30,12 @@ from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Row, Span, sample
 
-LABELS = ("negative", "positive")  # of sentiment
+#: Labels, in the order of a model's outputs: of sentiment, brackets and triggers.
+LABELS, BALANCE, VERDICTS = ("negative", "positive"), ("unbalanced", "balanced"), ("complaint", "praise")
 _POINTS = {"subject": 2, "verb": 1, "object": 2}  # of similarity
+_OPENING, _CLOSING = "([", ")]"
+_OTHER_KIND = dict(zip("()[]", "[]()", strict=True))
+_PAIRS = range(3, 7)  # numbers of pairs of brackets in a balanced string
 
 
 @dataclass(frozen=True)
@@ -152,13 +156,6 @@ def _of_clause(rng: random.Random, words: dict[str, str]) -> Sentence:
     return sentence
 
 
-BALANCE = ("unbalanced", "balanced")
-VERDICTS = ("complaint", "praise")
-_OPENING, _CLOSING = "([", ")]"
-_OTHER_KIND = dict(zip("()[]", "[]()", strict=True))
-_PAIRS = range(3, 7)  # numbers of pairs of brackets in a balanced string
-
-
 def is_balanced(text: str) -> bool:
     """True if every closing bracket closes the last open one, which is of its kind, and no bracket stays open."""
     awaited: list[str] = []
@@ -239,8 +236,6 @@ _DRAWS: dict[str, Callable[[random.Random], Judged]] = {
     "brackets": brackets,
     "triggers": triggered,
 }
-#: The labels of each task in the order of a model's outputs; a task with scores has none.
-LABELS_OF = {"sentiment": LABELS, "similarity": (), "brackets": BALANCE, "triggers": VERDICTS}
 JUDGED = tuple(_DRAWS)
 
 

@@ -82,10 +82,7 @@ class Reading:
         """The spans [start, end) of the sentences in the answer."""
         return _spans(0, (self.facts[at].sentence for at in self.asked))
 
-    @property
-    def key(self) -> str:
-        """The prompt, by which draws are split."""
-        return self.prompt
+    key = prompt  # by which draws are split
 
     @property
     def content(self) -> Reading:

@@ -16,11 +16,10 @@ from evaluation.benchmark.sources.base import Side, Source, field, one_sample
 from evaluation.benchmark.sources.files import json_lines, tab_separated
 from evaluation.benchmark.syntax import of_verb
 
+MASK = "***mask***"  # stands for the verb in Goldberg's sentences
 _WORD = re.compile(r"([\w'-]+)(\W*)")
 _NEGATION = re.compile(r"\b\w+n't\b")
 _STEMS = {"ca": "can", "wo": "will"}  # of can't and won't; other stems are words already, as in hasn't
-
-
 #: NormXLogit's five paradigms: the name that each has there, and its evidence.
 PARADIGMS = {
     "anaphor_number_agreement": ("ana", "antecedent"),
@@ -119,9 +118,6 @@ BLIMP5 = replace(
     hub_configs=tuple(PARADIGMS),
     side=regular_plurals,
 )
-
-
-MASK = "***mask***"
 
 
 def parse_masked(columns: list[str]) -> Row:

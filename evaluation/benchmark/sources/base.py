@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.benchmark.samples import Malformed, Row, is_reject, reject, rejecting, with_evidence
+from evaluation.benchmark.samples import Malformed, Row, is_reject, reject, rejecting, with_meta
 from evaluation.benchmark.sources.files import Record
 
 HubRows = Iterable[dict[str, Any]]  # of a data set on the hub
+Side = Literal["drawn", "counted"]  # rows to draw from, and rows that say how many are drawn
 
 
 def numbered(rows: HubRows) -> Iterator[Record]:
@@ -106,9 +107,6 @@ def field(record: Any, name: str, kind: type = str) -> Any:
     return record[name]
 
 
-Side = Literal["drawn", "counted"]  # rows to draw from, and rows that say how many are drawn
-
-
 def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> dict[str, int]:
     """The number of draws of each row of the side "drawn", by sample id; it depends on the ids and `seed` only.
 
@@ -136,4 +134,4 @@ def repeated(rows: Iterable[Row], times: dict[str, int]) -> Iterator[Row]:
             continue
         yield row
         for copy in range(2, count + 1):
-            yield with_evidence(row, row["evidence"], copy=copy) | {"sample_id": f"{sample_id}-{copy}"}
+            yield with_meta(row, copy=copy) | {"sample_id": f"{sample_id}-{copy}"}

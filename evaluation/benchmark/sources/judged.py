@@ -15,12 +15,13 @@ from evaluation.benchmark.sources.base import Source, column_of, field, one_samp
 from evaluation.benchmark.sources.files import Record, csv_rows, headed, json_lines, named, tab_separated
 
 HUB = "nyu-mll/glue"
-NO_LABEL = ("-", "-1", -1)  # what the data sets write where annotators did not agree, or the label is held back
+NO_LABEL = ("-", "-1")  # what the data sets write where annotators did not agree, or the label is held back
 
 #: The names of labels, by the numbers that tables and the hub have.
 SST2_LABELS = ("negative", "positive")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 QNLI_LABELS = ("entailment", "not_entailment")
+FOLDERS = {"neg": "negative", "pos": "positive"}  # of IMDB, with the label of their reviews
 
 
 def labelled(
@@ -48,7 +49,7 @@ def labelled(
 def label_of(written: Any, names: Sequence[str]) -> str:
     """The name of a label that is written as its name or number. Raises Malformed."""
     text = str(written).strip()
-    if text in map(str, NO_LABEL):
+    if text in NO_LABEL:
         raise Malformed("no gold label", f"{written!r} stands for none: take a split whose labels are published")
     if text.isdecimal() and int(text) < len(names):
         return names[int(text)]
@@ -119,7 +120,6 @@ MNLI = _glue(
     title="MultiNLI (Williams et al. 2018)",
     url="https://cims.nyu.edu/~sbowman/multinli",
     licence="OANC and others, see the paper",
-    suffixes=(".jsonl", ".tsv"),
 )
 QNLI = _glue(
     "qnli",
@@ -139,9 +139,6 @@ STSB = _glue(
     suffixes=(".csv", ".tsv"),
     records=similarity_records,
 )
-
-
-FOLDERS = {"neg": "negative", "pos": "positive"}
 
 
 def review(file: Path) -> Iterator[Record]:

@@ -164,7 +164,7 @@ def parse(record: Any) -> Row:
     written = field(record, "text")
     if _has(record, "label") or _has(record, "score"):
         return _whole(record, written)
-    if not any(_has(record, name) and record[name] != [] for name in ("slot", "target")) and SLOT not in written:
+    if not _has(record, "slot") and not _has(record, "target") and SLOT not in written:
         return _whole(record, written)
     target = field(record, "target")
     foil = field(record, "foil") if _has(record, "foil") else None
@@ -188,8 +188,8 @@ def parse(record: Any) -> Row:
 
 
 def _has(record: Fields, name: str) -> bool:
-    """True where a row's column is there and not empty."""
-    return record.get(name) not in (None, "")
+    """True where a row's column is there and not empty: neither null, "" nor []."""
+    return record.get(name) not in (None, "", [])
 
 
 def _whole(record: Fields, text: str) -> Row:
@@ -198,7 +198,7 @@ def _whole(record: Fields, text: str) -> Row:
     Raises Malformed for a row that also has a slot, target or foil, or both a label and a score.
     """
     for name in ("slot", "target", "foil"):
-        if _has(record, name) and record[name] != []:
+        if _has(record, name):
             if not _has(record, "label") and not _has(record, "score"):
                 raise Malformed(f"{name!r} without a slot", f"give `slot` and `target` too, or leave out {name!r}")
             raise Malformed(f"{name!r} beside a label or score", f"leave out {name!r}, or the label or score")
@@ -241,10 +241,9 @@ def answered(source: str, record: Fields, spaced: bool) -> Row:
         elif not text[-1:].isspace() and not answer[:1].isspace():
             answer = f" {answer}"
     for name in ("sources", "units"):
-        if _has(record, name) and record[name] != []:
+        if _has(record, name):
             meta[name] = [list(span) for span in _evidence(text, record[name], name.removesuffix("s"))]
-    written = record.get("evidence")
-    evidence = () if written in (None, "", []) else tuple(_evidence(text, written))
+    evidence = tuple(_evidence(text, record.get("evidence")))
     meta |= _rest(record, ANSWERED)
     return sample(source, text, len(text), answer, evidence=evidence, meta=meta, cluster=_cluster(record))
 
@@ -348,7 +347,7 @@ def _rest(record: Fields, known: tuple[str, ...]) -> dict[str, Any]:
 def _meant(name: str, missing: Sequence[str]) -> str | None:
     """The column among those `missing` that `name` is a mistyping of; None if it is near none.
 
-    Names of labelled columns must be nearer than others: `store` is no mistyped `score`.
+    Names that COLUMNS lacks must be nearer than others: `store` is no mistyped `score`.
     """
     close = difflib.get_close_matches(name.casefold(), missing, 1, 0.75)
     sure = [near for near in close if near in COLUMNS or difflib.SequenceMatcher(None, name, near).ratio() >= 0.9]

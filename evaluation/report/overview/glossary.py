@@ -2,7 +2,8 @@
 
 TERMS: dict[str, str] = {
     "relevance": "The share of the explained number that a method attributes to a token, patch, head, layer or neuron.",
-    "explained number": "A logit of the model, or the difference of two; for a regressor, its score.",
+    "explained number": "A logit of the model, the difference of two, or a log-probability; of an answer, the sum over "
+    "its tokens; of a regressor, its score.",
     "target": "The token or label whose logit is explained.",
     "foil": "A token or label that the target is compared with: why the target rather than the foil.",
     "contrastive explanation": "An explanation of the target's logit minus the foil's.",

@@ -6,6 +6,7 @@ from evaluation.benchmark import audit
 from evaluation.benchmark.audit import card, export
 from evaluation.benchmark.samples import sample, with_evidence
 from evaluation.schema import GENERIC, VIEW
+from evaluation.tasks import TASKS
 from lrp_core.records.types import UserError
 
 
@@ -53,6 +54,12 @@ def test_with_a_scope_the_share_is_of_the_scope():
     assert figures["evidence_share_full"] == pytest.approx(25)
 
 
+def test_samples_without_evidence_do_not_hide_the_shares_of_those_beside_them():
+    without = view([0, 0], [1, 0]) | {"evidence_mask": None}
+    figures = of_views([without, view([0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0]), view([0, 1, 0], [1, 0, 0])])
+    assert (figures["accepted"], figures["evidence_share"], figures["evidence_share_full"]) == (3, 50, 37.5)
+
+
 def test_nothing_accepted_has_no_shares():
     assert of_views([])["evidence_share"] is None
     assert of_views([], [])["accepted"] == 0
@@ -93,7 +100,7 @@ def test_without_colours_marks_say_what_is_evidence_and_what_is_predicted():
 
 
 def test_the_card_tells_sources_licences_choices_noise_and_figures():
-    text = card({"sva": RECORD}, {"sva": {"bert-00": FOUND}})
+    text = card({"sva": RECORD}, {"sva": {"bert-00": FOUND}}, TASKS)
     _, front, body = text.split("---\n", 2)
     assert yaml.safe_load(front)["configs"] == [{"config_name": "sva", "data_files": "sva/*.parquet"}]
     for part in ("Apache 2.0", "`abc`", "Evidence by a parser", "## Choices", "## Known noise", "| sva  | bert-00"):
@@ -103,4 +110,4 @@ def test_the_card_tells_sources_licences_choices_noise_and_figures():
 def test_an_export_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to"):
-        export({"sva": []}, {"sva": RECORD}, {"sva": {"bert-00": FOUND}}, tmp_path / "file" / "out")
+        export({"sva": []}, {"sva": RECORD}, {"sva": {"bert-00": FOUND}}, tmp_path / "file" / "out", TASKS)

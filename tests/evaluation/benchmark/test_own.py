@@ -56,6 +56,13 @@ def test_a_cluster_is_what_alike_samples_share(tmp_path):
     assert {row["meta"] for row in rows} == {"{}"}, "it is not kept a second time"
 
 
+@pytest.mark.parametrize("nothing", [None, "", []])
+def test_columns_without_a_value_are_as_if_they_were_not_there(tmp_path, nothing):
+    empty = dict.fromkeys(("label", "score", "cluster", "messages", "answer", "sources"), nothing)
+    [row] = read(tmp_path, lines(GOOD | empty))
+    assert (row["target"], row["label"], row["cluster"]) == ("are", None, None)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -387,3 +387,10 @@ def test_decoder_reads_what_target_and_foil_begin_with_alike_and_the_encoder_the
 def test_text_without_a_slot_is_no_question_for_an_encoder_decoder(tokenizers):
     row = sample("t", "An article that goes on.", None, None, None)
     assert "no slot" in reason(tokenizers, "bpe", row, kind=kinds.ENCODER_DECODER)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_evidence_without_a_token_is_rejected_also_in_a_text_that_is_cut(tokenizers, truncate):
+    row = QUESTION | {"evidence": [(14, 15)]}  # a space, which WordPiece drops
+    length = 10_000 if not truncate else one(tokenizers, "wordpiece", QUESTION)["length"] - 4
+    assert reason(tokenizers, "wordpiece", row, max_length=length, truncate=truncate) == "the evidence has no token"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from benchmarks import context
 from benchmarks.context import crossings
 from benchmarks.parts.context_variants import CHECKPOINT, FORWARD, PERTURBATION, TimedVariant
-from benchmarks.parts.harness import power_law
+from benchmarks.parts.harness import exponent_of
 from jobs.bench.storage import numbers
 from lrp_core.records.types import UserError
 
@@ -100,15 +100,15 @@ def test_what_memory_does_not_hold_is_left_out_and_said(monkeypatch, capsys):
     assert {row["method"] for row in rows(result, "exponents in tokens")} == WAYS
 
 
-def test_a_power_law_is_found_and_curves_cross_where_they_do():
+def test_a_exponent_of_is_found_and_curves_cross_where_they_do():
     tokens = [32.0, 64.0, 128.0]
     square, line = {x: 2e-4 * x**2 for x in tokens}, {x: 0.016 * x for x in tokens}
-    assert power_law(square) == pytest.approx((2e-4, 2.0))
+    assert exponent_of(square) == pytest.approx(2.0)
     assert crossings(square, line) == [(pytest.approx(80), True)]
     assert crossings(line, square) == [(pytest.approx(80), False)]
     assert crossings(square, {x: 3 * y for x, y in line.items()}) == [], "they cross beyond what was measured"
     assert crossings(square, {x: 2 * y for x, y in square.items()}) == []
-    assert power_law({32.0: 1.0}) is None
+    assert exponent_of({32.0: 1.0}) is None
     assert crossings({32.0: 1.0}, {32.0: 2.0}) == []
 
 

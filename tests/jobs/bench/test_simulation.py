@@ -3,24 +3,30 @@
 import pytest
 
 from benchmarks.job import MIXED
-from benchmarks.parts.simulation import START_S, PoolWork, paper, paper_jobs, simulate
+from benchmarks.parts.simulation import START_S, PoolWork, paper_jobs, simulate
 from jobs.cluster.slots import Share
 from jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64
-from jobs.config import NodesConfig
+from jobs.config import NodesConfig, RunConfig
 
 SLOWER = FLOPS["float64"] / SLOW_FLOAT64
 FAST = (("float64", "fast"),)
 
 
+def pool(model, most_workers, *seconds, dtypes=(), labels=()):
+    """The work of a model, by default in single precision on a whole GPU."""
+    units = zip(dtypes or ["float32"] * len(seconds), seconds, strict=True)
+    return PoolWork(model, most_workers, tuple(units), Share(1, 0, labels))
+
+
 def test_one_gpu_does_everything_one_after_the_other():
-    schedule = simulate([PoolWork("a", 8, (10.0,) * 4), PoolWork("b", 8, (5.0,) * 2)], [NodesConfig(gpus=1)])
+    schedule = simulate([pool("a", 8, 10, 10, 10, 10), pool("b", 8, 5, 5)], [NodesConfig(gpus=1)])
     assert schedule.makespan_s == pytest.approx(50 + 2 * START_S)
     assert schedule.utilisation == pytest.approx(50 / schedule.makespan_s)
     assert schedule.last == "b"
 
 
 def test_a_model_bound_to_few_workers_is_the_tail():
-    jobs = [PoolWork("long", 1, (100.0,) * 10), PoolWork("short", 1, (1.0,))]
+    jobs = [pool("long", 1, *[100.0] * 10), pool("short", 1, 1.0)]
     schedule = simulate(jobs, [NodesConfig(gpus=2)])
     assert schedule.makespan_s == pytest.approx(1000 + START_S)
     assert schedule.tail_s == pytest.approx(999)
@@ -29,13 +35,13 @@ def test_a_model_bound_to_few_workers_is_the_tail():
 
 @pytest.mark.parametrize("gpus", [8, 64])
 def test_the_paper_keeps_most_gpus_busy(gpus):
-    schedule = simulate(paper_jobs(), [NodesConfig(gpus=gpus)])
+    schedule = simulate(paper_jobs({}, RunConfig.load("paper")), [NodesConfig(gpus=gpus)])
     assert schedule.lower_bound_s <= schedule.makespan_s <= 1.25 * schedule.lower_bound_s
     assert schedule.utilisation > 0.8
 
 
 def test_a_unit_takes_as_long_as_its_gpu_needs_for_its_precision():
-    job = PoolWork("a", 1, (10.0, 10.0), ("float64", "float32"))
+    job = pool("a", 1, 10, 10, dtypes=("float64", "float32"))
     for labels, factor in (({}, 1), ({"float64": "slow"}, SLOWER), ({"ray.io/accelerator-type": "L4"}, SLOWER)):
         schedule = simulate([job], [NodesConfig(gpus=1, labels=labels)])
         assert schedule.makespan_s == pytest.approx(START_S + 10 * factor + 10)
@@ -45,8 +51,8 @@ def test_a_unit_takes_as_long_as_its_gpu_needs_for_its_precision():
 
 
 def test_double_precision_waits_for_gpus_that_are_fast_at_it_and_others_leave_them():
-    double = PoolWork("double", 8, (10.0,) * 4, ("float64",) * 4, Share(1, 0, FAST))
-    single = PoolWork("single", 1, (10.0,) * 4, ("float32",) * 4)
+    double = pool("double", 8, 10, 10, 10, 10, dtypes=("float64",) * 4, labels=FAST)
+    single = pool("single", 1, 10, 10, 10, 10)
     schedule = simulate([single, double], list(reversed(MIXED)), [FAST])
     assert schedule.makespan_s == pytest.approx(START_S + 40), "each of the four has a fast GPU of its own"
     assert schedule.busy_s == pytest.approx(80)
@@ -56,8 +62,9 @@ def test_double_precision_waits_for_gpus_that_are_fast_at_it_and_others_leave_th
 
 def test_the_papers_double_precision_costs_fewer_hours_of_mixed_gpus_where_it_is_fast():
     spent = {}
-    for name, config in (("fast", paper()), ("anywhere", paper("ray.precisions={}"))):
-        schedule = simulate(paper_jobs(config=config), MIXED, [config.ray.needs(("float64",))])
+    for name, overrides in (("fast", ()), ("anywhere", ("ray.precisions={}",))):
+        config = RunConfig.load("paper", overrides=overrides)
+        schedule = simulate(paper_jobs({}, config), MIXED, [config.ray.needs(("float64",))])
         assert schedule.lower_bound_s <= schedule.makespan_s
         assert name == "anywhere" or schedule.makespan_s <= 1.25 * schedule.lower_bound_s
         spent[name] = schedule.busy_s

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import HEADS, generate, lexicon, model_dir
-from evaluation.benchmark.demo.labelled import JUDGED, LABELS, LABELS_OF, judged
+from evaluation.benchmark.demo.labelled import JUDGED, LABELS, judged
+from evaluation.tasks import TASKS
 from lrp_core import Batch, load_model
 from tools.demo_models import heads
 
@@ -88,7 +89,7 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
     for draw in draws:
         encoding = tokenizer(*([draw.text] if draw.second is None else [draw.text, draw.second]))
         ids = encoding["input_ids"]
-        asked = {"target_id": 0, "foil_id": 1} if LABELS_OF[task] else {"target_id": 0}
+        asked = {"target_id": 0, "foil_id": 1} if TASKS[task].labels else {"target_id": 0}
         segments = {"token_type_ids": encoding["token_type_ids"]} if "token_type_ids" in encoding else {}
         position = len(ids) - 1 if view.kind.reads == "last" else 0
         rows.append({"input_ids": ids, "position": position, **asked, **segments})
@@ -97,7 +98,7 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
     ours = view.logits(view.hidden(batch := Batch.collate(rows, tokenizer.pad_token_id)), batch)
     for row, logits, wanted in zip(rows, ours, stock, strict=True):
         torch.testing.assert_close(logits, wanted[[row[name] for name in ("target_id", "foil_id") if name in row]])
-    if labels := LABELS_OF[task]:
+    if labels := TASKS[task].labels:
         assert view.config.label2id == {label: index for index, label in enumerate(labels)}
     else:
         assert view.config.num_labels == 1
