@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     return results.finish()
 
 
-def answered(view: ModelView, length: int, weights: Sequence[float] | None = None) -> Batch:
+def answered(view: ModelView, length: int) -> Batch:
     """A batch of one text of random tokens, a prompt and an answer of the same length, which is its span.
 
     The last token of the answer is predicted and not part of the input.
@@ -75,7 +75,7 @@ def answered(view: ModelView, length: int, weights: Sequence[float] | None = Non
     source = random.Random(0)
     prompt = [source.randrange(view.vocab) for _ in range(length - length // 2)]
     answer = [source.randrange(view.vocab) for _ in range(length // 2)]
-    row = span_row({"input_ids": [*prompt, *answer[:-1]]}, len(prompt) - 1, answer, weights)
+    row = span_row({"input_ids": [*prompt, *answer[:-1]]}, len(prompt) - 1, answer)
     return Batch.collate([row], pad_id=0).to(view.device)
 
 

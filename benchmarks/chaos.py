@@ -187,6 +187,6 @@ def ended(world: World, command: str, *arguments: str) -> int:
     return driver.code
 
 
-def last_lines(world: World, count: int = 12) -> str:
-    """The last `count` lines that the last command printed."""
-    return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-count:])
+def last_lines(world: World) -> str:
+    """The last lines that the last command printed."""
+    return "\n".join(world.started[-1].log.read_text(errors="replace").splitlines()[-12:])

@@ -123,8 +123,8 @@ def check(model_id: str) -> None:
 class Coreference:
     """A fastcoref model. Documents are passed as the parser's tokens, so that mentions are spans of these."""
 
-    def __init__(self, model_id: str, device: str | None = None) -> None:
-        """Loads the weights; the default device is a GPU if there is one. Raises UserError as :func:`check` does."""
+    def __init__(self, model_id: str) -> None:
+        """Loads the weights, onto a GPU if there is one. Raises UserError as :func:`check` does."""
         check(model_id)
         root = logging.getLogger()
         handlers, level = list(root.handlers), root.level
@@ -135,7 +135,7 @@ class Coreference:
         logging.getLogger("fastcoref").setLevel(logging.ERROR)  # it warns about every input of words instead of text
         FCorefModel.all_tied_weights_keys = {}  # transformers 5 needs this attribute of every model
         datasets.disable_progress_bars()
-        self._model = FCoref(model_id, device=device, nlp=None, enable_progress_bar=False)
+        self._model = FCoref(model_id, nlp=None, enable_progress_bar=False)
 
     def clusters(self, docs: Sequence[Doc]) -> list[list[list[Mention]]]:
         """The clusters of mentions of each document; [] for a document that is longer than the model takes."""

@@ -252,8 +252,8 @@ def view_of(row: Row, preprocessing: Preprocessing) -> Row:
             raise Malformed("no patch has evidence", "the regions lie where the image is cropped")
         evidence = covered.tolist()
     special = [True] + [False] * (tokens - 1)
-    shown = {"label": row["label"], "score": None, "pixels": pixels.tobytes()}
-    return view_row(row, [0] * tokens, special, 0, evidence=evidence, **shown)
+    shown = {"label": row["label"], "pixels": pixels.tobytes()}
+    return view_row(row, [0] * tokens, special, 0, target=None, evidence=evidence, **shown)
 
 
 def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarray:

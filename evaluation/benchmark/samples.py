@@ -133,7 +133,7 @@ def view_row(
     special: Sequence[bool],
     position: int,
     *,
-    target: int | None = None,
+    target: int | None,
     foil: int | None = None,
     evidence: Sequence[bool] | None = None,
     scope: Sequence[bool] | None = None,

@@ -106,10 +106,10 @@ def _spans(start: int, texts: Iterable[str]) -> list[Span]:
     return spans
 
 
-def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES, most: int = PASSAGES) -> Iterator[Reading]:
-    """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to `most` passages each."""
+def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES) -> Iterator[Reading]:
+    """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to PASSAGES passages each."""
     rng = random.Random(f"{SOURCES} {split} {seed}")
-    return distinct(lambda: _drawn(rng, rng.randint(fewest, most)), split)
+    return distinct(lambda: _drawn(rng, rng.randint(fewest, PASSAGES)), split)
 
 
 def _drawn(rng: random.Random, passages: int) -> Reading:

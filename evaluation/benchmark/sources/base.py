@@ -36,11 +36,11 @@ class Source:
 
     name: str
     title: str
-    url: str
-    licence: str
     suffixes: tuple[str, ...]
     records: Callable[[Path], Iterator[Record]]  # of a published file
     rows: Callable[[Record], Iterator[Row]]  # generic rows and rejects of one record
+    url: str = ""
+    licence: str = "the user's own"
     nested: bool = False  # its files lie in folders of the folder that it is given
     brings_evidence: bool = False  # else an annotator has to find what the task names
     file_url: str | None = None  # where the published file is

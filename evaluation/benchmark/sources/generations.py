@@ -1,8 +1,9 @@
 """Logged generations: prompts and the answers that a model gave, in files of rows such as JSON Lines.
 
 Columns: `prompt`, or a chat's `messages` with `role` and `content`; `answer`, or the chat's last message if it is the
-assistant's; optionally `sources`, texts that occur once in the prompt, or [start, end) spans of its characters. The
-answer follows the prompt as it is written, without a space added, so that its tokens are those that the model wrote.
+assistant's; optionally `sources`, texts that occur once in the prompt, or [start, end) spans of its characters, and
+`units`, `evidence` and `cluster` (see :mod:`own`). The answer follows the prompt as it is written, without a space
+added, so that its tokens are those that the model wrote.
 """
 
 from __future__ import annotations
@@ -43,8 +44,6 @@ def _with_answer(record: Mapping[str, Any]) -> dict[str, Any]:
 GENERATIONS = Source(
     name=NAME,
     title="logged generations",
-    url="",
-    licence="the user's own",
     suffixes=IN_FOLDERS,
     records=records,
     rows=one_sample(parse),

@@ -370,8 +370,6 @@ def has_foils(path: str, columns: Mapping[str, str]) -> bool:
 SAMPLES = Source(
     name=NAME,
     title="the user's own samples",
-    url="",
-    licence="the user's own",
     suffixes=IN_FOLDERS,
     records=records,
     rows=one_sample(parse),

@@ -102,8 +102,6 @@ def _idx(file: Path, magic: int) -> np.ndarray:
 IMAGE_FOLDER = Source(
     name="image_folder",
     title="images in a folder for each class",
-    url="",
-    licence="the user's own",
     suffixes=SUFFIXES,
     records=image_file,
     rows=one_sample(parse_file),

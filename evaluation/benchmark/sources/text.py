@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,6 @@ def parse(record: Any) -> Row:
 TEXT = Source(
     name="text",
     title="a text a line",
-    url="",
-    licence="the user's own",
     suffixes=(".txt",),
     records=text_lines,
     rows=one_sample(parse),
@@ -95,15 +94,10 @@ def _is_unfinished(line: str) -> bool:
     return " . " in line and line[-1].isalnum()
 
 
-def parse_article(record: Any, source: str = "wikitext") -> Row:
-    """The sample of an article. Raises Malformed for an empty one."""
+def parse_article(record: Any, source: str) -> Row:
+    """The sample of an article of this source. Raises Malformed for an empty one."""
     text = field(record, "text").strip()
     return sample(source, text, meta={"title": field(record, "title")})
-
-
-def parse_dump(record: Any) -> Row:
-    """The sample of an article of a dump. Raises Malformed for an empty one."""
-    return parse_article(record, "wikipedia")
 
 
 def paragraphs(article: Any, column: str) -> Iterator[str]:
@@ -132,7 +126,7 @@ WIKITEXT = Source(
     licence="CC BY-SA 3.0",
     suffixes=(".raw", ".tokens"),
     records=raw_articles,
-    rows=one_sample(parse_article),
+    rows=one_sample(partial(parse_article, source="wikitext")),
     texts=paragraphs,
     hub="Salesforce/wikitext",
     hub_configs=("wikitext-103-raw-v1",),
@@ -146,7 +140,7 @@ WIKIPEDIA = Source(
     licence="CC BY-SA 4.0",
     suffixes=(".jsonl", ".json"),
     records=json_lines,
-    rows=one_sample(parse_dump),
+    rows=one_sample(partial(parse_article, source="wikipedia")),
     texts=paragraphs,
     hub="wikimedia/wikipedia",
     hub_configs=("20231101.en",),

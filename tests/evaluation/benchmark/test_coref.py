@@ -18,7 +18,7 @@ SENTENCE = Doc(
 
 
 def test_fastcoref_gives_clusters_in_the_words_of_the_parse(tiny_coref):
-    documents = Coreference(tiny_coref, device="cpu").clusters([SENTENCE] * 3 + [SENTENCE[:3].as_doc()])
+    documents = Coreference(tiny_coref).clusters([SENTENCE] * 3 + [SENTENCE[:3].as_doc()])
     assert len(documents) == 4
     assert documents[0] == documents[1] == documents[2]
     for clusters, length in zip(documents, (6, 6, 6, 3), strict=True):
@@ -26,7 +26,7 @@ def test_fastcoref_gives_clusters_in_the_words_of_the_parse(tiny_coref):
 
 
 def test_no_documents_no_clusters(tiny_coref):
-    assert Coreference(tiny_coref, device="cpu").clusters([]) == []
+    assert Coreference(tiny_coref).clusters([]) == []
 
 
 def test_the_antecedent_is_the_head_of_the_nearest_mention_before():
