@@ -98,7 +98,7 @@ def _records(entry: EntryPoint, kind: type) -> list[Any]:
     named = f"{_package(entry)} brings {entry.value!r} as {entry.group}"
     try:
         loaded = entry.load()
-    except Exception as error:  # whatever the package's own code raises when it is imported
+    except (Exception, SystemExit) as error:  # whatever the package's own code raises when it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{named}, which cannot be imported ({reason}): repair or uninstall it") from error
     records = list(loaded) if isinstance(loaded, Iterable) and not isinstance(loaded, kind) else [loaded]

@@ -24,6 +24,9 @@ class Thing:
 ONE = Thing("one")
 BOTH = [Thing("two"), Thing("three")]
 OTHER = "no thing"
+
+def __getattr__(name):
+    raise SystemExit(0) if name == "ENDS" else AttributeError(name)
 """
 
 
@@ -63,7 +66,7 @@ def test_two_packages_with_one_name_are_an_error_that_names_both(site):
         loaded()
 
 
-@pytest.mark.parametrize("value", ["plug_a:NOTHING", "plug_no_such:ONE"])
+@pytest.mark.parametrize("value", ["plug_a:NOTHING", "plug_no_such:ONE", "plug_a:ENDS"])
 def test_what_cannot_be_imported_is_one_line_with_the_package(site, value):
     install(site, "plug_a", one=value)
     with pytest.raises(UserError, match=r"plug-a brings .* cannot be imported .*: repair or uninstall it") as error:
