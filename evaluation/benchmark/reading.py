@@ -49,7 +49,7 @@ class Survey:
     drawn: int  # accepted and within the limit
     rejected: int
     last_id: str  # the highest sample id drawn
-    digest: str  # hash of the samples drawn, whatever their order in the source
+    digest: str  # hash of the samples drawn, whatever their order in the source, and of the rejects
     parts: Mapping[str, int] = field(default_factory=dict)  # of the samples drawn, how many belong to each part
     repeated: int = 0  # further rows of users' files with the content of a sample
     unlabelled: int = 0  # samples drawn from users' files without label or score
@@ -72,11 +72,11 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
     hashes: dict[str, str] = {}  # sample id to the hash of what the id does not cover
     parts: dict[str, str] = {}  # sample id to the part it belongs to
     unlabelled: set[str] = set()
-    rejects = repeated = 0
+    rejects, repeated = list[str](), 0  # hashes of rejects
     first: Row | None = None
     for row in _rows(origin, fields):
         if is_reject(row):
-            rejects += 1
+            rejects.append(_hash(list(row.values())))
             first = first or row
             continue
         name = row["sample_id"]
@@ -96,13 +96,14 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
             rejected = f"the first at {first['where']}: {why}"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
-    digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
+    found = [*(sample_id + hashes[sample_id] for sample_id in drawn), *rejects]
+    digest = hashlib.sha256("".join(found).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
     return Survey(
         origin,
-        read=len(hashes) + repeated + rejects,
+        read=len(hashes) + repeated + len(rejects),
         drawn=len(drawn),
-        rejected=rejects,
+        rejected=len(rejects),
         last_id=drawn[-1],
         digest=digest,
         parts=dict(sorted(counts.items())),

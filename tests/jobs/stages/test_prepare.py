@@ -277,6 +277,15 @@ def test_a_file_is_counted_again_that_an_older_version_read(tmp_path):
     assert Ledger(store).latest(samples_of("mine"))["survey"] == record["survey"]
 
 
+def test_a_bad_row_that_is_bad_for_another_reason_now_is_told_so(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    config = config_of(tmp_path, tasks={"mine": {"source": "samples", "path": str(file)}})
+    row = {"text": "The keys ___", "target": "are", "evidence": "keys"}
+    for evidence, reason in (("kyes", "evidence is not in the text: kyes"), ("", "no evidence: give the words")):
+        file.write_text("\n".join(map(json.dumps, (row, row | {"target": "is", "evidence": evidence}))))
+        assert f"left out: mine.jsonl:2: {reason}" in "".join(run(config)[0].lines)
+
+
 def test_source_rejects_are_kept_with_their_place(tmp_path):
     file = squad(tmp_path, 10)
     broken = json.loads(file.read_text())
