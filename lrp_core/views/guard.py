@@ -43,9 +43,8 @@ def guarded(
     """
     check_rows(view, batch)
     with undisturbed(view), torch.inference_mode(False):
-        # autograd refuses tensors that were made in inference mode, so they are copied
-        batch = batch.mapped(lambda value: value.clone() if value.is_inference() else value)
-        results = explain(view, batch, requests, **options)
+        # a copy, as the method may write into it, and autograd refuses tensors that were made in inference mode
+        results = explain(view, batch.mapped(torch.clone), requests, **options)
     for request in requests:
         _check_fields(request, results.get(request), batch)
     _check_numbers(view, batch, results)

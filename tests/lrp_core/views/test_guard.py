@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs.methods import METHODS, applicable
-from lrp_core import Batch, UnsupportedModel, UnusableRows
+from lrp_core import Batch, Method, UnsupportedModel, UnusableRows, without_sum
 from lrp_core.opening.model import view_of
 from lrp_core.readers.attention import around_attention
 from tests.tiny import ragged_rows, tiny_model
@@ -32,6 +32,18 @@ def assert_same(result, expected):
 
 
 # the caller's state
+
+
+def test_a_method_that_writes_into_its_batch_changes_no_number_of_another(view, batch):
+    def writing(view, batch, requests):
+        batch.input_ids.fill_(3)
+        logits = view.logits(view.hidden(batch), batch)
+        return {request: without_sum(batch.attention_mask / 2, logits) for request in requests}
+
+    of_writing = {"explanations": ("none",), "embeddings": ("none",), "conserves": False}
+    kept = batch.input_ids.clone()
+    Method("writing", version=1, label="Writing", explain=writing, **of_writing)(view, batch)
+    assert torch.equal(batch.input_ids, kept)
 
 
 @pytest.mark.thinned(3)
