@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import datasets
 import spacy
@@ -18,15 +18,13 @@ from transformers import AutoConfig
 
 from evaluation.benchmark.samples import Filled, Malformed, Row, meta_of, reject, with_evidence
 from evaluation.benchmark.syntax import binder, noun, of_determiner, of_head, of_reflexive, of_verb, subject, token_at
+from evaluation.tasks.record import Finds
 from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token
 
 Mention = tuple[int, int]  # [start, end) in tokens of a document
-#: The kind of evidence in all samples of a task; "sample": the kind that `meta.evidence` of each sample names.
-Finds = Literal["subject", "antecedent", "noun", "sample"]
-
 _UNUSED = ["ner", "lemmatizer", "entity_linker", "entity_ruler", "textcat", "textcat_multilabel", "senter"]
 _BATCH = 256  # sentences
 

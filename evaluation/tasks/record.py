@@ -9,9 +9,9 @@ from typing import Literal
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.base import AnySource, Source
 
-#: Where a sample's evidence comes from: its source, an annotator that looks for this kind of word, or, for "sample",
-#: an annotator that looks for the kind that `meta.evidence` of the sample names.
-EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
+#: The kind of word that an annotator looks for; "sample": the kind that `meta.evidence` of each sample names.
+Finds = Literal["subject", "antecedent", "noun", "sample"]
+EvidenceKind = Literal["source"] | Finds  # where evidence comes from: the samples' source, or an annotator
 Output = Literal["token", "label", "score"]  # what a model's head puts out
 #: The explanations of whole answers: the sum of the tokens' logits, and the log-probability. There is no contrastive
 #: explanation, since there is no other answer to compare with.

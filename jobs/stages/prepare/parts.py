@@ -36,7 +36,8 @@ from lrp_core.records.kinds import Kind
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from evaluation.benchmark.annotate import Annotator, Finds
+    from evaluation.benchmark.annotate import Annotator
+    from evaluation.tasks.record import Finds
 
 #: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
 PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large_string())])
