@@ -22,7 +22,7 @@ from lrp_core.device.transfer import to_device
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.layers import LinearLayer, NormView, weights_of
 from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Requests, Results, UserError
+from lrp_core.records.types import Batch, Requests, Results, UnsupportedMethod, UserError
 from lrp_core.records.variants import unpadded
 from lrp_core.rules.activation import activation
 from lrp_core.views.view import ModelView
@@ -43,9 +43,13 @@ def explain_many(
     """DecompX: relevance of a token is what its vector adds to the explained number.
 
     For a regressor with `score` "norm" it is the norm of the token's last vector. Samples run one by one, without
-    padding. Raises UserError for a contrastive request without foils, and if `byte_budget`, the bytes besides the
-    weights, does not hold the vectors of one sample.
+    padding. Raises UnsupportedMethod for a model with gated MLPs, and UserError for a contrastive request without foils
+    and if `byte_budget`, the bytes besides the weights, does not hold the vectors of one sample.
     """
+    if view.family.gate is not None:
+        raise UnsupportedMethod(
+            f"decompx does not decompose gated MLPs, as of {view.family.title}: use alti or globenc"
+        )
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     logits = view.logits(view.hidden(batch), batch)
     of_norm = view.predicts_score and score == "norm"
@@ -71,7 +75,7 @@ def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
     The sample is a batch of one on the CPU, without padding. Raises UserError if the budget is too small for it.
     """
     length, width = sample.input_ids.shape[1], view.d_model
-    hidden = LinearLayer(view.blocks[0].up, "linear", view.family.transposed).parameters()[0].shape[0]
+    hidden = view.n_neurons
     rows = max(1, _HIDDEN // (length * hidden))
     number = wide_dtype(view.dtype).itemsize
     of_head = 2 * length * length * view.head_dim  # numbers of a head's values and of their mixture

@@ -41,6 +41,13 @@ def test_parts_of_decompx_sum_to_the_logit_biases_and_all(name, tiny):
     torch.testing.assert_close(relevance.residual, torch.zeros_like(relevance.residual), **EXACT)
 
 
+def test_gated_mlps_are_refused_by_name():
+    view = tiny_model("bert")
+    gated = replace(view, family=replace(view.family, gate="intermediate.dense"))
+    with pytest.raises(UnsupportedMethod, match="does not decompose gated MLPs, as of bert models: use alti"):
+        METHODS["decompx"](gated, Batch.collate(ragged_rows(view), 0))
+
+
 def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to_it():
     view = tiny_classifier("bert", labels=1)
     rows = ragged_rows(view)
