@@ -20,6 +20,7 @@ from lrp_core.families.layout import NO_LOOKING_AHEAD
 from lrp_core.families.modernbert import MODERNBERT
 from lrp_core.families.opt import OPT
 from lrp_core.families.t5 import T5
+from lrp_core.records.kinds import CLASSIFIER
 from lrp_core.records.registry import Registry
 from lrp_core.records.types import UnsupportedModel, UserError
 
@@ -59,18 +60,15 @@ FAMILIES: Registry[Family] = Registry(
     record_class=Family,
 )
 
-#: transformers' tables of classes that predict neither a token nor a label of the whole text. They are refused, since
-#: their heads would be ignored silently.
-_OTHER_HEADS = tuple(
-    f"MODEL_FOR_{task}_MAPPING_NAMES"
-    for task in (
-        "MULTIPLE_CHOICE",
-        "NEXT_SENTENCE_PREDICTION",
-        "QUESTION_ANSWERING",
-        "TOKEN_CLASSIFICATION",
-    )
+#: transformers' tables of classes whose heads would be ignored silently, so they are refused: classes that predict
+#: neither a token nor a label of the whole text, and those that predict labels, of families without `label_head`.
+_OTHER_HEADS = (
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+    "MODEL_FOR_NEXT_SENTENCE_PREDICTION_MAPPING_NAMES",
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    CLASSIFIER.classes,
 )
-_WITH_LABELS = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 
 
 def family_of_type(model_type: str) -> Family:
@@ -131,30 +129,27 @@ def _with_head_of(family: Family, architecture: str) -> Family:
 
     Raises UnsupportedModel for a class with another head.
     """
-    if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
-        raise UnsupportedModel(without_head(architecture, family))
-    if family.kind.images and _class_in(family.kind.classes, family) != architecture:
-        raise UnsupportedModel(without_head(architecture, family))
-    kind = family.kind.with_labels
-    if kind is None and _class_in(_WITH_LABELS, family) == architecture:
-        raise UnsupportedModel(without_head(architecture, family))
-    if kind is None or _class_in(kind.classes, family) != architecture:
-        return family
     labelled = family.with_labels
-    if labelled is None:
+    if labelled is not None and class_in(labelled.kind.classes, family) == architecture:
+        return labelled
+    if family.kind.images:
+        refused = class_in(family.kind.classes, family) != architecture
+    else:
+        refused = any(class_in(table, family) == architecture for table in _OTHER_HEADS)
+    if refused:
         raise UnsupportedModel(without_head(architecture, family))
-    return labelled
+    return family
 
 
 def without_head(architecture: str, family: Family) -> str:
     """The error message for a class of the family whose head is not supported, with the classes that are."""
     heads = [family] if family.with_labels is None else [family, family.with_labels]
-    fits = " or ".join(_class_in(head.kind.classes, head) or head.kind.auto for head in heads)
+    fits = " or ".join(class_in(head.kind.classes, head) or head.kind.auto for head in heads)
     head = "classifier of images" if family.kind.images else "language-modelling head"
     return f"{architecture} has no {head}: give a {fits} model"
 
 
-def _class_in(table: str, family: Family) -> str | None:
+def class_in(table: str, family: Family) -> str | None:
     """The class of the family's models in one of transformers' tables, registered ones included; or None."""
     from transformers.models.auto import modeling_auto
 

@@ -123,9 +123,8 @@ class Decoder:
     encoder_stack: str  # path of the module that runs the encoder
     stack: str  # path of the module that runs the decoder
     logits_bias: str | None = None  # path of a buffer [1, V] that is added to the logits
-    scaled_field: str | None = (
-        None  # config field: if true, hidden states are divided by sqrt(D) before the unembedding
-    )
+    #: The config field that says whether hidden states are divided by sqrt(D) before the unembedding.
+    scaled_field: str | None = None
 
 
 def perturbable(kind: Kind) -> set[Capability]:

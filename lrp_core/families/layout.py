@@ -54,9 +54,8 @@ class Correction:
 
     field: str
     unaffected: tuple[Any, ...]
-    mark: (
-        str  # added to the identity of affected models, so that stored results of the wrong description are not reused
-    )
+    #: Added to the identity of affected models, so that stored results of the wrong description are not reused.
+    mark: str
 
     def mark_of(self, config: Any) -> str:
         """The mark for a model with this config; "" if the error did not affect it."""
@@ -97,7 +96,7 @@ class EmbeddingLayout:
 
     token_embedding: str
     position_embedding: str | None = None  # learned positions, added to the token embedding
-    segment_embedding: str | None = None  # segment 0 is added to the token embedding
+    segment_embedding: str | None = None  # of each token's segment, added to the token embedding
     embedding_norm: str | None = None
     embedding_projection: str | None = None  # a linear layer after the embeddings, in models with narrower ones
     max_length_field: str = "max_position_embeddings"

@@ -18,9 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.auto import modeling_auto
 
-from lrp_core.families import family_of
+from lrp_core.families import class_in, family_of
 from lrp_core.parts.layers import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel, UserError
 
@@ -43,7 +42,12 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
     it does not answer.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     directory = Path(adapter).expanduser()
     if directory.is_dir():
@@ -59,9 +63,9 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
             raise UserError(
                 f"{adapter} is neither a directory nor an adapter on the hub: give an existing folder or an id"
             ) from None
+        except LocalEntryNotFoundError:  # the hub was not asked, or does not answer
+            raise
         except EntryNotFoundError as error:
-            if local_files_only:
-                raise
             lacking = [name for name in (SETTINGS, WEIGHTS) if name in str(error)] or [WEIGHTS]
     if lacking:
         raise UserError(
@@ -124,7 +128,7 @@ def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = No
         if labelled is not None:
             reason = f"its file has no {labelled.unembedding}.weight: use a base that has this head"
         raise UserError(f"the adapter {folder} is for a classifier, but {reason}")
-    config.architectures = [getattr(modeling_auto, labelled.kind.classes)[labelled.name]]
+    config.architectures = [class_in(labelled.kind.classes, labelled)]
     config.num_labels = shape[0]
     return config
 
@@ -152,10 +156,9 @@ def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None,
                 problems.append(f"{name} {list(shape)} for {list(expected_shapes.get(name, ()))}")
             continue
         adapted.add(path)
-        inner = [size for size in expected_shapes.get(f"{path}.weight", ()) if size in shape]
-        if not inner:
-            of_base = list(expected_shapes.get(f"{path}.weight", ()))
-            problems.append(f"{name} {list(shape)} for {of_base}" if of_base else f"{name} for no such layer")
+        of_base = expected_shapes.get(f"{path}.weight", ())
+        if not any(size in shape for size in of_base):
+            problems.append(f"{name} {list(shape)} for {list(of_base)}" if of_base else f"{name} for no such layer")
     settings = read_settings(folder)
     chosen = any(settings.get(name) for name in ("layers_to_transform", "exclude_modules", "target_parameters"))
     if not problems and not chosen and not isinstance(settings.get("target_modules"), str):

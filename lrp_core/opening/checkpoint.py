@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # formats that may run code when they are read
+#: Packages that define quantised modules and tensors, with the names of their quantisers.
+_PACKAGES = {
+    "torch.ao.nn": "torch.ao.quantization",
+    "auto_gptq": "gptq",
+    "gptqmodel": "gptq",
+    "optimum.quanto": "quanto",
+    "compressed_tensors": "compressed-tensors",
+    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
+}
+_INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
 def read_config(
@@ -86,18 +96,6 @@ def conversion(name: str, architectures: Sequence[str] | None, to: str) -> str:
     (architecture, *_) = architectures or ("AutoModelForCausalLM",)
     made = f"Model.from_pretrained('{name}').save_pretrained('{to}')"
     return f'python -c "from transformers import {architecture} as Model; {made}"'
-
-
-#: Packages that define quantised modules and tensors, with the names of their quantisers.
-_PACKAGES = {
-    "torch.ao.nn": "torch.ao.quantization",
-    "auto_gptq": "gptq",
-    "gptqmodel": "gptq",
-    "optimum.quanto": "quanto",
-    "compressed_tensors": "compressed-tensors",
-    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
-}
-_INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
 def check_config(config: Mapping[str, Any], name: str) -> None:

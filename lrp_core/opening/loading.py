@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +64,14 @@ def load_model(
             "an adapter cannot be combined with max_memory: leave out max_memory, or merge the adapter with peft's "
             "merge_and_unload and save the model"
         )
-    name = str(id_or_dir)
+    name = expanduser(str(id_or_dir))
     _check_directory(name)
     placement = {"device_map": device} if max_memory is None else {"device_map": "auto", "max_memory": max_memory}
     if offload_dir is not None:
         placement["offload_folder"] = str(offload_dir)
     try:
         config = read_config(name, revision, family=family)
-        folder = None if adapter is None else adapters.folder_of(adapter)
+        folder = None if adapter is None else _adapter_folder(adapter)
         if folder is not None:
             adapters.check_base(folder, name)
             config = adapters.with_head_of(config, folder, family)
@@ -101,6 +103,15 @@ def load_model(
     _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
     view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
     return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
+
+
+def _adapter_folder(adapter: str | Path) -> Path:
+    """The folder with an adapter's files. Raises UserError if it cannot be found or the hub does not answer."""
+    try:
+        return adapters.folder_of(adapter)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"cannot load adapter {adapter}: not a local directory, and the hub says: {reason}") from error
 
 
 def _check_directory(name: str) -> None:
@@ -137,11 +148,12 @@ def random_model(
 ) -> ModelView:
     """A view of a model with random weights, drawn from `seed` in float32 on `device`, then rounded to `dtype`.
 
-    The global random state does not change.
+    The global random state does not change. Raises UserError for an unknown dtype, UnsupportedModel as `view_of`.
     """
+    auto, attention = _auto(config, family), _attention(config, attn, family)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model = _auto(config, family).from_config(config, attn_implementation=_attention(config, attn, family))
+        model = auto.from_config(copy.deepcopy(config), dtype=torch.float32, attn_implementation=attention)
     return view_of(model.to(_dtype(dtype)), family)
 
 

@@ -20,6 +20,9 @@ from lrp_core.families import Family
 from lrp_core.parts.layers import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel
 
+#: Activations by transformers' name: the function that torch's layers call, and a module that computes the same.
+_ACTIVATIONS = {"relu": (nn.functional.relu, nn.ReLU), "gelu": (nn.functional.gelu, nn.GELU)}
+
 
 class _Layers(nn.ModuleList):
     """A list with a block for each layer; saving it saves only the blocks that layers share."""
@@ -63,10 +66,6 @@ def _with_own_modules(block: nn.Module) -> nn.Module:
         if shared in ADDED_WEIGHTS:
             ADDED_WEIGHTS[copied_part] = ADDED_WEIGHTS[shared]
     return copied
-
-
-#: Activations by transformers' name: the function that torch's layers call, and a module that computes the same.
-_ACTIVATIONS = {"relu": (nn.functional.relu, nn.ReLU), "gelu": (nn.functional.gelu, nn.GELU)}
 
 
 class SeparateAttention(nn.Module):

@@ -174,6 +174,12 @@ def test_an_adapter_for_another_base_is_refused_in_one_line(tmp_path):
         check_base(tmp_path / "adapter", "openai-community/gpt2")
 
 
+def test_an_adapter_that_the_hub_does_not_serve_is_not_called_incomplete(tmp_path):
+    tiny_model("gpt2", dtype="float32").model.save_pretrained(tmp_path)
+    says = refusal(tmp_path, "someone/their-adapter")
+    assert says.startswith("cannot load adapter someone/their-adapter: not a local directory, and the hub says: ")
+
+
 def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_path):
     view = tiny_model("gpt2", dtype="float32")
     view.model.save_pretrained(tmp_path / "base")

@@ -121,6 +121,19 @@ def test_many_missing_weights_are_counted(tmp_path):
     assert "cls.predictions.transform.LayerNorm.weight and 2 more: " in refusal(tmp_path)
 
 
+def test_a_folder_may_be_given_from_home(tmp_path, monkeypatch):
+    model = saved(tmp_path / "mine", "gpt2")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert_loads_as("~/mine", model)
+
+
+def test_random_weights_do_not_depend_on_the_dtype_that_a_config_names():
+    config, in_half = tiny_config("gpt2"), tiny_config("gpt2", dtype="bfloat16")
+    for one, other in zip(*(random_model(of).model.parameters() for of in (config, in_half)), strict=True):
+        assert torch.equal(one, other)
+    assert in_half.dtype == torch.bfloat16, "the config is the caller's"
+
+
 #: What well-known checkpoints of earlier years look like.
 OLDER_NAMES = {
     "bert with gamma and beta": ("bert", renamed("LayerNorm.weight", "LayerNorm.gamma")),

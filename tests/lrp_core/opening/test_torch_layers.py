@@ -1,15 +1,18 @@
 """Classifiers around torch's own encoder: described as data, they have rules and say what the stock model says."""
 
 import copy
+import json
 from itertools import product
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from alti import METHODS as VECTORS
 from lrp_core import METHODS, Batch, UnsupportedModel, attribute, load_model
 from lrp_core.families import FAMILIES
+from lrp_core.opening.adapters import with_head_of
 from lrp_core.opening.model import view_of
 from tests.tiny import ragged_rows
 from tests.torch_family import TORCH_CLASSIFIER
@@ -46,6 +49,14 @@ def test_logits_equal_those_of_the_stock_model_with_padding(kind, side):
         for row, ours in zip(rows, logits, strict=True):
             expected = model(torch.tensor([row["input_ids"]])).logits[0, [row["target_id"], row["foil_id"]]]
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_adapter_with_a_head_makes_a_described_model_the_classifier_of_its_own_class(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "task_type": "SEQ_CLS"}))
+    head = {"base_model.model.classifier.weight": torch.zeros(5, 32)}
+    save_file(head, tmp_path / "adapter_model.safetensors")
+    config = with_head_of(TorchConfig(architectures=["TorchModel"]), tmp_path)
+    assert (config.architectures, config.num_labels) == (["TorchForSequenceClassification"], 5)
 
 
 @pytest.mark.thinned(2)
