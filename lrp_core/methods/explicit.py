@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lrp_core.device.expert_rows import ExpertRows
-from lrp_core.device.precision import unrounded
+from lrp_core.device.precision import unrounded, wide
 from lrp_core.methods import EPSILON
 from lrp_core.parts.layers import NormView
 from lrp_core.readers.attention import Kernel, around_attention
@@ -43,7 +43,6 @@ from lrp_core.rules.propagation import (
     sigmoid_rule,
     softmax_rule,
     stabilised,
-    wide,
 )
 from lrp_core.views.view import ModelView
 
@@ -88,12 +87,12 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
     `heads` reads the relevance of heads as it passes.
     """
     activations = [block.activation for block in view.blocks if block.activation is not None]
+    activations += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
     if view.head_activation is not None:
         activations.append(view.head_activation)
     with ExitStack() as undo:
         for norm in view.norms():
             undo.enter_context(norm.module.register_forward_hook(_norm_hook(norm, epsilon)))
-        activations += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
         for module in activations:
             undo.enter_context(module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach())))
         around = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from lrp_core.families import Family
 from lrp_core.families.layout import CrossAttention, Experts
 from lrp_core.parts.layers import LinearLayer, NormView, weights_of
+
+SHARED = "shared"  # stands for the shared expert's number in the names of neurons
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,7 @@ class AttentionView:
     @staticmethod
     def parts(block: nn.Module, paths: Family | CrossAttention) -> dict[str, Any]:
         """The modules of a block's attention, found by their `paths`, as arguments of this class."""
-        every = {"attention": paths.attention, "query": paths.query, "key": paths.key, "value": paths.value}
-        every["output"] = paths.output
-        return {name: block.get_submodule(path) for name, path in every.items()}
+        return {part.name: block.get_submodule(getattr(paths, part.name)) for part in fields(AttentionView)}
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,6 @@ class ExpertsView:
 def _optional(block: nn.Module, path: str | None) -> Any:
     """The module of a block at `path`; None without a path."""
     return block.get_submodule(path) if path else None
-
-
-SHARED = "shared"  # stands for the shared expert's number in the names of neurons
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class BlockView(AttentionView):
     head_norms: tuple[NormView, ...]  # norms of queries and keys, over each head's width or over all heads
     # activation, gate, up and down make the MLP, or the shared expert; they are None if there are routed experts only
     activation: Any
-    gate: nn.Module | None  # None also if the MLP has no gate, or if `up` contains it
+    gate: nn.Module | None  # None also if the MLP has no gate; the same module as `up` if one module has both
     up: Any
     down: Any
     experts: ExpertsView | None

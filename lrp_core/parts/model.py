@@ -216,7 +216,7 @@ class ModelParts:
                 yield LinearLayer(module, "input_projection", self.family.transposed)
             yield LinearLayer(attention.output, "output_projection", self.family.transposed)
         for block in self.blocks:
-            for layer in (block.gate, block.up, block.down):
+            for layer in dict.fromkeys((block.gate, block.up, block.down)):
                 if layer is not None:
                     yield LinearLayer(layer, "linear", self.family.transposed)
         if self.head_layer is not None:

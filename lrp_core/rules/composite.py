@@ -13,7 +13,6 @@ A composite is written as `{group: rule}`, a rule as its name or as `{name: numb
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,11 +22,10 @@ from typing import Any
 from lrp_core.records.finer import FINER
 from lrp_core.records.types import UserError, nearest
 from lrp_core.rules import records
-from lrp_core.rules.records import Composite, LinearRule
+from lrp_core.rules.records import LINEAR_GROUPS, Composite, LinearRule
 
 EPSILON, GAMMA, ZPLUS, ALPHA_BETA = "epsilon", "gamma", "zplus", "alpha_beta"
 CONSTANT, IDENTITY, GRADIENT, DISTRIBUTED_BIAS = "constant", "identity", "gradient", "distributed_bias"
-LINEAR_GROUPS = ("convolution", "linear", "input_projection", "output_projection")
 SOFTMAX, NORM, ACTIVATION = "softmax", "norm", "activation"
 LOGITS_BIAS, CONTRIBUTION = "logits_bias", "contribution"
 _OF_LINEAR = (EPSILON, GAMMA, ZPLUS, ALPHA_BETA)
@@ -105,7 +103,10 @@ def _part(text: str) -> tuple[str, Any]:
 
 def _number(text: str) -> Any:
     """The number that a text writes; the text itself if it writes none, for the error message."""
-    return float(text) if re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", text) else text
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _rule(group: str, written: Any) -> Rule:
@@ -145,8 +146,8 @@ ATTNLRP = replace(LRP, name="attnlrp", bilinear=records.UNIFORM)
 COMPOSITES = {composite.name: composite for composite in (PLAIN, LRP, ATTNLRP)}
 #: By group: the fields of a composite that change if the group has the rule that is not its default.
 _CHANGES: dict[str, dict[str, Any]] = {
-    NORM: {"normalization": records.TRUE_NORM},
-    ACTIVATION: {"activation": records.TRUE_ACTIVATION},
+    NORM: {"normalization": records.TRUE_FACTOR},
+    ACTIVATION: {"activation": records.TRUE_FACTOR},
     LOGITS_BIAS: {"constant_logits_bias": True},
 }
 

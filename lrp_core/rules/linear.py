@@ -131,9 +131,9 @@ def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
 
 
 def values_only(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """The fused output y = [q | k | v] [..., 3 * H * K] of x [..., D]; only v passes a gradient on to x.
+    """The fused output y = [q | k | v] [..., (H + 2 G) * K] of x [..., D]; only v passes a gradient on to x.
 
-    `weight` [H * K, D] is the part of the projection that makes v.
+    `weight` [G * K, D] is the part of the projection that makes v.
     """
 
     def rule(dy: Tensor) -> tuple[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ActivationRule:
-    """A rule of activations g: `constant` holds the ratio g(z)/z constant, so that relevance passes unchanged."""
+class FactorRule:
+    """A rule of activations g or of norms, which multiply their input by a factor that depends on it.
+
+    With `constant` the factor is held constant: the ratio g(z)/z, so that relevance passes unchanged, or the standard
+    deviation, so that the norm is linear.
+    """
 
     name: str
     constant: bool
 
 
-TRUE_ACTIVATION = ActivationRule("true gradient", constant=False)
-IDENTITY = ActivationRule("identity", constant=True)
+TRUE_FACTOR = FactorRule("true gradient", constant=False)
+IDENTITY = FactorRule("identity", constant=True)
+CONSTANT_DEVIATION = FactorRule("constant deviation", constant=True)
 
 
 @dataclass(frozen=True)
@@ -76,22 +81,10 @@ class LinearRules:
     @cached_property
     def ruled(self) -> tuple[str, ...]:
         """The groups whose rule is not the true gradient."""
-        return tuple(group for group in GROUPS if self.of(group).backward is not None)
+        return tuple(group for group in LINEAR_GROUPS if self.of(group).backward is not None)
 
 
-GROUPS = tuple(group.name for group in fields(LinearRules))
-
-
-@dataclass(frozen=True)
-class NormalizationRule:
-    """A rule of norms: `constant` holds the standard deviation constant, which makes the norm linear."""
-
-    name: str
-    constant: bool
-
-
-TRUE_NORM = NormalizationRule("true gradient", constant=False)
-CONSTANT_DEVIATION = NormalizationRule("constant deviation", constant=True)
+LINEAR_GROUPS = tuple(group.name for group in fields(LinearRules))
 
 
 @dataclass(frozen=True)
@@ -119,12 +112,12 @@ class Composite:
     True
     """
 
-    name: str  # the only field that the hash uses
-    linear: LinearRules = field(default=LinearRules(), hash=False)
-    bilinear: BilinearRule = field(default=TRUE_PRODUCT, hash=False)
-    softmax: SoftmaxRule = field(default=TRUE_SOFTMAX, hash=False)
-    normalization: NormalizationRule = field(default=TRUE_NORM, hash=False)
-    activation: ActivationRule = field(default=TRUE_ACTIVATION, hash=False)
+    name: str
+    linear: LinearRules = LinearRules()
+    bilinear: BilinearRule = TRUE_PRODUCT
+    softmax: SoftmaxRule = TRUE_SOFTMAX
+    normalization: FactorRule = TRUE_FACTOR
+    activation: FactorRule = TRUE_FACTOR
     constant_logits_bias: bool = False  # the rule of the unembedding leaves its bias out
 
     @property

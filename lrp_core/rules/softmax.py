@@ -16,6 +16,7 @@ from torch import Tensor
 from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.readers.attention import attend_eagerly
 from lrp_core.rules.activation import activate, soft_cap
+from lrp_core.rules.propagation import stabilised
 from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
 from lrp_core.rules.switch import Ruled, Switch
 
@@ -95,9 +96,8 @@ def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
     relevances, x, s = wide(ds), wide(x), wide(s)
     rest = _sum_of_others(s)
     total = _sum_of_others(x.clamp_max(0).mul_(s)).neg_().addcmul_(rest, x.clamp_min(0))
-    q = (relevances * s).div_(
-        total.clamp_min_(torch.finfo(x.dtype).tiny ** 0.5)
-    )  # contributions vanish with their total
+    total.clamp_min_(torch.finfo(x.dtype).tiny ** 0.5)  # contributions vanish with their total
+    q = (relevances * s).div_(total)
     others = _sum_of_others(q).mul_(s)
     positive = rest.mul_(q).mul_(torch.gt(x, 0, out=q))
     return positive.addcmul_(others, torch.lt(x, 0, out=q), value=-1)
@@ -122,7 +122,7 @@ def _identity(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor
 
     As a gradient it is divided by the score, so it explodes for scores near 0.
     """
-    relevance = wide(ds * s) / _stabilised(wide(x))
+    relevance = wide(ds * s) / stabilised(wide(x), _TINY)
     return (relevance if hidden is None else relevance.masked_fill(hidden, 0)).to(ds.dtype)
 
 
@@ -136,13 +136,8 @@ def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -
     relevance = wide(ds) * s
     bias = (relevance * (1 - x + (s * x).sum(-1, keepdim=True))).sum(-1, keepdim=True)
     count = x.shape[-1] if hidden is None else (~hidden).sum(-1, keepdim=True).clamp_min(1)
-    shared = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / _stabilised(x)
+    shared = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / stabilised(x, _TINY)
     return (shared if hidden is None else shared.masked_fill(hidden, 0)).to(ds.dtype)
-
-
-def _stabilised(x: Tensor) -> Tensor:
-    """x moved away from 0 by _TINY, so that it can divide."""
-    return torch.where(x < 0, x - _TINY, x + _TINY)
 
 
 SOFTMAX_RULES = {

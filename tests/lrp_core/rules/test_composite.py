@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 from lrp_core import Batch
 from lrp_core.records.explained import CONTRASTIVE
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
-from lrp_core.rules.records import GROUPS, TRUE_PRODUCT
+from lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
 from lrp_core.rules.scope import rules_on
 from tests.oracles.rules import linear_epsilon
 from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
@@ -34,7 +34,7 @@ def same(result, wanted):
 
 
 def everywhere(rule: LinearRule) -> LinearRules:
-    return LinearRules(**dict.fromkeys(GROUPS, rule))
+    return LinearRules(**dict.fromkeys(LINEAR_GROUPS, rule))
 
 
 @pytest.mark.thinned(4)
@@ -60,14 +60,16 @@ def test_no_layer_that_multiplies_by_weights_is_left_out(family):
     view.logits(view.hidden(batch), batch)
     mixtures = [block.experts for block in view.blocks if block.experts is not None]  # refused by name
     routing = {part for experts in mixtures for part in (experts.router, experts.shared_gate)}
-    assert set(busy) - routing == {layer.module for layer in view.linear_layers()}
+    layers = [layer.module for layer in view.linear_layers()]
+    assert set(busy) - routing == set(layers)
+    assert len(layers) == len(set(layers)), "a module that fuses layers comes once"
 
 
 def test_a_composite_without_linear_rules_keeps_its_gradients_beside_one_that_has_them(view, batch):
     same(gradient(view, batch, ATTNLRP, replace(PLAIN, linear=everywhere(ZERO))), gradient(view, batch, ATTNLRP))
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", LINEAR_GROUPS)
 def test_a_rule_of_one_group_is_asked_for_the_layers_of_that_group(view, batch, group):
     asked = []
 

@@ -350,6 +350,7 @@ WRONG = {
     "softmax has no rule 'gamma'; there are": {"softmax": "gamma"},
     "linear: the rule gamma needs a finite number, at least 0, not -1$": {"linear": {"gamma": -1}},
     "linear: the rule alpha_beta needs a finite number, at least 1, not '2e0'; YAML": {"linear": {"alpha_beta": "2e0"}},
+    "linear: the rule gamma needs a finite number, at least 0, not '1.2.3'": "linear gamma 1.2.3",
     "linear: the rule zplus takes no number: leave out 3": {"linear": {"zplus": 3}},
     "no composite 'vitt' .did you mean 'vit'": "vitt",
     "a composite must be {group of layers: rule}, not 3": 3,
