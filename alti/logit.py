@@ -57,8 +57,7 @@ def decompose(
 ) -> tuple[Tensor, LogitContributions]:
     """Logits [B, 2] of target and foil ([B, 1] without foils), and the contributions to each explained number."""
     direction, bias = _direction(view, batch, explanations)
-    position = batch.position[:, None] if batch.span_positions is None else batch.span_positions
-    parts = _Parts(batch.input_ids.shape[1], position, direction, view.n_layers, chunk)
+    parts = _Parts(batch.input_ids.shape[1], batch.read_positions, direction, view.n_layers, chunk)
     with ExitStack() as undo:
         undo.enter_context(visiting(view, parts.attention_block))
         for index, block in enumerate(view.blocks):
@@ -101,7 +100,7 @@ class _Parts:
     """Collects contributions during the forward, before they are divided by the final norm's standard deviation."""
 
     def __init__(self, length: int, position: Tensor, direction: Tensor, n_layers: int, chunk: Chunk) -> None:
-        self.direction, self.position, self.chunk, self.n_layers = direction, position, chunk, n_layers
+        self.direction, self.position, self.chunk = direction, position, chunk
         self.at = torch.arange(len(position), device=direction.device)[:, None]
         self.rollout = Rollout()
         self.deviation = direction.new_ones(position.shape)  # [B, N]
@@ -130,7 +129,7 @@ class _Parts:
         self.tokens += to_inputs
         self.attended += to_inputs
         self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in sums.items()})
-        if layer.index + 1 < self.n_layers:
+        if layer.index + 1 < len(self.layers):
             self.rollout.multiply(pre_norm_map(layer, self.chunk))
 
     def mlp_block(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor, index: int) -> None:
@@ -164,7 +163,7 @@ class _Parts:
         return torch.stack([self._scaled(layer[name]) for layer in self.layers], 2)
 
     def _scaled(self, x: Tensor) -> Tensor:
-        """Contributions [B, N, E, ...], divided by the final norm's standard deviation, of the span: [B, E, ...]."""
+        """Sums over N of contributions [B, N, E, ...] divided by the final norm's standard deviation, [B, E, ...]."""
         return (x / self.deviation.view(*self.deviation.shape, *[1] * (x.dim() - 2))).sum(1)
 
 

@@ -24,6 +24,10 @@ from lrp_core.records.types import Batch, Relevance, Requests, Results, Unsuppor
 from lrp_core.records.variants import rows_of
 from lrp_core.views.view import ModelView
 
+log = logging.getLogger(__name__)
+
+_OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # results whose last axis is tokens
+
 
 @dataclass(frozen=True)
 class Group:
@@ -79,14 +83,12 @@ class Group:
         return Group(batch, self.rows[rows], self.columns[rows], self.real[rows])
 
 
+_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # a group, its plan, and its results [b, ...] by name
+
+
 def lengths(batch: Batch) -> Tensor:
     """The number of tokens of each sample [B], without masked ones; 1 for a row that is all padding."""
     return batch.attention_mask.sum(-1).clamp_min(1)
-
-
-log = logging.getLogger(__name__)
-
-_OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # results whose last axis is tokens
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _explain(
 ) -> Results:
     """The result of `explain_many` and `globenc`; `maps` are those of post-norm models."""
     for request in requests:
-        check(view, request.method)
+        _require(view, request.method)
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
@@ -176,14 +178,11 @@ def _explain(
     return results
 
 
-def check(view: ModelView, method: str) -> None:
+def _require(view: ModelView, method: str) -> None:
     """Raise UnsupportedMethod, naming the method to use instead, if `method` does not apply to the model."""
     if method not in METHODS:
         raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(METHODS)}")
     METHODS[method].require(view.family)
-
-
-_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # a group, its plan, and its results [b, ...] by name
 
 
 def _within_memory(

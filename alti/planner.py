@@ -95,7 +95,10 @@ class MemoryPlan:
         return self.batch == 1 and self.chunk.is_smallest
 
     def halved(self, batch: int) -> MemoryPlan:
-        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one."""
+        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one.
+
+        Its `length` and `bytes` are still those of the plan that ran out.
+        """
         return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else smaller(self.chunk))
 
 
@@ -137,13 +140,11 @@ def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> Me
         elif not chunk.is_smallest:
             chunk = smaller(chunk)
         else:
-            break
-    if need <= byte_budget:
-        return MemoryPlan(size, length, chunk, need, byte_budget)
-    raise UserError(
-        f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
-        "raise byte_budget or drop the longest samples"
-    )
+            raise UserError(
+                f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
+                "raise byte_budget or drop the longest samples"
+            )
+    return MemoryPlan(size, length, chunk, need, byte_budget)
 
 
 def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iterator[tuple[list[int], MemoryPlan]]:

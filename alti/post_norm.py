@@ -1,9 +1,10 @@
 """Rollout of post-norm models: the readout position's row of the product of all layers' maps, and of each map.
 
-Maps are those of ALTI or GlobEnc (Modarressi et al. 2022): of the norms of what each source token contributes to a
-block's output. Transformed vectors pass both norms of the block, with constant standard deviations. The MLP is left
-out, and so are the biases of norms and output projection. A standard deviation scales a whole row of the map, so it
-cancels when rows are normalised to a sum of 1. Maps that are not normalised leave it out, too: `mixing` divides by it.
+Maps are those of ALTI (`alti.maps`) or of GlobEnc (Modarressi et al. 2022), which are made here: the norms of what each
+source token contributes to a block's output. For GlobEnc transformed vectors pass both norms of the block, with
+constant standard deviations. The MLP is left out, and so are the biases of norms and output projection. A standard
+deviation scales a whole row of the map, so it cancels when rows are normalised to a sum of 1. Maps that are not
+normalised leave it out, too: `mixing` divides by it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Chunk:
 
     @property
     def is_smallest(self) -> bool:
-        """True if no chunk holds less."""
+        """True if it cannot be halved (`planner.smaller`)."""
         return self.sources == self.vectors == self.workers == 1
 
     def strip(self, d_model: int) -> int:
@@ -43,7 +43,7 @@ class AttentionParts:
     """
 
     weights: Tensor  # [B, H, Tj, Ti]: sources before destinations
-    value: Tensor  # [B, H, T, K], biases included (may be an expanded view of G heads)
+    value: Tensor  # [B, H, T, K], biases included
     output: Tensor  # [H, K, D]
     residual: Tensor  # [B, T, D]
     resultant: Tensor  # [B, T, D], the block's output y: the sum of all transformed vectors and biases
@@ -146,15 +146,11 @@ def add_maxima(
                 left = weights[:, j:stop, i:high].flatten(0, 1)
                 right = products[:, j:stop, :, start : start + width].flatten(0, 1)
                 torch.bmm(left, right, out=vectors.flatten(0, 1))
-                diagonal, own_end = (
-                    max(i, first + j),
-                    min(high, first + stop),
-                )  # where source and destination are the same
-                if diagonal < own_end:
-                    block = vectors[:, diagonal - first - j : own_end - first - j, diagonal - i : own_end - i]
-                    block.diagonal(dim1=1, dim2=2).add_(
-                        residual[:, diagonal:own_end, start : start + width].transpose(1, 2)
-                    )
+                begin, past = max(i, first + j), min(high, first + stop)  # the tokens that are source and destination
+                if begin < past:
+                    block = vectors[:, begin - first - j : past - first - j, begin - i : past - i]
+                    of_tokens = residual[:, begin:past, start : start + width]
+                    block.diagonal(dim1=1, dim2=2).add_(of_tokens.transpose(1, 2))
                 torch.maximum(vectors, resultant[:, i:high].unsqueeze(1), out=vectors)
                 gain[:, j:stop, i:high].add_(vectors.sum(-1))
         start += width

@@ -67,7 +67,7 @@ class ExpertRows:
         The number of further tiles is a constant; which experts they belong to is computed on the device, and only for
         them weights are copied.
         """
-        (n_tokens, n_rows), n_experts = (len(self.chosen), len(self.tokens)), len(self.ends)
+        n_tokens, n_rows, n_experts = len(self.chosen), len(self.tokens), len(self.ends)
         size = min(n_tokens, max(_LEAST_ROWS, -(-n_rows // n_experts)))
         further = torch.arange(0 if size == n_tokens else n_rows // size, device=self.ends.device)
         counts = self.ends.diff(prepend=self.ends.new_zeros(1))

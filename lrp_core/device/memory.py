@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +17,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+#: Parts of messages of allocators, libraries and drivers that raise plain RuntimeErrors.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "_STATUS_ALLOC_FAILED", "error: out of memory")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error", "HIP error")
 
+
+@dataclass
 class PeakBytes:
-    """The peak of bytes above those at the start of a measurement; final when its context has ended."""
+    """Bytes above those at the start of a measurement, now and at their peak; final when its context has ended."""
 
-    def __init__(self) -> None:
-        self.live_bytes = 0
-        self.peak_bytes = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
 
 
 @contextmanager
@@ -82,11 +87,6 @@ class _StorageMeter(TorchDispatchMode):
 def _is_among(storage: torch.UntypedStorage, inputs: Any) -> bool:
     """True if `storage` is that of one of an operation's `inputs`, so that its result is a view of the input."""
     return any(leaf.untyped_storage() is storage for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
-
-
-#: Parts of messages of allocators, libraries and drivers that raise plain RuntimeErrors.
-_OUT_OF_MEMORY = ("DefaultCPUAllocator", "_STATUS_ALLOC_FAILED", "error: out of memory")
-_LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error", "HIP error")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

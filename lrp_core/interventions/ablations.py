@@ -8,7 +8,7 @@ text again without it, `delete` drops its id. `cut` hides its keys from all quer
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -160,12 +160,10 @@ def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str) -> Iterator[
     """Inside, forwards of the batch that this yields lack the tokens `gone` [M, P] of their prompts."""
     width = batch.input_ids.shape[1]
     gone = torch.nn.functional.pad(gone, (0, width - gone.shape[1]))
-    scope: AbstractContextManager[Any]
     if way == CUT:
-        hidden = gone.to(view.device)
-        attentions = [layer.attention for layer in view.attentions_over_text]
-        scope = around_attention(view, dict.fromkeys(attentions, partial(_hiding, gone=hidden)), stock="eager")
-        with scope:
+        hiding = partial(_hiding, gone=gone.to(view.device))
+        around = {layer.attention: hiding for layer in view.attentions_over_text}
+        with around_attention(view, around, stock="eager"):
             yield batch.to(view.device)
         return
     with around_attention(view, {}), tokens_removed(view, batch, gone, way) as rows:

@@ -26,8 +26,6 @@ HEAD, EMBEDDINGS = "head", "embeddings"
 _MARK = "_is_hf_initialized"  # transformers does not initialise modules and weights that have this attribute
 _MISSING = object()
 
-Weights = list[tuple[str, nn.Parameter]]
-
 
 @dataclass(frozen=True)
 class Depth:
@@ -197,7 +195,7 @@ def _embeddings(family: Family) -> Iterator[str]:
             yield path
 
 
-def _weights_at(view: ModelView, path: str) -> Weights:
+def _weights_at(view: ModelView, path: str) -> list[tuple[str, nn.Parameter]]:
     """(path, weight) of all weights in the module at `path`; empty if the model has no such module."""
     if path not in dict(view.model.named_modules()):
         return []

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from lrp_core.parts.layers import NormView
 from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
+HEADS = "heads permuted"
 _SCALES = torch.tensor([0.25, 0.5, 2.0, 4.0])  # powers of two, so that scaling does not round
 
 
@@ -84,13 +84,9 @@ def _distinct(blocks: Iterable[BlockView]) -> list[BlockView]:
 
 def _tells_heads_apart(block: BlockView) -> bool:
     """True if attention has weights for each head besides its projections, such as position biases or sinks."""
-    known = {id(weight) for module in (*block.projections(), *_modules(block.norms)) for weight in module.parameters()}
+    norms = [norm.module for norm in block.norms]
+    known = {id(weight) for module in (*block.projections(), *norms) for weight in module.parameters()}
     return any(id(weight) not in known for weight in block.attention.parameters())
-
-
-def _modules(norms: Iterable[NormView]) -> list[nn.Module]:
-    """The modules of norms."""
-    return [norm.module for norm in norms]
 
 
 def _permute_heads(block: BlockView, generator: torch.Generator) -> None:
@@ -101,9 +97,10 @@ def _permute_heads(block: BlockView, generator: torch.Generator) -> None:
     heads = (groups[:, None] * shared + members).flatten()
     of_heads, of_groups = (_with_width(order, size) for order in (heads, groups))
     orders = {"queries": of_heads, "keys": of_groups, "values": of_groups}
-    for module, (name, (rows, _)) in _outputs(block):
-        if name in orders:
-            _linear(block, module).change(rows, _ordered(orders[name]))
+    for module, fields in block.projections().items():
+        for name, (rows, _) in fields.items():
+            if name in orders:
+                _linear(block, module).change(rows, _ordered(orders[name]))
     _linear(block, block.output).change_inputs(_ordered(of_heads))
     for norm in block.head_norms:
         width = len(norm.parameters()[0])
@@ -126,12 +123,6 @@ def _ordered(order: Tensor) -> Callable[[Tensor], Tensor]:
 def _scaled(by: Tensor) -> Callable[[Tensor], Tensor]:
     """A function that multiplies a tensor by the numbers `by` along its first axis."""
     return lambda tensor: tensor * by.to(tensor).reshape(-1, *[1] * (tensor.dim() - 1))
-
-
-def _outputs(block: BlockView) -> Iterator[tuple[nn.Module, tuple[str, tuple[Tensor | slice, tuple[int, ...]]]]]:
-    """Yield (module, (field, (columns, shape))) of attention's projections; see `BlockView.projections`."""
-    for module, parts in block.projections().items():
-        yield from product([module], parts.items())
 
 
 def _linear(block: BlockView, module: nn.Module) -> Linear:
@@ -159,8 +150,8 @@ def _rotate_values(block: BlockView, generator: torch.Generator) -> None:
 
 
 def _has_neurons(block: BlockView) -> bool:
-    """True for a block with an MLP and without experts."""
-    return block.down is not None and block.experts is None
+    """True for a block without experts, which has an MLP."""
+    return block.experts is None
 
 
 def _inputs(block: BlockView) -> dict[str, tuple[Linear, slice]]:
@@ -217,7 +208,6 @@ def _fold_norms(block: BlockView, generator: torch.Generator) -> None:
         module_of_norm.weight.fill_(1 - norm.offset)
 
 
-HEADS = "heads permuted"
 _Rewriting = tuple[Callable[[BlockView], Any], Callable[[BlockView, torch.Generator], None]]
 #: By name: a function that is true for the blocks that allow the rewriting, and the function that applies it.
 REWRITINGS: dict[str, _Rewriting] = {

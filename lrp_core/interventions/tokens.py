@@ -101,10 +101,10 @@ def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequen
     `removed` is a mask of patches [B, T] (the class token does not count) or of pixels [B, H * W]. Raises UserError for
     a batch without images, a `fill` of another number of channels, and a mask of another shape.
     """
-    if batch.pixel_values is None:
+    batch = batch.to(view.device)
+    pixels = batch.pixel_values
+    if pixels is None:
         raise UserError("only images have pixels that can be replaced: give a batch with pixel_values")
-    pixels = batch.to(view.device).pixel_values
-    assert pixels is not None
     count, channels, height, width = pixels.shape
     if len(fill) != channels:
         raise UserError(f"an image of {channels} channels needs {channels} numbers as fill, not {len(fill)}")
@@ -120,7 +120,7 @@ def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequen
         )
     values = to_device(torch.tensor(fill, dtype=pixels.dtype), pixels.device)[:, None, None]
     gone = to_device(gone, pixels.device)[:, None]
-    return replace(batch.to(view.device), pixel_values=torch.where(gone, values, pixels))
+    return replace(batch, pixel_values=torch.where(gone, values, pixels))
 
 
 def _of_patches(view: ModelView, removed: Tensor, height: int, width: int) -> Tensor:

@@ -102,6 +102,22 @@ def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
     )
 
 
+def _of_attention(name: str, label: str, function: str, **record: Any) -> Method:
+    """The record of a method that reads attention maps."""
+    of_all: dict[str, Any] = {"needs": (ATTENTION,), "explanations": NO_CHOICE}
+    return Method(
+        name,
+        version=1,
+        label=label,
+        explain=f"lrp_core.methods.{function}",
+        spans="together",
+        family="attention",
+        embeddings=NO_CHOICE,
+        conserves=False,
+        **of_all | record,
+    )
+
+
 METHODS: Registry[Method] = Registry(
     "method",
     # Norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT plain
@@ -151,7 +167,7 @@ METHODS: Registry[Method] = Registry(
         order=40,
         colour="#d55e00",
         about="norms, attention weights and gates held constant; activations pass relevance on as it is",
-        source="Close Look 3.3 and C.4",
+        source="Close Look 3.2 and C.4",
     ),
     _of_gradients(
         "attnlrp",
@@ -161,7 +177,7 @@ METHODS: Registry[Method] = Registry(
         order=30,
         colour="#0072b2",
         about="as lrp, but each factor of a product gets half, and the softmax has gradient x input",
-        source="Close Look 3.3 and C.1; AttnLRP 3.3",
+        source="Close Look 3.2 and C.1; AttnLRP 3.3",
     ),
     _rival(
         "lrp_identity_softmax",
@@ -248,69 +264,45 @@ METHODS: Registry[Method] = Registry(
         about="the mean gradient at points drawn around the input",
         source="Smilkov et al. 2017; AttnLRP equation 22",
     ),
-    Method(
+    _of_attention(
         "attention_rollout",
-        version=1,
-        label="AttnRollout",
-        explain="lrp_core.methods.rollout:explain_many",
-        spans="together",
-        family="attention",
+        "AttnRollout",
+        "rollout:explain_many",
         options=(DISCARD_THRESHOLD, LOWEST),
-        needs=(ATTENTION,),
-        explanations=NO_CHOICE,
-        embeddings=NO_CHOICE,
-        conserves=False,
         passes="rollout",
         forwards=1.2,
         order=60,
         about="the product of averaged attention maps",
         source="Abnar & Zuidema 2020; AttnLRP A.1.4",
     ),
-    Method(
+    _of_attention(
         "attention_share",
-        version=1,
-        label="Attention",
-        explain="lrp_core.methods.baselines:attention_share",
-        family="attention",
-        spans="together",
-        needs=(ATTENTION,),
-        explanations=NO_CHOICE,
-        embeddings=NO_CHOICE,
-        conserves=False,
+        "Attention",
+        "baselines:attention_share",
         forwards=1.2,
         order=61,
         about="the mean attention from where a prediction is read, over layers and heads",
         source="a baseline of Cohen-Wang et al. 2024",
     ),
-    Method(
+    _of_attention(
         "grad_attention_rollout",
-        version=1,
-        label="G×AttnRollout",
-        explain="lrp_core.methods.attention_gradients:grad_attention_rollout",
-        spans="together",
-        family="attention",
+        "G×AttnRollout",
+        "attention_gradients:grad_attention_rollout",
         options=(DISCARD_THRESHOLD, LOWEST, ITSELF),
         needs=(ATTENTION, GRADIENTS),
         explanations=EVERY,
-        embeddings=NO_CHOICE,
-        conserves=False,
         forwards=2.2,
         again=1.0,
         order=62,
         about="the product over layers of attention maps times their gradients, negative entries set to 0",
         source="Chefer et al. 2021; AttnLRP A.1.4",
     ),
-    Method(
+    _of_attention(
         "gradcam",
-        version=1,
-        label="Grad-CAM",
-        explain="lrp_core.methods.attention_gradients:gradcam",
-        spans="together",
-        family="attention",
+        "Grad-CAM",
+        "attention_gradients:gradcam",
         needs=(ATTENTION, GRADIENTS),
         explanations=EVERY,
-        embeddings=NO_CHOICE,
-        conserves=False,
         forwards=1.2,
         again=0.1,
         order=64,

@@ -28,6 +28,12 @@ MEASURES: dict[str, Measure] = {
     "absolute": lambda gradient, _: gradient.abs(),
     "square": lambda gradient, _: gradient.square(),
 }
+#: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda relevance: relevance.sum(-1),
+    "l1": lambda relevance: relevance.abs().sum(-1),
+    "l2": lambda relevance: torch.linalg.vector_norm(relevance, dim=-1),
+}
 
 
 @dataclass(frozen=True)
@@ -163,26 +169,13 @@ def explain_many(
 explain_openly = partial(explain_many)
 
 
-#: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.
-REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda relevance: relevance.sum(-1),
-    "l1": lambda relevance: relevance.abs().sum(-1),
-    "l2": lambda relevance: torch.linalg.vector_norm(relevance, dim=-1),
-}
-
-
-def reduced(relevance: Tensor, how: str) -> Tensor:
-    """Relevance of tokens [...] from that of their dimensions [..., D]; `how` is the name of one of REDUCTIONS."""
-    return REDUCTIONS[how](relevance)
-
-
 def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Measure, how: str = "sum") -> Tensor:
     """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0.
 
     For images, relevance of pixels [B, H, W] from gradient and value [B, H, W, C], with a mask [B, 1, 1].
     """
     relevance = measure(wide(gradient), wide(value))
-    return reduced(relevance, how).masked_fill(mask == 0, 0)
+    return REDUCTIONS[how](relevance).masked_fill(mask == 0, 0)
 
 
 def _no_lap(stage: str, *methods: str) -> None:

@@ -24,6 +24,8 @@ _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normxlogit": lambda norm, read: norm * read,
 }
 
+_BEFORE = "a "  # put before a word, since many tokenizers treat a word inside a text and at its beginning differently
+
 
 @torch.no_grad()
 def explain_many(
@@ -119,9 +121,6 @@ def _normed(view: ModelView, state: Tensor) -> Tensor:
         return state
     with unrounded(view.dtype):
         return view.final_norm.module(state)
-
-
-_BEFORE = "a "  # put before a word, since many tokenizers treat a word inside a text and at its beginning differently
 
 
 def token_of(view: ModelView, word: str) -> int:

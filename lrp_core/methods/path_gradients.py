@@ -17,7 +17,7 @@ from torch import Tensor
 from lrp_core.device.precision import wide, wide_dtype
 from lrp_core.device.transfer import to_device
 from lrp_core.methods.baselines import seeds_of
-from lrp_core.methods.gradients import reduced
+from lrp_core.methods.gradients import REDUCTIONS
 from lrp_core.readers.attention import around_attention
 from lrp_core.readers.readout import explained_numbers
 from lrp_core.records.capabilities import UNCENTRED
@@ -139,8 +139,8 @@ def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> di
     They are `tokens` (and `decoder_tokens`), and `pixels` of images; `how` is one of REDUCTIONS.
     """
     if batch.pixel_values is None:
-        return batch.parted(reduced(relevance, how).masked_fill(batch.every_mask == 0, 0))
-    pixels = reduced(relevance.movedim(1, -1), how)
+        return batch.parted(REDUCTIONS[how](relevance).masked_fill(batch.every_mask == 0, 0))
+    pixels = REDUCTIONS[how](relevance.movedim(1, -1))
     return {"tokens": over_patches(view, pixels), "pixels": pixels}
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lrp_core.device.precision import wide
 from lrp_core.device.transfer import to_host
 from lrp_core.readers.feed_forward import Passing, at_neurons
 from lrp_core.views.view import ModelView
@@ -67,12 +68,6 @@ def peaks_of(view: ModelView, mask: Tensor) -> Iterator[Peaks]:
 def _look(x: Tensor, passing: Passing, *, layer: int, mask: Tensor, peaks: Peaks) -> None:
     """Visitor of `at_neurons`: notes the largest activations of a part in `peaks`."""
     x = passing.spread(x.detach(), mask.shape)  # [B, T, F]
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
     is_token = passing.there(mask).to(x.device)
-    peaks.parts[layer, passing.part.first] = _largest(x.masked_fill(~is_token[..., None], -torch.inf))
-
-
-def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of x [B, T, F] over positions and its position, each [B, F]."""
-    value, position = x.max(1)
-    return value, position
+    value, position = wide(x).masked_fill(~is_token[..., None], -torch.inf).max(1)  # [B, F]
+    peaks.parts[layer, passing.part.first] = value, position

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lrp_core.device.precision import wide
 from lrp_core.device.transfer import to_device, to_host
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.parts.block import FeedForward
@@ -89,8 +90,7 @@ class Activity:
     def _look(self, x: Tensor, passing: Passing, *, layer: int, counted: Tensor, numbers: Tensor) -> None:
         """Visitor of `at_neurons`: adds the activations of a part at the `counted` tokens [B, T]."""
         is_counted = passing.there(counted).to(x.device)
-        x = passing.spread(x.detach(), counted.shape)  # [B, T, F]
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = wide(passing.spread(x.detach(), counted.shape))  # [B, T, F]
         if layer not in self._layers:
             self._layers[layer] = self._empty(layer, x)
         layer_part = self._layers[layer].part(passing.part)

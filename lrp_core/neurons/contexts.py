@@ -150,12 +150,6 @@ def explain_contexts(
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, examples, strict=True)]
 
 
-def _note_input(
-    x: torch.Tensor,
-    passing: Passing,
-    *,
-    inputs: Inputs,
-    layer: int,
-) -> None:
+def _note_input(x: torch.Tensor, passing: Passing, *, inputs: Inputs, layer: int) -> None:
     """Visitor of `at_neurons`: notes in `inputs` the input of a down projection, under its layer and part."""
     inputs[layer, passing.part] = x, passing

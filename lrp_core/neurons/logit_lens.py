@@ -19,6 +19,10 @@ from lrp_core.parts.layers import weights_of
 from lrp_core.records.types import Relevance, UserError
 from lrp_core.views.view import ModelView
 
+Tokens = tuple[tuple[int, float], ...]  # (token id, its logit or cosine)
+
+_AT_ONCE = 1 << 24  # logits that are computed at once
+
 
 @dataclass(frozen=True)
 class TopNeuron:
@@ -52,9 +56,6 @@ def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> lis
     return chosen
 
 
-Tokens = tuple[tuple[int, float], ...]  # (token id, its logit or cosine)
-
-
 @dataclass(frozen=True)
 class Writing:
     """The logit lens of a neuron: what one unit of its activation adds to the logits of the vocabulary."""
@@ -62,9 +63,6 @@ class Writing:
     promoted: Tokens  # the tokens with the largest logits, the largest first
     suppressed: Tokens  # the tokens with the smallest logits, the smallest first
     entropy: float  # of the softmax of these logits, in nats: low if few words stand out
-
-
-_AT_ONCE = 1 << 24  # logits that are computed at once
 
 
 def writes_words(view: ModelView) -> bool:

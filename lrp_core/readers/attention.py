@@ -19,13 +19,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
-from lrp_core.readers.own_kernels import STAND_INS
+from lrp_core.readers.own_kernels import STAND_INS, Attended, Kernel
 from lrp_core.records.capabilities import ATTENTION
 from lrp_core.records.types import UserError
 from lrp_core.views.view import ModelView
 
-Attended = tuple[Tensor, Tensor | None]  # context [B, T, H, K], and weights [B, H, T, T] of kernels that form them
-Kernel = Callable[..., Attended]  # of (module, q, k, v, mask, **options)
 Around = Callable[..., Attended]  # of (kernel, module, q, k, v, mask, **options)
 ReadWeights = Callable[[int, Tensor, Tensor | None], None]  # of a layer, its weights [B, H, T, T] and its mask
 

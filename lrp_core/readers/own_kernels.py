@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Attended = tuple[Tensor, Tensor | None]
-Kernel = Callable[..., Attended]
+Attended = tuple[Tensor, Tensor | None]  # context [B, T, H, K], and weights [B, H, T, T] of kernels that form them
+Kernel = Callable[..., Attended]  # of (module, q, k, v, mask, **options)
 
 
 def _windowed(

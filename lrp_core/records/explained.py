@@ -18,8 +18,9 @@ class Explained:
 
     name: str
     label: str
-    needs_foil: bool
-    combine: Callable[[Tensor], Tensor]  # from target and foil [B, 2, ...] to the explained number [B, ...]
+    needs_foil: bool = False
+    #: From the logits of target and foil [B, 2, ...] to one number [B, ...]; by default the target's.
+    combine: Callable[[Tensor], Tensor] = lambda pair: pair[:, 0]
     linear: bool = True  # linear in the logits; False: the logsumexp over the vocabulary is subtracted
     version: int = 1  # raised when its numbers change, so that stored ones are computed anew
 
@@ -40,14 +41,12 @@ class Explained:
         return -against.logaddexp(against.new_zeros(()))
 
 
-#: Why the target rather than the foil (Yin & Neubig 2022; Close Look 5.1). The difference of logits is explained as one
+#: Why the target rather than the foil (Yin & Neubig 2022; Close Look 5.2). The difference of logits is explained as one
 #: number: the difference of two relevances would lose its digits in half precision.
 CONTRASTIVE = Explained("contrastive", "target − foil", needs_foil=True, combine=lambda pair: pair[:, 0] - pair[:, 1])
-TARGET = Explained("target", "target", needs_foil=False, combine=lambda pair: pair[:, 0])
+TARGET = Explained("target", "target")
 #: Without a foil: the difference of two log-probabilities is that of the logits, which CONTRASTIVE explains.
-LOG_PROB = Explained(
-    "log_prob", "log-probability", needs_foil=False, combine=lambda pair: pair[:, 0], linear=False, version=2
-)
+LOG_PROB = Explained("log_prob", "log-probability", linear=False, version=2)
 EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET, LOG_PROB)}
 LINEAR = tuple(explained.name for explained in EXPLAINED.values() if explained.linear)  # what every method can explain
 EVERY = tuple(EXPLAINED)  # LOG_PROB, which is not linear in logits, included

@@ -1,7 +1,8 @@
 """Inputs and results of methods: batches, requests, relevance, and the errors that users can put right.
 
-One legend of shapes for the whole package: B batch, T tokens, U tokens of the decoder of an encoder-decoder, L layers,
-H heads, G key-value heads, K head width, D model width, F feed-forward width, V vocabulary, P poolings.
+One legend of shapes for the whole package: B batch, T tokens, U tokens of the decoder of an encoder-decoder, N tokens
+of a span, L layers, H heads, G key-value heads, K head width, D model width, F feed-forward width, V vocabulary, P
+poolings. Images have C channels, height H and width W.
 """
 
 from __future__ import annotations
@@ -403,6 +404,12 @@ class Relevance(FinerFields):
         return several[0].mapped(lambda _: torch.cat(next(columns)))
 
     @property
+    def total(self) -> Tensor:
+        """The sum of relevance over all tokens, the decoder's included, [B]."""
+        of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
+        return self.tokens.sum(-1) + of_decoder
+
+    @property
     def residual(self) -> Tensor | None:
         """Sum of relevance minus the explained number (less its value at the baseline, if there is one) [B].
 
@@ -410,9 +417,7 @@ class Relevance(FinerFields):
         """
         if not self.conserves:
             return None
-        of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
-        total = self.tokens.sum(-1) + of_decoder
-        return total - (self.explained if self.baseline is None else self.explained - self.baseline)
+        return self.total - (self.explained if self.baseline is None else self.explained - self.baseline)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lrp_core.methods.record import Method
 from lrp_core.verification.record import Finding, Gap
-from lrp_core.verification.rounding import Rounded, distance, largest
+from lrp_core.verification.rounding import Rounded, differ, distance
 from lrp_core.verification.stock import explained_logits, first_difference, outputs_of, stock_logits
 from lrp_core.verification.trial import Row, Trial, named, real_tokens
 from lrp_core.views.view import ModelView
@@ -88,11 +88,7 @@ def _where_padding_shows(trial: Trial, method: Method, side: str, row: Row, boun
         batch_alone = trial.batch([part])
         return together, real_tokens(trial.explained(method, batch_alone), batch_alone, 0)
 
-    def fails(part: Row) -> bool:
-        together, alone = padded_and_alone(part)
-        return distance(together, alone) > bound * largest(alone)
-
-    smallest = trial.smallest(row, fails)
+    smallest = trial.smallest(row, lambda part: differ(*padded_and_alone(part), bound))
     batch, alone, view = trial.batch([smallest, longest], side), trial.batch([smallest]), trial.view
     length = len(smallest["input_ids"])
     without_padding = slice(length) if side == "right" else slice(-length, None)

@@ -34,12 +34,16 @@ from lrp_core.verification.record import Gap
 from lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
 from lrp_core.views.view import ModelView
 
+#: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
+STEPS = {torch.float64: 2.0**-13, torch.float32: 2.0**-7}
+_SLOTS = {"normalization": "norms", "activation": "activations", "bilinear": "products"}
+
 
 def check_held(view: ModelView, composite: Composite) -> None:
     """Raise UnsupportedMethod if the factors that a composite holds constant cannot be held in this model."""
     if RULES not in view.family.capabilities and composite != Composite(composite.name):
         raise UnsupportedMethod(f"{view.family.title} have no rules")
-    if view.routed and (composite.activation.constant or composite.bilinear.share != 1 or not _passes(composite)):
+    if view.routed and (composite.activation.constant or not _passes(composite)):
         raise UnsupportedMethod("experts run the tokens of all rows together")
 
 
@@ -165,11 +169,6 @@ def _attend(
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """The softmax of scores [R, H, T, T] plus an additive mask."""
     return torch.softmax(scores if mask is None else scores + mask, -1)
-
-
-#: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
-STEPS = {torch.float64: 2.0**-13, torch.float32: 2.0**-7}
-_SLOTS = {"normalization": "norms", "activation": "activations", "bilinear": "products"}
 
 
 def composites_to_check() -> dict[str, Composite]:

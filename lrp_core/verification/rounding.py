@@ -45,6 +45,11 @@ def largest(numbers: Tensor) -> float:
     return float(wide(numbers).abs().max().clamp_min(torch.finfo(torch.float32).tiny))
 
 
+def differ(ours: Tensor, theirs: Tensor, bound: float) -> bool:
+    """True if two tensors differ by more than `bound`, relative to the largest number of `theirs`."""
+    return distance(ours, theirs) > bound * largest(theirs)
+
+
 @dataclass(frozen=True)
 class Rounded:
     """The result of a computation with a model, and results of the same computation with perturbed linear layers.

@@ -25,7 +25,7 @@ from lrp_core.verification.derivatives import (
     gap_of_derivatives,
 )
 from lrp_core.verification.record import Finding, Gap
-from lrp_core.verification.rounding import distance, largest
+from lrp_core.verification.rounding import differ
 from lrp_core.verification.trial import Row, Trial, named
 from lrp_core.views.view import ModelView
 
@@ -47,7 +47,7 @@ def check_sums(trial: Trial) -> Finding:
         for method in methods:
             results = trial.rounded(partial(trial.explained, method, trial.together))
             scale = torch.cat([results.value.tokens.flatten(), results.value.explained])
-            residual = results.map(lambda relevance: _sums(relevance) - relevance.explained)
+            residual = results.map(lambda relevance: relevance.total - relevance.explained)
             gaps.append(residual.gap(method.name, torch.zeros_like(residual.value), scale=scale))
     return Finding.of(SUMS, gaps)
 
@@ -55,12 +55,6 @@ def check_sums(trial: Trial) -> Finding:
 def _conserves(method: Method) -> bool:
     """True for a method that promises a sum and under whose rules norms, activations and gates are linear."""
     return method.conserves and _is_linear(method) and not COMPOSITES[str(method.rules)].bilinear.serves_gate
-
-
-def _sums(relevance: Relevance) -> Tensor:
-    """The sum of relevance over all tokens, the decoder's included, [B]."""
-    of_decoder = 0.0 if relevance.decoder_tokens is None else relevance.decoder_tokens.sum(-1)
-    return relevance.tokens.sum(-1) + of_decoder
 
 
 def biases_of(model: nn.Module) -> list[Tensor]:
@@ -155,13 +149,10 @@ def _layer_of_twins(trial: Trial, quick: Method, slow: Method, bound: float) -> 
         assert theirs is not None
         return ours, theirs
 
-    def differ(ours: Tensor, theirs: Tensor) -> bool:
-        return distance(ours, theirs) > bound * largest(theirs)
-
-    row = trial.smallest(trial.rows[0], lambda part: differ(*heads(part)))
+    row = trial.smallest(trial.rows[0], lambda part: differ(*heads(part), bound))
     ours, theirs = heads(row)  # [1, L, H, P]
     layers = reversed(range(ours.shape[1]))
-    first = next((layer for layer in layers if differ(ours[:, layer], theirs[:, layer])), None)
+    first = next((layer for layer in layers if differ(ours[:, layer], theirs[:, layer], bound)), None)
     where = "below all heads" if first is None else f"first, from the prediction down, in the heads of layer {first}"
     return f"{where}, for {named(row)}"
 

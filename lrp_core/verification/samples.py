@@ -24,9 +24,9 @@ def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0
     head reads for classifiers. In encoder-decoders it is the last token of the decoder's text: the start token and, in
     the n-th row, n - 1 more.
     """
-    if isinstance(view, ImageView):
-        return _pictures(view, len(lengths), seed)
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(view, ImageView):
+        return [_picture(view, at, generator) for at in range(len(lengths))]
     if view.kind.labels:
         return [_labelled(view, _tokens(view, length, generator), at) for at, length in enumerate(lengths)]
     rows: list[Row] = []
@@ -73,12 +73,7 @@ def _labelled(view: ModelView, ids: list[int], at: int) -> Row:
     return row if view.predicts_score else {**row, "foil_id": (at + 1) % view.n_targets}
 
 
-def _pictures(view: ImageView, count: int, seed: int) -> list[Row]:
-    """`count` view rows of random pixels."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for at in range(count):
-        pixels = torch.randn(view.image_shape, generator=generator).numpy()
-        targets = {"target_id": at % view.n_targets, "foil_id": (at + 1) % view.n_targets}
-        rows.append({"input_ids": [0] * view.max_length, "pixel_values": pixels, "position": 0, **targets})
-    return rows
+def _picture(view: ImageView, at: int, generator: torch.Generator) -> Row:
+    """The view row number `at` of a classifier of images, of random pixels."""
+    pixels = torch.randn(view.image_shape, generator=generator).numpy()
+    return {**_labelled(view, [0] * view.max_length, at), "pixel_values": pixels}

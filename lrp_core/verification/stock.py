@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lrp_core.device.precision import wide
 from lrp_core.records.types import Batch
+from lrp_core.verification.rounding import differ
 from lrp_core.views.view import ModelView
 
 Outputs = dict[str, list[Tensor]]  # by the path of a module: its outputs, in the order of its calls
@@ -46,10 +47,7 @@ def first_difference(ours: Outputs, theirs: Outputs, bound: float) -> str | None
     """
     for path, outputs in ours.items():
         for mine, other in zip(outputs, theirs.get(path, []), strict=False):
-            if mine.shape != other.shape:
-                continue
-            size = float(other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
-            if float((mine - other).abs().max()) > bound * size:
+            if mine.shape == other.shape and differ(mine, other, bound):
                 return path
     return None
 

@@ -28,6 +28,7 @@ from lrp_core.views.view import ModelView
 #: difference means another token or another model.
 ROUNDING = {"float64": 1e-5, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
+_OUTSIDE = "token index out of range, the vocabulary has"
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by model, so that all views of a model share its lock
 _making_lock = Lock()
 
@@ -140,11 +141,9 @@ def check_rows(view: ModelView, batch: Batch) -> None:
         real = batch.decoder_attention_mask != 0  # [B, U]
         lengths = real.sum(-1)
         _refuse(lengths > longest, "too_long", f"the decoder takes {longest} tokens: shorten decoder_input_ids")
-    _check_range(batch.every_id, view.vocab, "token index out of range, the vocabulary has")
-    if view.kind.labels:
-        _check_range(batch.explained_ids, view.n_targets, "label out of range, the number of the model's labels is")
-    else:
-        _check_range(batch.explained_ids, view.n_targets, "token index out of range, the vocabulary has")
+    _check_range(batch.every_id, view.vocab, _OUTSIDE)
+    says = "label out of range, the number of the model's labels is" if view.kind.labels else _OUTSIDE
+    _check_range(batch.explained_ids, view.n_targets, says)
     _check_segments(view, batch)
     at = batch.position.clamp(0, real.shape[1] - 1)[:, None]
     on_token = (at[:, 0] == batch.position) & real.gather(1, at)[:, 0]
@@ -174,7 +173,7 @@ def _check_span(view: ModelView, batch: Batch, real: Tensor) -> None:
             f"{view.family.title} predict one token or label, and no answer of several tokens: leave the span out, or "
             "take a causal model or an encoder-decoder"
         )
-    _check_range(batch.span_ids, view.n_targets, "token index out of range, the vocabulary has")
+    _check_range(batch.span_ids, view.n_targets, _OUTSIDE)
     at = batch.span_positions.clamp(0, real.shape[1] - 1)
     outside = ((at != batch.span_positions) | ~real.gather(1, at)).any(-1)
     _refuse(outside, "no_position", "a token of the span is read on padding or outside of the row")
@@ -194,14 +193,14 @@ def _check_prefix(view: ModelView, batch: Batch) -> None:
     token, after which nothing is predicted.
     """
     ids, mask = batch.decoder_input_ids, batch.decoder_attention_mask
-    if (ids is not None and mask is not None) != view.kind.decoder:
-        if view.kind.decoder:
-            raise UserError(
-                f"{view.family.title} need decoder_input_ids: give the decoder's text so far, at least its start token"
-            )
-        raise UserError(f"{view.family.title} have no decoder: leave decoder_input_ids out")
-    if ids is None or mask is None:
+    if not view.kind.decoder:
+        if ids is not None:
+            raise UserError(f"{view.family.title} have no decoder: leave decoder_input_ids out")
         return
+    if ids is None or mask is None:
+        raise UserError(
+            f"{view.family.title} need decoder_input_ids: give the decoder's text so far, at least its start token"
+        )
     end = view.config.eos_token_id
     if end is None:
         return
@@ -262,7 +261,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """
     with lock_of(model):
         modules = [module.__dict__ for module in model.modules()]
-        configs = {id(value): value for fields in modules for value in fields.values() if _is_config(value)}
+        values = (value for fields in modules for value in fields.values())
+        configs = {id(value): value for value in values if isinstance(value, PretrainedConfig)}
         kept = [_Kept(fields) for fields in (*modules, *(config.__dict__ for config in configs.values()))]
         takes_gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         try:
@@ -272,11 +272,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
                 attributes.restore()
             for parameter, takes in takes_gradients:
                 parameter.requires_grad_(takes)
-
-
-def _is_config(value: Any) -> bool:
-    """True for a config of transformers."""
-    return isinstance(value, PretrainedConfig)
 
 
 class _Kept:

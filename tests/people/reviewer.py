@@ -23,7 +23,7 @@ def say(*arguments, program=ORDINARY, code=0):
 
 
 # Where a method is from, and what each paper's run would be
-assert "source: Close Look 3.3 and C.1; AttnLRP 3.3" in say("methods", "attnlrp")
+assert "source: Close Look 3.2 and C.1; AttnLRP 3.3" in say("methods", "attnlrp")
 for paper in ("paper", "attnlrp", "normxlogit"):
     assert f"name: {paper}" in say("config", "--config", paper)
 
