@@ -128,7 +128,9 @@ def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = No
         if labelled is not None:
             reason = f"its file has no {labelled.unembedding}.weight: use a base that has this head"
         raise UserError(f"the adapter {folder} is for a classifier, but {reason}")
-    config.architectures = [class_in(labelled.kind.classes, labelled)]
+    named = class_in(labelled.kind.classes, labelled)
+    assert named is not None  # families that describe a head with labels have a class with it
+    config.architectures = [named]
     config.num_labels = shape[0]
     return config
 
