@@ -192,8 +192,8 @@ MUTANTS = (
         "cut_leaves_cross_attention",
         "The decoder still reads what is cut from the encoder.",
         "lrp_core/interventions/ablations.py",
-        "attentions = [layer.attention for layer in view.attentions_over_text]",
-        "attentions = [block.attention for block in view.blocks]",
+        "around = {layer.attention: hiding for layer in view.attentions_over_text}",
+        "around = {block.attention: hiding for block in view.blocks}",
         "tests/lrp_core/interventions/test_ablations.py::test_what_is_cut_is_seen_by_no_query_in_any_layer_and_positions_stay",
     ),
     Mutant(
