@@ -106,7 +106,7 @@ BENCH = Product(
 )
 
 
-REPORT_VERSION = 27  # raised when closelook writes another report of the same store
+REPORT_VERSION = 28  # raised when closelook writes another report of the same store
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
 
 

@@ -206,7 +206,7 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
     without = [task for task in results.tasks if task not in {board.task for board in shown}]
     unmarked = [task for task in without if results.tasks[task].evidence is None]
     reason = f"no evidence is marked in their samples, so there is no {METRICS[lead()].label}; see Faithfulness"
-    unscored = "methods have no scores of the same samples that a model predicts correctly"
+    unscored = "no methods are compared: they have no sample in common that a model predicts correctly, or no resamples"
     for tasks, why in ((unmarked, reason), ([task for task in without if task not in unmarked], unscored)):
         if tasks:
             lines.append((f"Task{'s' * (len(tasks) > 1)} {', '.join(tasks)}", why))

@@ -130,7 +130,7 @@ def milliseconds(seconds: float) -> str:
 def _counted(cells: Sequence[Cell]) -> str:
     """The largest number of samples of `cells`, in words; empty without any."""
     most = max((cell.n or 0 for cell in cells), default=0)
-    return f"{most} samples" if most else ""
+    return f"{most} sample{'s' * (most != 1)}" if most else ""
 
 
 def _span(values: Sequence[float | None], form: Callable[[float], str], unit: str) -> str:
@@ -152,7 +152,7 @@ NAMED = 2  # up to this number, other methods are named; above it, they are coun
 def conclusion(results: Results, model: str, task: str, standings: Sequence[Standing], compared: Comparison) -> str:
     """The whole conclusion on a model and task, from the groups and the comparison that they come from."""
     if not compared.is_tested:
-        return f"No difference is tested: {_samples_of(compared)} are too few."
+        return f"No difference is tested with {_samples_of(compared)}: too few."
     sentences = [_groups(results, standings, compared)]
     if results.baseline not in [standing.method for standing in first_group(standings)]:
         sentences += [_preferred(standings), *_failing(standings)]
@@ -272,7 +272,7 @@ def _power(compared: Comparison) -> str:
 
 def _samples_of(compared: Comparison) -> str:
     """The numbers of samples and of clusters, in words."""
-    counted = f"{compared.n} samples"
+    counted = f"{compared.n} sample{'s' * (compared.n != 1)}"
     return counted if compared.clusters is None else f"{counted} in {compared.clusters} clusters"
 
 

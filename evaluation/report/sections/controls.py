@@ -139,11 +139,11 @@ def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:
     """A sentence that names the methods of the run that fail, with models and tasks, and counts verdicts.
 
-    Random relevance is not counted among the methods that pass.
+    Random relevance, which controls try even if the run lacks it, is not counted among the methods that pass.
     """
     by_cell = verdicts(rows)
     failed = {cell: control for cell, control in by_cell.items() if control}
-    counted = {cell for cell in by_cell if methods[cell[2]].family != "baseline"}
+    counted = {cell for cell in by_cell if cell[2] in methods and methods[cell[2]].family != "baseline"}
     fails_on: dict[str, list[str]] = {}
     for model, task, method in sorted(failed, key=lambda cell: rank(methods, cell[2])):
         fails_on.setdefault(named(methods, method), []).append(f"{model} · {task}")

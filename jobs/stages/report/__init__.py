@@ -126,7 +126,10 @@ def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
     for model in plan.models:
         for task, inputs in model.inputs.items():
             samples[task] = max(samples[task], inputs.rows)
-    tasks = ", ".join(f"{name} ({config.task(name).title}, {rows:,} samples)" for name, rows in samples.items())
+    named = (
+        f"{name} ({config.task(name).title}, {rows:,} sample{'s' * (rows != 1)})" for name, rows in samples.items()
+    )
+    tasks = ", ".join(named)
     methods = count(len(results.methods) - len(results.baselines), "method")
     beside = " and random relevance" if results.baselines else ""
     return (

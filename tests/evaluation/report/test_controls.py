@@ -45,6 +45,14 @@ def test_the_last_depth_decides_and_planted_methods_stand_last():
     assert too_few.cells[-1].state == "too few samples"
 
 
+def test_a_run_without_random_relevance_has_its_control_all_the_same():
+    of_run = {name: METHODS[name] for name in ("attnlrp", "lrp")}
+    table = controls_table(ROWS, of_run)
+    assert [row.cells[-1].state for row in table.rows] == ["fails", "passes", "passes", "caught"]
+    assert table.caption.endswith("AttnLRP fails on gpt2 · sva; methods of the run pass in 1 of 2 verdicts.")
+    assert len(controls_figure(ROWS, of_run, None)) == 1
+
+
 def test_the_figure_has_no_planted_method():
     [figure] = controls_figure(ROWS, METHODS, "random")
     lines = {line.split(",")[1] for line in figure.data.splitlines()[1:]}

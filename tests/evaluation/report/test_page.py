@@ -63,6 +63,13 @@ def test_provenance_is_on_every_page(name):
         assert fact in page
 
 
+def test_a_first_page_without_a_comparison_says_why():
+    page = site().files()["index.html"]
+    assert "Which method to use here" not in page
+    assert '<h2 id="left-out">' in page
+    assert "no methods are compared" in page
+
+
 def test_hostile_strings_stay_text_everywhere():
     results = some_results(models=(HOSTILE,))
     made = Site(

@@ -68,5 +68,5 @@ def test_intervals_are_those_of_clusters_and_few_clusters_have_none(run):
     assert np.isnan(few.low).all()
     assert (few.p == 1).all()
     [board] = boards(few_results, OtherNumbers())
-    assert re.fullmatch(r"No difference is tested: \d+ samples in 4 clusters are too few\.", board.conclusion)
+    assert re.fullmatch(r"No difference is tested with \d+ samples in 4 clusters: too few\.", board.conclusion)
     assert np.isnan(drawn.areas.summaries[delta].low)
