@@ -198,6 +198,8 @@ def _token_id(word: str | int | None, name: str, question: Question, opened: Ope
         tail = tokens_behind(question, word if question.parts is not None else word.strip(), opened)
     if len(tail) != 1:
         raise _unexplained(f"{word!r} is not one token after {before.text[-40:]!r}")
+    if tail[0] == opened.writer.unk_token_id:
+        raise _unexplained(f"{word!r} is unknown to the tokenizer")
     return tail[0]
 
 

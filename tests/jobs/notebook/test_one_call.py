@@ -6,6 +6,9 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import closelook
@@ -181,6 +184,16 @@ def test_tokens_that_the_model_lacks_are_one_line(tokenizer, asked):
     asked = {"input_ids": [5, 6] if "target" in asked or "answer" in asked else [5, 60], **asked}
     with pytest.raises(closelook.UserError, match="has 50 tokens, numbered from 0, and none with the number"):
         closelook.explain(model=smaller, tokenizer=tokenizer, **asked)
+
+
+def test_a_word_that_the_tokenizer_does_not_know_is_refused_behind_tokens_by_number():
+    words = Tokenizer(WordLevel({"<unk>": 0, "the": 1, "keys": 2, "are": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    asked = {"input_ids": [1, 2], "model": tiny_model("gpt2", "float32").model, "tokenizer": tokenizer}
+    assert closelook.explain(target="are", **asked).answers[0].row["target_id"] == 3
+    with pytest.raises(closelook.UserError, match="'were' is unknown to the tokenizer"):
+        closelook.explain(target="were", **asked)
 
 
 def test_a_model_without_a_name_needs_its_tokenizer(model):
