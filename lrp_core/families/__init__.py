@@ -117,10 +117,7 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
     family = next(chosen, family)
     for named in (config.architectures or ()) if architecture is None else (architecture,):
         family = _with_head_of(family, named)
-    for requirement in (*family.requires, *(NO_LOOKING_AHEAD if family.kind.causal else ())):
-        unmet = requirement.unmet_by(config)
-        if unmet is not None:
-            raise UnsupportedModel(f"{family.title} {unmet}")
+    family.require(config, *(NO_LOOKING_AHEAD if family.kind.causal else ()))
     return family
 
 

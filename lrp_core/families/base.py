@@ -35,6 +35,7 @@ from lrp_core.records.capabilities import (
     Capability,
 )
 from lrp_core.records.kinds import DELETE, MASK, Kind
+from lrp_core.records.types import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,13 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
             requires=(*self.requires, *head.requires, ONE_LABEL),
             corrections=(),
         )
+
+    def require(self, config: Any, *further: Requirement) -> None:
+        """Raise UnsupportedModel for a config that does not meet the family's conditions and `further` ones."""
+        for requirement in (*self.requires, *further):
+            unmet = requirement.unmet_by(config)
+            if unmet is not None:
+                raise UnsupportedModel(f"{self.title} {unmet}")
 
     def marks_of(self, config: Any) -> str:
         """The marks that corrections add to the identity of a model with this config, as one string."""

@@ -66,10 +66,7 @@ def generic_family(config: PretrainedConfig, architecture: str | None = None) ->
         described = " or ".join(named) or f"transformers' {name}"
         raise UnsupportedModel(f"{described} predicts neither a token nor a label of the text: give a {fits}")
     family = GenericFamily(name=name, kind=kinds[0], requires=(ONE_LABEL,) if kinds[0].labels else ())
-    for requirement in family.requires:
-        unmet = requirement.unmet_by(config)
-        if unmet is not None:
-            raise UnsupportedModel(f"{family.title} {unmet}")
+    family.require(config)
     return family
 
 

@@ -51,8 +51,9 @@ def load_model(
     devices to bytes or "2GiB") spreads the model over devices, main memory and `offload_dir`; `device` is then ignored.
     Methods can take gradients even if the caller is in inference mode.
 
-    Raises UserError for a model that cannot be found or read or lacks weights, an adapter of another base model, and an
-    unknown dtype or device; UnsupportedModel for a quantised model and one that no family describes.
+    Raises UserError for a model or adapter that cannot be found or read, a model that lacks weights, an adapter of
+    another base model, and an unknown dtype or device; UnsupportedModel for a quantised model and one that no family
+    describes.
 
     >>> view = load_model("evaluation/benchmark/demo/models/gpt2")
     >>> view.family.name, view.n_layers, view.n_heads
