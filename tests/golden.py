@@ -32,9 +32,8 @@ from jobs.plan.node import Run
 from jobs.products.table import nodes
 from jobs.stages.prepare import prepare
 from jobs.stages.run import run
-from jobs.store import Artifact, Ledger, Store
+from jobs.store import Artifact, Ledger, Store, artifact_in
 from jobs.store.artifacts import short, views_of
-from jobs.store.records import artifact_in
 from tests import parity
 from tests.jobs.inline import without_ray
 

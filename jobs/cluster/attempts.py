@@ -21,6 +21,7 @@ from typing import Any
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.store import Store
 
+EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 _BEGUN: set[Attempts] = set()  # the attempts that this process has begun and not ended
 _GIVEN_UP: dict[tuple[str, str, str], str] = {}  # by (root, run, folder of notes), why the model is not loaded again
 
@@ -243,9 +244,6 @@ def _ray() -> Any:
     """The module `ray` if this process is part of a cluster, else None. Does not import it."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None
-
-
-EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 
 
 class Watchdog:

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,11 +33,8 @@ SETTINGS = {
 # With the first, Ray takes this machine for one that cannot be part of a cluster, and binds every port to loopback.
 # The second is how many processes start at once, by default one per core; Ray warns at four times as many processes.
 LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_maximum_startup_concurrency": "8"}
-
-
 AHEAD_BYTES = 256 * 2**20  # of units that are read but not yet computed, for each worker of a pipeline
 PATIENCE = 4  # times `ray.no_progress_timeout_s` before a model is given up: first a batch, then a row of it may hang
-
 
 Reader = Callable[[], Iterator[Any]]
 Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
@@ -49,28 +46,22 @@ class Work:
 
     name: str  # shown in progress and failures
     model: ModelConfig
-    blocks: Sequence[Any]  # one table for each unit, as a worker gets it; () if a reader makes them
     worker: Callable[..., Any]  # class of the workers: an instance is called with a unit's table, commits and reports
     arguments: tuple[Any, ...]  # for the worker's constructor
     size: int  # rows of all units together, as reports count rows
+    units: int = 1  # more workers than units would be idle
+    #: Makes the reader, which yields the tables of units one by one, so that samples are not in memory before their
+    #: turn. The reader is pickled and runs in another process of this machine. None: a single long unit, for which
+    #: `worker` is a function of `arguments` that returns the report, run as a Ray task.
+    reader: Callable[[], Reader] | None = None
     dtypes: tuple[str, ...] = ()  # precisions in which the model runs
-    at_once: int = 1  # units that a worker has at once; 2 if it computes one while it commits another
     on_report: Callable[[Report], None] = lambda report: None  # called with the report of each unit
     on_end: Callable[[], Iterable[str]] = lambda: ()  # called once when the work has ended; returns failures
-    #: Makes the reader, which yields the tables of units one by one, so that samples are not in memory before their
-    #: turn. The reader is pickled and runs in another process of this machine.
-    reader: Callable[[], Reader] | None = None
-    read: int = 0  # number of units that the reader yields
-    is_task: bool = False  # a single long unit: `worker` is a function of `arguments` and the unit, run as a Ray task
-
-    @property
-    def units(self) -> int:
-        """The number of units. More workers than that would be idle."""
-        return self.read if self.reader is not None else len(self.blocks)
 
     def tables(self) -> Iterator[Any]:
-        """The tables of the units, one after the other."""
-        yield from self.blocks if self.reader is None else self.reader()()
+        """Yield the tables of the units, one after the other."""
+        assert self.reader is not None
+        return self.reader()()
 
 
 class ClusterUnreachable(RuntimeError):

@@ -14,8 +14,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +24,18 @@ from jobs.secrets import without_secrets
 from jobs.store import Store
 from jobs.store.spent import KINDS
 
+LOG_EVERY_S, METRICS_EVERY_S = 120.0, 5.0
+TAGS = ("model", "stage")
+#: The metrics of Ray, each with a text about it: each adds up a field of reports.
+METRICS = {
+    "units": "units that workers reported",
+    "rows": "rows of units: samples, or curves of pruning",
+    "tokens": "tokens of rows",
+    "rejects": "rows that no method could explain",
+    "splits": "batches halved for want of memory",
+    "errors": "units that failed",
+    **{f"{kind}_s": f"seconds that workers spent {about}" for kind, about in KINDS.items()},
+}
 LINE_EVERY_S = 10.0  # seconds between lines of progress if there is no terminal
 LOADING = "loading"  # shown until the first unit is done
 
@@ -74,7 +84,7 @@ class Progress:
             self._beating.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, *error: object) -> None:
         self._stopped.set()
         if self._beating.is_alive():
             self._beating.join()
@@ -131,34 +141,6 @@ class Progress:
         return f"{model} {done}/{total} {self._unit}, {self._speed(model):,.0f} tokens/s{left}"
 
 
-LOG_EVERY_S, METRICS_EVERY_S = 120.0, 5.0
-TAGS = ("model", "stage")
-
-
-@dataclass(frozen=True)
-class RayCounter:
-    """A metric of Ray, tagged by model and stage, that adds up the `field` of reports."""
-
-    field: str
-    about: str
-
-    @property
-    def name(self) -> str:
-        """Its name in Ray."""
-        return f"closelook_{self.field.removesuffix('_s')}{'_seconds' if self.field.endswith('_s') else ''}"
-
-
-METRICS = (
-    RayCounter("units", "units that workers reported"),
-    RayCounter("rows", "rows of units: samples, or curves of pruning"),
-    RayCounter("tokens", "tokens of rows"),
-    RayCounter("rejects", "rows that no method could explain"),
-    RayCounter("splits", "batches halved for want of memory"),
-    RayCounter("errors", "units that failed"),
-    *(RayCounter(f"{kind}_s", f"seconds that workers spent {about}") for kind, about in KINDS.items()),
-)
-
-
 class Recorder:
     """Writes the log and the metrics of a stage. Thread-safe, since each model reports from its own thread."""
 
@@ -186,8 +168,8 @@ class Recorder:
         done["explained"] = json.loads(report.get("explained") or "{}")
         counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
         with self._lock:
-            for metric in METRICS:
-                self._counts[model, metric.field] += counted[metric.field]
+            for field in METRICS:
+                self._counts[model, field] += counted[field]
         self._line({"event": "unit", "pool": pool, "model": model, **done})
 
     def end(self, pool: str, errors: Sequence[str]) -> None:
@@ -197,7 +179,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, *error: object) -> None:
         """Pass on and write what has not been yet."""
         with self._lock:
             self._pass_on()
@@ -231,18 +213,22 @@ class Recorder:
         if ray is None or not ray.is_initialized():
             return
         counts, self._counts = self._counts, defaultdict(float)
-        counters = self._counters or {metric.field: _counter(metric) for metric in METRICS}
-        self._counters = counters
+        self._counters = self._counters or {field: _counter(field, about) for field, about in METRICS.items()}
         for (model, field), value in counts.items():
             if value > 0:
-                counters[field].inc(value, {"model": model, "stage": self._stage})
+                self._counters[field].inc(value, {"model": model, "stage": self._stage})
 
 
-def _counter(metric: RayCounter) -> Any:
+def metric_name(field: str) -> str:
+    """The name in Ray of the metric that adds up this field of reports."""
+    return f"closelook_{field.removesuffix('_s')}{'_seconds' if field.endswith('_s') else ''}"
+
+
+def _counter(field: str, about: str) -> Any:
     """Ray's counter for a metric."""
     from ray.util.metrics import Counter
 
-    return Counter(metric.name, metric.about, TAGS)
+    return Counter(metric_name(field), about, TAGS)
 
 
 def _readable(line: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,10 @@ from jobs.secrets import without_secrets
 from jobs.store.retry import StillUnavailable, one_line
 from jobs.store.spent import KINDS, unit_timed
 
+FINISH_S = 12.0  # time for units in progress to finish
+EXCUSE_S = 4.0  # time to note in the store that dropped units are not to blame
+LINGER_S = 1.0  # time for the report of a finished unit to leave the process
+EXIT_CODE = 128 + signal.SIGTERM
 #: The report of a unit. `error` is empty, or the reason why nothing was committed; `fatal` errors concern every unit.
 REPORT = pa.schema(
     [
@@ -52,25 +56,19 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
     report and is not raised, since an exception would end the whole pipeline. A lost device ends the process, and after
     SIGTERM no unit begins.
     """
+    report = _nothing(unit) | {"rows": rows, "tokens": tokens}
     with unit_in_hand(), unit_timed() as seconds:
-        report = _done(unit, rows, tokens, commit)
+        try:
+            report |= commit()
+        except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
+            report |= {"error": f"{unit}: {one_line(error)}"}
+        except (ModelUnavailable, OSError) as error:
+            report |= {"error": one_line(error), "fatal": True}
+        except Exception as error:
+            end_with_device(error)
+            report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
     report["error"] = without_secrets(report["error"])
     return _table(report, seconds)
-
-
-def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The fields of the report after calling `commit`, with its error, if it raises one, in words."""
-    report = _nothing(unit) | {"rows": rows, "tokens": tokens}
-    try:
-        report |= commit()
-    except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
-        report |= {"error": f"{unit}: {one_line(error)}"}
-    except (ModelUnavailable, OSError) as error:
-        report |= {"error": one_line(error), "fatal": True}
-    except Exception as error:
-        end_with_device(error)
-        report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
-    return report
 
 
 def left_out(unit: str) -> pa.Table:
@@ -98,12 +96,6 @@ def _nothing(unit: str) -> dict[str, Any]:
         "result": None,
         "accounts": None,
     }
-
-
-FINISH_S = 12.0  # time for units in progress to finish
-EXCUSE_S = 4.0  # time to note in the store that dropped units are not to blame
-LINGER_S = 1.0  # time for the report of a finished unit to leave the process
-EXIT_CODE = 128 + signal.SIGTERM
 
 
 class _Notice:

@@ -164,7 +164,7 @@ class _Run:
         try:
             self.progress.begin(work.name)
             self.recorder.begin(work.name, work.model.name, workers.size, work.units)
-            for report in self.stream(self.config, self.store, self.stage, work, share, workers):
+            for report in self.stream(self.config, self.stage, work, share, workers):
                 self.store.check()
                 self.progress.advance(work.name, report["rows"], report["tokens"])
                 self.recorder.unit(work.name, work.model.name, report)

@@ -16,6 +16,7 @@ from jobs.config import ModelConfig, RunConfig
 
 #: (label, value) pairs that a node must have, or a better value. If a label occurs twice, both values are needed.
 Needs = Sequence[tuple[str, str]]
+Node = tuple[Mapping[str, str], float]  # the labels of a node, and its number of GPUs or CPUs
 
 FLOAT64, FAST, SLOW = "float64", "fast", "slow"  # label and values for the speed of double precision
 ACCELERATOR = "ray.io/accelerator-type"  # label that Ray sets on every node with GPUs
@@ -68,9 +69,6 @@ def _sufficient(smallest: str, *more: str) -> list[str]:
     sized = {f"{number}gb" for number in _SIZES} | {smallest, *more}
     sizes = {name: int(match[1]) for name in sized if (match := _SIZE.fullmatch(name))}
     return sorted((name for name in sizes if sizes[name] >= int(size[1])), key=lambda name: sizes[name])
-
-
-Node = tuple[Mapping[str, str], float]  # the labels of a node, and its number of GPUs or CPUs
 
 
 @dataclass(frozen=True)

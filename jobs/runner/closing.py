@@ -29,7 +29,6 @@ Conclusion = Callable[[Run, Any, Sequence[str]], Mapping[str, Any]]
 class Told:
     """The reports of workers about the units of a product."""
 
-    product: Product
     accounts: Mapping[str, Account]  # by path of the shard, with those of earlier runs that count
     splits: int  # how often batches were split
 

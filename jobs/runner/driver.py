@@ -6,12 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from jobs.cluster.hosts import end_kept
-from jobs.cluster.pools import Report, Work, connect
+from jobs.cluster.executor import end_kept
+from jobs.cluster.pools import Reader, Report, Work, connect
 from jobs.cluster.scheduler import run_all
 from jobs.plan.inputs import Inputs, unit_without_views
 from jobs.plan.node import ModelPlan, Node, Part, Run
@@ -43,13 +44,6 @@ class Group:
     def plan(self) -> ModelPlan:
         """The plan of the nodes' model."""
         return self.nodes[0].plan
-
-    def table(self, unit: Unit, parts: tuple[Part, ...] | None) -> pa.Table:
-        """A unit as a worker gets it; `parts` are those that are not committed, None: all."""
-        task = self.task(unit, parts)
-        if isinstance(unit.rows, np.ndarray):
-            return self.plan.inputs[self.place.task].unit(task, unit.rows)
-        return unit_without_views(task)
 
     def task(self, unit: Unit, parts: tuple[Part, ...] | None) -> Task:
         """The unit's task, which tells a worker what to compute."""
@@ -113,16 +107,10 @@ class Unread:
                 yield self.inputs.unit(task, rows)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Reads the units of a model one after the other. Ray Data calls it in a process on the driver's machine."""
-
-    groups: Sequence[Unread]
-
-    def __call__(self) -> Iterator[pa.Table]:
-        """Yield the units as workers get them."""
-        for group in self.groups:
-            yield from group.tables()
+def _tables(groups: Sequence[Unread]) -> Iterator[pa.Table]:
+    """Yield the units of a model as workers get them. Ray Data does so in a process on the driver's machine."""
+    for group in groups:
+        yield from group.tables()
 
 
 @dataclass
@@ -145,26 +133,22 @@ class ModelWork:
     def work(self) -> Work:
         """The work for the scheduler."""
         resolved, config = self.plan.resolved, self.run.config
-        size = sum(group.size for group in self.groups)
-        missing = sum(len(group.missing) for group in self.groups)
         return Work(
             name=self.name,
             model=resolved.config,
-            blocks=(),
             worker=Worker,
             arguments=(self.run.store, resolved, WorkerOptions.of(config, resolved.config)),
-            size=size,
+            size=sum(group.size for group in self.groups),
+            units=sum(len(group.missing) for group in self.groups),
+            reader=self.reader,
             dtypes=self.dtypes,
-            at_once=2,
             on_report=self.add,
             on_end=self.close,
-            reader=self.reader,
-            read=missing,
         )
 
     def reader(self) -> Reader:
         """The reader of the missing units."""
-        return Reader([group.unread(self.run) for group in self.groups])
+        return partial(_tables, [group.unread(self.run) for group in self.groups])
 
     def add(self, report: Report) -> None:
         """Keep what a worker reports about a unit: accounts of shards, splits, and nodes that failed."""
@@ -183,7 +167,7 @@ class ModelWork:
         with self.run.ledger.together():
             for group in self.groups:
                 enter = group.product.close or close
-                reports = Told(group.product, {**group.adopted, **self.accounts}, self.splits)
+                reports = Told({**group.adopted, **self.accounts}, self.splits)
                 whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
         yield from filter(None, whys)
 
@@ -231,8 +215,8 @@ def _chunks(works: Sequence[ModelWork]) -> Iterator[list[tuple[int, pa.Table]]]:
     tokens = 0
     for index, work in enumerate(works):
         for group in work.groups:
-            for unit, parts in group.missing:
-                chunk.append((index, group.table(unit, parts)))
+            for (unit, _), table in zip(group.missing, group.unread(work.run).tables(), strict=True):
+                chunk.append((index, table))
                 tokens += unit.tokens
                 if tokens >= CHUNK_TOKENS:
                     yield chunk

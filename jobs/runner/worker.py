@@ -151,7 +151,7 @@ class Worker:
             with attempts.survived():
                 outcomes = self._compute(product, opened, task, samples)
         with spending(COMMIT):
-            commit = partial(self._commit, product, opened, task, outcomes, names, forgotten)
+            commit = partial(self._commit, product, opened, outcomes, names, forgotten)
             failed, accounts, splits = retried(commit)
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
@@ -215,7 +215,6 @@ class Worker:
         self,
         product: Product,
         opened: Opened,
-        task: Task,
         outcomes: Outcomes,
         samples: Sequence[str],
         forgotten: Sequence[Reject],

@@ -49,7 +49,8 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
 
 def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
     """The work for the scheduler that measures one model."""
-    resolved, artifact = measurement.plan.resolved, measurement.artifact
+    resolved, task, rows = measurement.plan.resolved, measurement.artifact.task, measurement.rows
+    command = f"closelook bench --config {config.name}"
 
     def complete(report: Report) -> None:
         if not report["error"]:
@@ -59,12 +60,10 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
     return Work(
         name=resolved.config.name,
         model=resolved.config,
-        blocks=[measurement.rows],
         worker=measure,
-        arguments=(ledger.store, resolved, artifact.task, config.seed, f"closelook bench --config {config.name}"),
-        size=len(measurement.rows),
+        arguments=(ledger.store, resolved, task, config.seed, command, rows),
+        size=len(rows),
         dtypes=(BENCH_DTYPE,),
-        is_task=True,
         on_report=complete,
     )
 

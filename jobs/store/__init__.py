@@ -1,9 +1,8 @@
 """The store: artifacts and their keys, the ledger of finished artifacts, atomic writes, checked reads, root lock."""
 
-from jobs.store.artifacts import Artifact, key_of, samples_of, short, views_of
+from jobs.store.artifacts import Artifact, artifact_in, is_complete, key_in, key_of, samples_of, short, views_of
 from jobs.store.files import TEMPORARY, StoreError, StoreFull, Written
 from jobs.store.ledger import Ledger
-from jobs.store.records import artifact_in, is_complete, key_in
 from jobs.store.shards import Columns, Origin, Store
 from jobs.store.states import State
 

@@ -181,10 +181,23 @@ def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, met
     return re.compile("".join(known[piece[1:-1]] if piece.startswith("{") else re.escape(piece) for piece in pieces))
 
 
-def artifact_of(columns: Mapping[str, Any], key: str = "") -> Artifact:
-    """The artifact with the columns that a manifest holds, under `key`."""
+def is_complete(record: Mapping[str, Any] | None) -> bool:
+    """True if the manifest is of a complete artifact. Older versions wrote no state, and only complete artifacts."""
+    return record is not None and record.get("state", "complete") == "complete"
+
+
+def key_in(record: Mapping[str, Any]) -> str | None:
+    """The key of the manifest's artifact; None if the manifest has none."""
+    return record.get("key") or record.get("cell", {}).get("key")  # older versions kept a cell's key under `cell`
+
+
+def artifact_in(record: Mapping[str, Any]) -> Artifact | None:
+    """The artifact of a manifest; None if an older version wrote the manifest without naming the artifact."""
+    columns = record.get("artifact") or record.get("cell")
+    if columns is None:
+        return None
     known = {field.name: columns[field.name] for field in fields(Artifact) if field.name in columns}
-    return Artifact(**{**known, "key": key})
+    return Artifact(**{**known, "key": key_in(record) or ""})
 
 
 def views_of(tokenizer: str, task: str) -> Artifact:

@@ -32,8 +32,10 @@ from jobs.store.spent import COMMIT, READ, spending
 from jobs.versions import versions
 from lrp_core.records.types import UserError
 
-TEMPORARY = ".tmp-"
 T = TypeVar("T")
+TEMPORARY = ".tmp-"  # the beginning of the names of temporary files
+FIRST, FORMAT = 1, 2  # the format of a root without a number, and the one that this version writes
+_FORMAT_PATH = "format.json"
 _READS_AT_ONCE = 32
 _PIECE_BYTES = 1 << 25
 #: By URL scheme, the end of error messages: where the object store takes its credentials from.
@@ -290,10 +292,6 @@ def _write_local(target: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
-
-
-FIRST, FORMAT = 1, 2
-_FORMAT_PATH = "format.json"
 
 
 def format_of(files: Files) -> int:

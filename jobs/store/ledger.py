@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.store import by_hash, damage
-from jobs.store.artifacts import Artifact, short
+from jobs.store import damage
+from jobs.store.artifacts import Artifact, artifact_in, is_complete, short
 from jobs.store.files import Written, written
 from jobs.store.listings import by_folder, entries_of, paths_in, sizes_in
-from jobs.store.records import artifact_in, is_complete, manifest
+from jobs.store.manifests import CONFIGS, HASHES, manifest, put_shared
 from jobs.store.shards import Store
 from jobs.store.states import NO_HASHES, States
 from jobs.versions import versions
@@ -104,7 +104,7 @@ class Ledger(States):
         known = self._named
         if known is None or known[0] is not config:
             text = json.dumps(config, sort_keys=True)
-            name = self.store.kept("config", text, lambda: by_hash.put(self.store, by_hash.CONFIGS, config))
+            name = self.store.kept("config", text, lambda: put_shared(self.store, CONFIGS, config))
             known = self._named = config, name
         return known[1]
 
@@ -113,7 +113,7 @@ class Ledger(States):
         hashes = {path: file.sha256 for commit in commits for path, file in commit.listed.items()}
         if commits:
             self.store.adopt_format()
-        name = by_hash.put(self.store, by_hash.HASHES, by_folder(hashes)) if hashes else NO_HASHES
+        name = put_shared(self.store, HASHES, by_folder(hashes)) if hashes else NO_HASHES
         for commit in commits:
             artifact, record = commit.artifact, commit.record
             record["hashes"] = name
@@ -210,7 +210,7 @@ class Ledger(States):
         """Delete a file, and drop it from the listings, its note of damage included."""
         self.store.delete(path)
         self._states.clear()
-        self._listings.forget(path)
+        self._listings.put(path, None)
         self._clear_note(path)
 
     def _clear_note(self, path: str) -> None:

@@ -50,16 +50,8 @@ class Listings:
             self._folders.pop(root, None)
         return [path.rpartition("/")[2] for path in listed]
 
-    def add(self, path: str, size: int) -> None:
-        """Add a file that was written since the listing."""
-        self._change(path, size)
-
-    def forget(self, path: str) -> None:
-        """Remove from the listing a file that was deleted."""
-        self._change(path, None)
-
-    def _change(self, path: str, size: int | None) -> None:
-        """Set the size of a file, or (None) remove it, if its top folder has been listed."""
+    def put(self, path: str, size: int | None) -> None:
+        """Set the size of a file that was written since its top folder was listed, or (None) remove a deleted file."""
         known = self._known.get(_root(path))
         if known is not None:
             known.pop(path, None)

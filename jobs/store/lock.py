@@ -32,6 +32,7 @@ SETTLE_S = 0.3  # wait after a write, until others see it
 _LOOKS = 20  # listings after which a later held claim is taken to stay
 JOB = "CLOSELOOK_JOB"  # environment variable: the name of the cluster job in which a run was submitted
 _LATE_S = STALE_S  # a contender that took so long may have had its claim removed as stale: it starts again
+_STOP = "lock/stop"  # the path of the request to stop, which the root's owner removes
 
 
 class Locked(RuntimeError):
@@ -220,20 +221,17 @@ def _pid_space() -> str | None:
         return None
 
 
-_PATH = "lock/stop"  # the request to stop, which the root's owner removes
-
-
 def ask_to_stop(store: Store) -> None:
     """Leave a request that the run which owns the root should stop."""
-    store.write_bytes(_PATH, b"")
+    store.write_bytes(_STOP, b"")
 
 
 def is_asked(store: Store) -> bool:
     """True if there is a request that the run which owns the root should stop."""
-    (request,) = store.read_all([_PATH])  # `exists` would make two HTTP requests
+    (request,) = store.read_all([_STOP])  # `exists` would make two HTTP requests
     return request is not None
 
 
 def forget_request(store: Store) -> None:
     """Remove a request to stop: one that was met, or one that was left while no run owned the root."""
-    store.delete(_PATH)
+    store.delete(_STOP)

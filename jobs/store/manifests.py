@@ -1,15 +1,21 @@
-"""All manifests of a store, read one by one or from a pack: one file with copies of many.
+"""All manifests of a store, read one by one or from a pack (one file with copies of many), and records that they share.
 
 Reading a manifest from an object store takes two requests, so a run leaves a pack for those who read the root later.
 A copy in the pack is used only if the store still lists the manifest with the same time and size. Times of object
 stores are whole seconds, so manifests written in the same second as the pack are read from their own files.
+
+Records that many manifests share (configurations, hashes of files) are stored once, under a hash of their content. Such
+a record counts as absent if its content no longer has the hash in its name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +26,8 @@ FOLDER = "manifest"
 PACK = f"{FOLDER}/_packed"  # Parquet of the schema _PACKED
 FEW = 8  # so many manifests are read one by one, without a pack, from an object store
 FEW_LOCAL = 1000  # and so many from a local root, where reading a file is cheap
+CONFIGS, HASHES = "configs", "hashes"  # folders of shared records
+_DIGITS = 16  # of the hash in the name of a shared record
 _SECOND_NS = 10**9
 _PACKED = pa.schema(
     [
@@ -105,3 +113,34 @@ def packed(manifests: Mapping[Version, bytes]) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", use_dictionary=False, write_page_checksum=True)
     return buffer.getvalue()
+
+
+def manifest(name: str) -> str:
+    """The path of the manifest of this name."""
+    return f"{FOLDER}/{name}.json"
+
+
+def put_shared(files: Files, folder: str, record: Any) -> str:
+    """Store a shared record. Returns the name under which `shared` finds it."""
+    text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
+    name = _name_of(text)
+    files.write_bytes(shared_path(folder, name), text)
+    return name
+
+
+def shared(files: Files, folder: str, name: str | None) -> Any:
+    """The shared record of this name; None if it is missing or its content was changed."""
+    if name is None:
+        return None
+    (text,) = files.read_all([shared_path(folder, name)])
+    return None if text is None or _name_of(text) != name else json.loads(text)
+
+
+def shared_path(folder: str, name: str) -> str:
+    """The path of the shared record of this name."""
+    return f"{folder}/{name}.json"
+
+
+def _name_of(text: bytes) -> str:
+    """The name of a shared record with this content: the first digits of its sha256."""
+    return hashlib.sha256(text).hexdigest()[:_DIGITS]

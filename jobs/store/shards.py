@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from evaluation.schema import SchemaMismatch, check, is_named
 from jobs.store import damage
 from jobs.store.files import FORMAT, TEMPORARY, Damaged, Files, StoreError, Written, format_of, write_format, written
-from jobs.store.manifests import FEW, FEW_LOCAL, Manifests
+from jobs.store.manifests import FEW, FEW_LOCAL, Manifests, manifest
 from jobs.store.retry import StillUnavailable, one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 
@@ -223,9 +223,8 @@ class Store(Files):
     @spending(READ)
     def read_committed(self, path: str, schema: pa.Schema) -> Shard | None:
         """The whole shard at `path`, all pages verified; None if it is missing, damaged or of another schema."""
-        try:
-            data = self.read_bytes(path)
-        except FileNotFoundError:
+        (data,) = self.read_all([path])
+        if data is None:
             return None
         try:
             whole = self._table(path, pa.BufferReader(data), schema)
@@ -251,13 +250,8 @@ class Store(Files):
 
     def origin(self, path: str) -> Origin | None:
         """The unit that the shard at `path` holds, by its metadata; None if it names none or cannot be read."""
-
-        def read() -> pq.FileMetaData:
-            with self._fs.open_input_file(self._at(path)) as stream:
-                return pq.read_metadata(stream)
-
         try:
-            metadata = retried(read)
+            metadata = self._footer(path)
         except StillUnavailable:
             raise
         except NOT_PARQUET:
@@ -266,26 +260,25 @@ class Store(Files):
 
     def has_column(self, path: str, column: str) -> bool:
         """True if the shard has a column of this name. Reads the footer alone."""
-
-        def read() -> bool:
-            with self._fs.open_input_file(self._at(path)) as stream:
-                return column in pq.read_schema(stream).names
-
-        return retried(read)
+        return column in self._footer(path).schema.to_arrow_schema().names
 
     def has_values(self, path: str, column: str) -> bool:
         """True if the column of the shard has a value that is not null, or if the footer does not tell."""
+        metadata = self._footer(path)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for chunk in map(group.column, range(group.num_columns)):
+                counts = chunk.statistics
+                has_values = counts is None or counts.null_count < chunk.num_values
+                if has_values and chunk.path_in_schema.split(".")[0] == column:
+                    return True
+        return False
 
-        def read() -> bool:
+    def _footer(self, path: str) -> pq.FileMetaData:
+        """The footer of a shard, read alone."""
+
+        def read() -> pq.FileMetaData:
             with self._fs.open_input_file(self._at(path)) as stream:
-                metadata = pq.read_metadata(stream)
-            for group in map(metadata.row_group, range(metadata.num_row_groups)):
-                for chunk in map(group.column, range(group.num_columns)):
-                    counts = chunk.statistics
-                    has_values = counts is None or counts.null_count < chunk.num_values
-                    if has_values and chunk.path_in_schema.split(".")[0] == column:
-                        return True
-            return False
+                return pq.read_metadata(stream)
 
         return retried(read)
 
@@ -294,14 +287,12 @@ class Store(Files):
     def write_manifest(self, name: str, record: dict[str, Any]) -> None:
         """Write the manifest of this name, replacing an older one."""
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
-        self.write_bytes(f"manifest/{name}.json", text.encode())
+        self.write_bytes(manifest(name), text.encode())
 
     def manifest(self, name: str) -> dict[str, Any] | None:
         """The manifest of this name, read from its file; None if there is none."""
-        try:
-            return json.loads(self.read_bytes(f"manifest/{name}.json"))
-        except FileNotFoundError:
-            return None
+        (text,) = self.read_all([manifest(name)])
+        return None if text is None else json.loads(text)
 
     def manifests(self) -> dict[str, bytes]:
         """The content of every manifest by its name. Every call lists them, but reads only new and changed ones."""

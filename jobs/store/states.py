@@ -1,7 +1,8 @@
-"""The states of artifacts (done, partial, damaged or missing), by their manifests and the files that these list."""
+"""The manifests of a store as parsed records, and the states of artifacts by them and by the files that they list."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,12 +10,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic_core import from_json
 
-from jobs.store import by_hash, damage
-from jobs.store.artifacts import Artifact, short
+from jobs.store import damage
+from jobs.store.artifacts import Artifact, is_complete, key_in, short
 from jobs.store.files import Damaged, StoreError, Written
 from jobs.store.listings import Listings, by_path, paths_in, sizes_in
-from jobs.store.records import Records, is_complete, key_in, manifest
+from jobs.store.manifests import CONFIGS, HASHES, manifest, shared
 from jobs.store.shards import Columns, Store
 
 #: `damaged`: complete by its manifest, but a file that the manifest lists is gone or changed.
@@ -22,14 +24,82 @@ State = Literal["done", "partial", "damaged", "missing"]
 NO_HASHES = ""  # the name of the side file of a manifest that lists no files
 
 
-class States(Records):
-    """Queries about the artifacts of one store; none of them changes it."""
+class States:
+    """Queries about the artifacts of one store; none of them changes it.
+
+    Manifests are listed and read once; each is parsed when it is first needed.
+    """
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
+        self.store = store
+        #: Manifests that were parsed or committed, by name; None if there is no readable one.
+        self._records: dict[str, dict[str, Any] | None] = {}
+        #: The content of all manifests in the store, by name; None until they are listed.
+        self._contents: dict[str, bytes] | None = None
+        self._unreadable: dict[str, str] = {}  # by name, why a manifest cannot be read
+        self._listing = threading.Lock()  # held while manifests are listed
         self._listings = Listings(store)
         self._noted: dict[str, str] | None = None  # faults of files noted as damaged, by path; None: not read yet
         self._states: dict[Artifact, State] = {}  # states found since the last commit, removal or new listing
+
+    def named(self, name: str) -> dict[str, Any] | None:
+        """The manifest of this name; None if there is none or it cannot be read."""
+        if name not in self._records:
+            content = self._listed().get(name)
+            self._records[name] = None if content is None else self._parsed(name, content)
+        return self._records[name]
+
+    def _parsed(self, name: str, content: bytes) -> dict[str, Any] | None:
+        """The record in `content`; None, with the reason in `_unreadable`, if it is not a JSON object."""
+        try:
+            record = from_json(content)  # takes half of the time of json.loads
+        except ValueError:
+            self._unreadable[name] = "it is not JSON" if content else "it is empty"
+            return None
+        if not isinstance(record, dict):
+            self._unreadable[name] = "it is not a JSON object"
+            return None
+        return record
+
+    def unreadable(self) -> dict[str, str]:
+        """For each manifest that cannot be read, by path, one line with the reason and the remedy. Parses all."""
+        for name in self._listed():
+            self.named(name)
+        advice = f"its artifact counts as missing: {self.store.remedy}, `closelook gc` removes the file"
+        return {
+            manifest(name): f"{self.store.url(manifest(name))} cannot be read ({why}): {advice}"
+            for name, why in sorted(self._unreadable.items())
+        }
+
+    def latest(self, artifact: Artifact) -> dict[str, Any] | None:
+        """The manifest in the artifact's place; where artifacts replace each other, it may have another key."""
+        return self.named(artifact.name)
+
+    def record(self, artifact: Artifact) -> dict[str, Any] | None:
+        """The manifest of the artifact under its own key; None if there is none."""
+        record = self.latest(artifact)
+        if record is None or not artifact.replaces:  # the name of its manifest tells its key
+            return record
+        return record if key_in(record) == artifact.key else None
+
+    def records(self, product: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, manifest) of every readable manifest, or of those of one product, sorted by name."""
+        listed = self._listed()
+        names = sorted([*listed, *(self._records.keys() - listed.keys())])  # fast, since `listed` is nearly sorted
+        if product:
+            names = [name for name in names if name.partition(".")[0] == product]
+        for name in names:
+            record = self.named(name)
+            if record is not None:
+                yield name, record
+
+    def _listed(self) -> dict[str, bytes]:
+        """The content of all manifests by name. Raises StoreError if the root has a later format."""
+        with self._listing:
+            if self._contents is None:
+                self.store.check_format()
+                self._contents = self.store.manifests()
+            return self._contents
 
     def state(self, artifact: Artifact) -> State:
         """The state of an artifact. It is partial as soon as it has a manifest or a shard; computed once."""
@@ -81,7 +151,7 @@ class States(Records):
         """Add to the listings the `files` that workers have written since."""
         self._states.clear()
         for path, file in files.items():
-            self._listings.add(path, file.size)
+            self._listings.put(path, file.size)
 
     def damage(self, artifact: Artifact) -> dict[str, str]:
         """The faults of the files that the artifact's manifest lists, by path; {} if all are as they were written.
@@ -117,7 +187,7 @@ class States(Records):
         """
         if record.get("hashes") == NO_HASHES:
             return {}
-        stored = by_hash.get(self.store, by_hash.HASHES, record.get("hashes"))
+        stored = shared(self.store, HASHES, record.get("hashes"))
         return None if stored is None else by_path(stored)
 
     def config_of(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -126,7 +196,7 @@ class States(Records):
         The manifest holds its name, or, by older versions, the configuration itself.
         """
         config = record.get("config")
-        return by_hash.get(self.store, by_hash.CONFIGS, config) if isinstance(config, str) else config
+        return shared(self.store, CONFIGS, config) if isinstance(config, str) else config
 
     def is_verifiable(self, record: Mapping[str, Any]) -> bool:
         """False if the manifest has no hashes of its files, because an older version wrote it."""
@@ -202,7 +272,7 @@ class States(Records):
         There are no rows, and no shards, if no sample of the task could be tokenised.
         """
         if not self.is_done(artifact):
-            raise StoreError(f"{artifact} is not complete: run `closelook attribute --root {self.store.root}`")
+            raise StoreError(f"{artifact} is not complete: run `closelook run --root {self.store.root}`")
         files = self.files(artifact)
         if not files:
             empty = schema.empty_table()

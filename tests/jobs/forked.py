@@ -92,7 +92,7 @@ def _enter(space: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
 
 
-def pipeline(config, store, stage, work, share, workers) -> Iterator[dict[str, Any]]:
+def pipeline(config, stage, work, share, workers) -> Iterator[dict[str, Any]]:
     """The units of a work, one by one, through a worker in a process of its own, for `Inline.stream`.
 
     As Ray does, it starts another process when one dies, which gets the unit again, and raises what a worker raises.

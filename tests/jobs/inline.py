@@ -40,9 +40,9 @@ class Inline:
     def streaming(self, works, on_gpu):
         yield self.stream
 
-    def _stream(self, config, store, stage, work, share, workers):
-        if work.is_task:
-            yield from work.worker(*work.arguments, *work.blocks).to_pylist()
+    def _stream(self, config, stage, work, share, workers):
+        if work.reader is None:
+            yield from work.worker(*work.arguments).to_pylist()
             return
         worker = work.worker(*work.arguments)
         for index, table in enumerate(work.tables()):

@@ -293,7 +293,7 @@ MUTANTS = (
     Mutant(
         "stale_manifest_accepted",
         "An artifact of other settings counts as done.",
-        "jobs/store/records.py",
+        "jobs/store/states.py",
         "return record if key_in(record) == artifact.key else None",
         "return record",
         "tests/jobs/store/test_ledger.py::test_an_artifact_is_done_when_it_is_entered_under_its_own_key",
@@ -451,7 +451,7 @@ MUTANTS = (
     Mutant(
         "worker_of_another_model",
         "Units of one model are computed by another.",
-        "jobs/cluster/hosts.py",
+        "jobs/cluster/executor.py",
         "if turn != self._turn or self._worker is None:",
         "if self._worker is None:",
         "tests/jobs/cluster/test_hosts.py::test_a_host_has_one_worker_at_a_time_which_may_take_over_from_the_one_before",

@@ -26,7 +26,7 @@ HANG_S = 600.0  # longer than any timeout of the benchmark
 CLOCKED = (
     "jobs.store.lock",
     "jobs.store.ledger",
-    "jobs.stages.runs",
+    "jobs.stages.run",
     "jobs.cluster.recorder",
     "jobs.plan.spool",
 )

@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.store import Store
+from jobs.store import Store, artifact_in
 from jobs.store.listings import sizes_in
-from jobs.store.records import artifact_in
 
 #: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")

@@ -19,11 +19,10 @@ from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import FINER, RELEVANCE
 from jobs.products.table import nodes, stale
 from jobs.store import Artifact, Ledger, Store, artifact_in, damage, key_in, short
-from jobs.store.by_hash import CONFIGS, HASHES, path_of
 from jobs.store.damage import note_of
 from jobs.store.listings import sizes_in
 from jobs.store.lock import run_lock
-from jobs.store.records import manifest
+from jobs.store.manifests import CONFIGS, HASHES, manifest, shared_path
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
 MOST_DIFFERENCES = 4  # differing settings that a reason lists
@@ -98,7 +97,7 @@ def _loose(ledger: Ledger) -> Iterator[str]:
         artifact = artifact_in(record)
         listed |= set(sizes_in(artifact, record)) if artifact is not None else set()
     for folder, names in named.items():
-        kept = {path_of(folder, name) for name in names}
+        kept = {shared_path(folder, name) for name in names}
         yield from (path for path in ledger.store.files(folder, ".json") if path not in kept)
     yield from (note_of(path) for path in damage.notes(ledger.store) if path not in listed)
 

@@ -52,8 +52,7 @@ def summaries(
     from jobs.config.kept import keeping, left_out_line
     from jobs.plan.cells import validate
     from jobs.stages.record import StageSummary
-    from jobs.stages.run import not_complete, run
-    from jobs.stages.runs import recorded
+    from jobs.stages.run import not_complete, recorded, run
     from jobs.store import Ledger
     from jobs.store.lock import is_asked, run_lock
 

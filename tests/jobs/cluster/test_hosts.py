@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.cluster.executor import share_hosts
-from jobs.cluster.hosts import Host
+from jobs.cluster.executor import Host, share_hosts
 from jobs.plan.cells import make_plan
 from jobs.runner import driver as stage
 from jobs.runner.worker import Worker

@@ -13,7 +13,7 @@ import pytest
 
 import jobs
 from jobs.cluster import recorder as module
-from jobs.cluster.recorder import METRICS, Recorder
+from jobs.cluster.recorder import METRICS, Recorder, metric_name
 from jobs.cluster.reports import REPORT, reported
 from jobs.products.explaining import Explainer
 from jobs.runner import driver as stage
@@ -181,9 +181,9 @@ def test_seconds_count_for_the_innermost_part():
 def test_the_dashboard_asks_for_the_metrics_that_there_are():
     text = (Path(jobs.__file__).parent / "deploy" / "grafana.json").read_text()
     asked = set(re.findall(r"ray_\w+", text))
-    recorded = {f"ray_{metric.name}_total" for metric in METRICS}
+    recorded = {f"ray_{metric_name(field)}_total" for field in METRICS}
     assert asked == recorded, "each metric has a panel in jobs/deploy/grafana.json, and no panel asks for another"
-    for metric in METRICS:
-        assert metric.field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(metric.field).type)
+    for field in METRICS:
+        assert field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(field).type)
     positions = [tuple(panel["gridPos"].values()) for panel in json.loads(text)["panels"]]
     assert len(set(positions)) == len(positions)

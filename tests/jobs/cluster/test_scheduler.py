@@ -26,14 +26,14 @@ class Cluster(Inline):
         self.begun, self.most, self.expected = [], 0, 1
         self._running, self._lock = set(), threading.Lock()
 
-    def held(self, config, store, stage, work, share, workers):
+    def held(self, config, stage, work, share, workers):
         with self._lock:
             self.begun.append((work.name, workers.size))
             self._running.add(work.name)
             self.most = max(self.most, len(self._running))
         wait_for(lambda: self.most >= self.expected)
         time.sleep(0.05)  # long enough for another to begin, if it might
-        for block in work.blocks:
+        for block in work.arguments[0]:
             if isinstance(block, Exception):
                 raise block
             yield REPORT | block
@@ -58,7 +58,7 @@ def do(cluster, tmp_path):
         config = config_of(tmp_path, models=models, **settings)
         store = scheduler.Store(config.root)
         todo = [
-            Work(name, model, blocks, worker=None, arguments=(), size=len(blocks), on_end=ended)
+            Work(name, model, None, (blocks,), size=len(blocks), units=len(blocks), on_end=ended)
             for (name, _, blocks), model in zip(works, config.models, strict=True)
         ]
         return run_all(config, store, todo, "attribute", "rows")
@@ -92,7 +92,7 @@ def test_a_pool_grows_when_a_node_comes_unless_a_model_waits(do, cluster, monkey
     cluster.places = lambda: Slots(list(there.values()), list(there), look=lambda: there)
     monkeypatch.setattr(scheduler, "LOOK_S", 0.01)
 
-    def stream(config, store, stage, work, share, workers):
+    def stream(config, stage, work, share, workers):
         if work.name == "large":
             yield REPORT
             return
@@ -226,7 +226,7 @@ def test_works_go_to_nodes_that_have_what_their_precisions_need(cluster, tmp_pat
     assert config.together(("float32", "float64", "bfloat16")) == [("bfloat16", "float32"), ("float64",)]
     (model,) = config.models
     works = [
-        Work(config.pool_name(model, dtypes), model, [{}], worker=None, arguments=(), size=1, dtypes=dtypes)
+        Work(config.pool_name(model, dtypes), model, None, ([{}],), size=1, dtypes=dtypes)
         for dtypes in config.together(config.models[0].dtypes_for("sva"))
     ]
     failures = run_all(config, scheduler.Store(config.root), works, "attribute", "rows")

@@ -340,10 +340,10 @@ def test_a_pool_that_fails_is_told_and_the_others_go_on(tmp_path, model, inline)
     write_heads(config, store)
     whole = inline.stream
 
-    def pipeline(config, store, stage, work, *rest):
+    def pipeline(config, stage, work, *rest):
         if work.model.name == "other":
             raise RuntimeError("a node died\nlong trace")
-        yield from whole(config, store, stage, work, *rest)
+        yield from whole(config, stage, work, *rest)
 
     inline.stream = pipeline
     summary = prune(config, store)

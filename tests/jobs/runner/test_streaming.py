@@ -71,13 +71,12 @@ def test_the_reader_waits_for_busy_workers(tmp_path):
     work = Work(
         name="a",
         model=config.models[0],
-        blocks=(),
         worker=Waiting,
         arguments=(tmp_path,),
         size=UNITS,
         on_report=lambda report: read.append(report["tokens"]),
         reader=lambda: Reader(tmp_path),
-        read=UNITS,
+        units=UNITS,
     )
     store = Store(config.root)
     store.create()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from jobs.cluster import hosts
+from jobs.cluster import executor
 from jobs.plan.cells import make_plan
 from jobs.runner import driver
 from jobs.runner.worker import Worker
@@ -35,7 +35,7 @@ class Hanging(Worker):
 @pytest.mark.ray
 def test_a_row_that_hangs_is_a_reject_and_the_others_are_explained(tmp_path, model, local_ray, monkeypatch):
     monkeypatch.setattr(driver, "Worker", Hanging)
-    monkeypatch.setattr(hosts, "PATIENCE", 34)  # starts of processes count, too, which are slow on a busy machine
+    monkeypatch.setattr(executor, "PATIENCE", 34)  # starts of processes count, too, which are slow on a busy machine
     limits = {"ray": {"no_progress_timeout_s": LIMIT_S}, "max_attempts": 2}
     config = config_of(tmp_path / "root", model, methods=["attnlrp"], **limits)
     store = prepared(config, rows_of(6))

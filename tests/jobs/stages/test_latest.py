@@ -2,7 +2,7 @@
 
 import json
 
-from jobs.stages.runs import JSON, MARKDOWN, Latest
+from jobs.stages.run import JSON, MARKDOWN, Latest
 from jobs.store import Artifact, Store
 
 TWO = "models=[{name: gpt2, id: demo/gpt2}, {name: gpt2-seed1, id: demo/gpt2-seed1}]"

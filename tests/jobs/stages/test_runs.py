@@ -7,7 +7,7 @@ import pytest
 from jobs.config import RunConfig
 from jobs.secrets import without_secrets
 from jobs.stages.record import StageSummary
-from jobs.stages.runs import JSON, recorded
+from jobs.stages.run import JSON, recorded
 from jobs.store import Store
 from jobs.store.files import StoreError
 from jobs.versions import commit, versions

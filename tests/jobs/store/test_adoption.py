@@ -10,8 +10,7 @@ from jobs.config import RunConfig
 from jobs.plan.node import Node, Part
 from jobs.runner import driver
 from jobs.runner.worker import Worker
-from jobs.store import Ledger, Store
-from jobs.store.records import artifact_in
+from jobs.store import Ledger, Store, artifact_in
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.stages import attribute
 

@@ -14,9 +14,8 @@ import closelook as front
 from evaluation.schema import HEADS
 from evaluation.schema.versioned import NAME_KEY, VERSION_KEY
 from jobs.runner import driver
-from jobs.store import Ledger, Store, StoreError
-from jobs.store.by_hash import CONFIGS, HASHES
-from jobs.store.records import artifact_in
+from jobs.store import Ledger, Store, StoreError, artifact_in
+from jobs.store.manifests import CONFIGS, HASHES
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 
