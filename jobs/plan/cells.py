@@ -35,6 +35,11 @@ from lrp_core.records.kinds import MASK
 from lrp_core.records.types import Request, UnsupportedModel, UserError
 
 VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
+_SCHEMAS = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}
+
+Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
+Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
+Asking = tuple[str, frozenset[Capability], str]  # a method's name, a model's capabilities, and a task
 
 
 def validate(config: RunConfig) -> None:
@@ -50,7 +55,7 @@ def validate(config: RunConfig) -> None:
         if config.neurons is not None:
             check_models(config, resolved)
         tasks = taken[model.name] = tasks_of(config, resolved)
-        drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
+        drawn = config.perturb is not None and any(config.perturb.takes(task=task) for task in tasks)
         if drawn or any(map(left_open, config.methods_of(model))):
             settings = curve_settings(config)
             first_way(resolved, settings.area_ways)
@@ -150,11 +155,6 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
     }
 
 
-Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
-Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
-Asking = tuple[str, frozenset[Capability], str]  # a method's name, a model's capabilities, and a task
-
-
 @dataclass(frozen=True)
 class _Wanted:
     """Lists the cells and choices that a run wants of one model."""
@@ -187,29 +187,26 @@ class _Wanted:
 
     def choices(self, reading: Reading, ledger: Ledger) -> Iterator[Choice]:
         """Yield a choice for each task, precision and method that has several sets of options."""
-        for task, views in self.inputs.items():
-            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
-                if len(options) > 1:
-                    requests = self._requests_of(method, task)
-                    yield choice_of(
-                        self.config, self.resolved, views, dtype, method, options, requests, reading, ledger
-                    )
+        for task, dtype, method, options in self._tried():
+            if len(options) > 1:
+                requests, views = self._requests_of(method, task), self.inputs[task]
+                yield choice_of(self.config, self.resolved, views, dtype, method, options, requests, reading, ledger)
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:
         """Yield the cells of all tasks, precisions and methods whose options are known: given, or already chosen."""
         chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
-        for task in self.inputs:
-            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self._methods_of(task)):
-                known = chosen.get((task, dtype, method.name), options[0])
-                if known is not None:
-                    artifact = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
-                    yield from self._of_method(artifact, method, known)
+        for task, dtype, method, options in self._tried():
+            known = chosen.get((task, dtype, method.name), options[0])
+            if known is not None:
+                artifact = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
+                yield from self._of_method(artifact, method, known)
 
-    def _methods_of(self, task: str) -> Iterator[Tried]:
-        """Yield the methods that can explain this task, each with its sets of options; see `explains`."""
-        for method, options in self.methods:
-            if explains(self.config, method, task):
-                yield method, options
+    def _tried(self) -> Iterator[tuple[str, str, Method, Sequence[Mapping[str, Any]]]]:
+        """Yield (task, precision, method, its sets of options), where the method can explain the task."""
+        for task in self.inputs:
+            methods = [tried for tried in self.methods if explains(self.config, tried[0], task)]
+            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), methods):
+                yield task, dtype, method, options
 
     def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
         """Yield the cells of a method for one task and precision.
@@ -238,7 +235,6 @@ class _Wanted:
         size = None if is_whole else config.finer(artifact.product)[artifact.task]
         rows = views.rows if is_whole else len(views.subset(size, config.seed))
         method, pass_name = self._described(info, options)
-        variants = dict.fromkeys((request.explanation, request.embedding) for request in requests)
         key_fields: dict[str, Any] = dict(
             product=artifact.product,
             version=VERSION,
@@ -249,7 +245,7 @@ class _Wanted:
             task=views.task,
             dtype=artifact.dtype,
             method=method,
-            variants=list(map(list, variants)),
+            variants=list(dict.fromkeys(request.variant for request in requests)),
             seed=config.seed if not is_whole or info.seeded else None,
             rows=rows,
             **versions(request.explanation for request in requests),
@@ -284,9 +280,6 @@ def requests_of(
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
 
 
-_OWN = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}
-
-
 def schema_of(product: str, dtype: str) -> pa.Schema:
     """The schema of the shards of a cell, of faithfulness curves or of trials."""
-    return _OWN.get(product, RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE)
+    return _SCHEMAS.get(product, RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.geometries import GEOMETRIES
 from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
-from lrp_core.records.types import UserError, nearest
+from lrp_core.records.types import UserError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -182,13 +181,7 @@ def _near_id(location: str) -> str:
     from huggingface_hub import constants
 
     cached = [path.name.split("--", 1)[1].replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")]
-    return _did_you_mean(location, [*cached, *(geometry.hub_id for geometry in GEOMETRIES.values())])
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `word`: the nearest of `known`; empty if none is near, or `word` is one."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close and close[0] != word else ""
+    return did_you_mean(location, [*cached, *(geometry.hub_id for geometry in GEOMETRIES.values())])
 
 
 def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
@@ -238,7 +231,7 @@ def numbers_of(directory: Path) -> list[Path]:
 def _no_directory(model: ModelConfig, directory: Path) -> str:
     """The message that a directory does not exist, with the nearest name among its neighbours."""
     folders = [path.name for path in directory.expanduser().parent.glob("*/")]
-    near = _did_you_mean(directory.name, folders)
+    near = did_you_mean(directory.name, folders)
     advice = "give a folder that `save_pretrained` wrote, or a model of `closelook models`"
     return f"model {model.name}: there is no directory {directory}{near}: {advice}"
 

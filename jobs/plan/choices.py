@@ -82,7 +82,7 @@ def choice_of(
         task=views.task,
         dtype=dtype,
         methods=configured,
-        variant=[request.explanation, request.embedding],
+        variant=request.variant,
         **versions([request.explanation]),
         seed=config.seed if method.seeded else None,
         flips=flips.key(),
@@ -118,5 +118,5 @@ def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
 
 def _compared(requests: Sequence[Request]) -> Request:
     """The request by whose curves trials are compared: that of the preferred variant (`preferred`)."""
-    variant = preferred([(request.explanation, request.embedding) for request in requests])
-    return next(request for request in requests if (request.explanation, request.embedding) == variant)
+    variant = preferred([request.variant for request in requests])
+    return next(request for request in requests if request.variant == variant)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
-from jobs.config import CorpusConfig, RunConfig
+from jobs.config import RunConfig
 from jobs.plan.models import ResolvedModel
 from jobs.store import Ledger
 from lrp_core.records.capabilities import NEURONS
@@ -36,16 +36,10 @@ class Surveyed:
         }
 
 
-def corpus_settings(config: RunConfig) -> CorpusConfig:
-    """The settings of the corpus, for a run that has one."""
-    assert config.neurons is not None
-    assert config.neurons.corpus is not None
-    return config.neurons.corpus
-
-
 def corpus_of(config: RunConfig) -> Corpus:
     """The corpus of a run that has one."""
-    settings = corpus_settings(config)
+    assert config.neurons is not None
+    settings = config.neurons.corpus
     names = ("source", "path", "hub", "subset", "split", "revision", "sha256", "column", "limit")
     return Corpus(**{name: getattr(settings, name) for name in names}, seed=config.seed)
 

@@ -95,7 +95,7 @@ class ResolvedModel:
         return replace(flips, fill=black if flips.way == BLACK else (0.0,) * len(black))
 
     def with_gold(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A view row with the number of its gold label as `gold_id`; None if it has no label.
+        """A copy of a view row with the number of its gold label as `gold_id`, which is None without a label.
 
         Raises UserError for a label that the model does not have.
         """
@@ -256,8 +256,9 @@ def decoder_tokenizer_of(model: ModelConfig) -> PreTrainedTokenizerBase | None:
 def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokenizerBase:
     """The first of `candidates` that loads as a tokenizer of the model.
 
-    Raises UserError that names all if none loads, ModelUnavailable if the hub does not answer now. From a folder
-    without a tokenizer transformers makes one without words: that counts as none.
+    Raises UserError that names all if none loads, as when the hub is out of reach and its cache has none, and
+    ModelUnavailable if the hub keeps failing with transient errors. From a folder without a tokenizer transformers
+    makes one without words: that counts as none.
     """
     from transformers import AutoTokenizer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part
 from jobs.plan.spool import gather
 
+T = TypeVar("T")
 FORWARD_FACTOR = 8  # a forward pass without gradients takes this many times the tokens of one with gradients
 FEW = 3  # so few rows may all fail without the unit or node counting as failed
 LABELS_PASS = "(labels)"  # ends the name of a pass in measurements if it explained every label
@@ -82,16 +83,9 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
     keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids["sample_id"]}
     sorted_by = [(name, "ascending") for name in keys]
     order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
-    units: list[Unit] = []
-    pending: list[np.ndarray] = []
-    for batch in _batches(order, inputs.lengths[order], foilless[order], token_budget):
-        if pending and sum(map(len, pending)) + len(batch) > shard_rows:
-            units.append(_unit(len(units), pending, inputs, inputs.lengths))
-            pending = []
-        pending.append(batch)
-    if pending:
-        units.append(_unit(len(units), pending, inputs, inputs.lengths))
-    return units
+    batches = _batches(order, inputs.lengths[order], foilless[order], token_budget)
+    units = groups(((batch, len(batch)) for batch in batches), shard_rows)
+    return [_unit(index, of_unit, inputs, inputs.lengths) for index, (of_unit, _) in enumerate(units)]
 
 
 def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
@@ -101,16 +95,26 @@ def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_
     """
     numbers = list(rows)
     ids = dict(zip(numbers, inputs.ids(numbers), strict=True))
-    units: list[Unit] = []
-    pending: list[int] = []
-    for row in sorted(numbers, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
-        if pending and tokens[pending].sum() + tokens[row] > unit_tokens:
-            units.append(_unit(len(units), [np.array(pending)], inputs, tokens))
-            pending = []
-        pending.append(row)
-    if pending:
-        units.append(_unit(len(units), [np.array(pending)], inputs, tokens))
-    return units
+    order = sorted(numbers, key=lambda row: (-int(inputs.lengths[row]), ids[row]))
+    units = groups(((row, int(tokens[row])) for row in order), unit_tokens)
+    return [_unit(index, [np.array(of_unit)], inputs, tokens) for index, (of_unit, _) in enumerate(units)]
+
+
+def groups(items: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T], int]]:
+    """Yield groups of consecutive items that cost at most `most` together, or of one item, each with its cost.
+
+    `items` are pairs of an item and its cost.
+    """
+    group: list[T] = []
+    total = 0
+    for item, cost in items:
+        if group and total + cost > most:
+            yield group, total
+            group, total = [], 0
+        group.append(item)
+        total += cost
+    if group:
+        yield group, total
 
 
 def _batches(order: np.ndarray, lengths: np.ndarray, foilless: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
@@ -126,7 +130,7 @@ def _batches(order: np.ndarray, lengths: np.ndarray, foilless: np.ndarray, token
         if start < with_foil:
             end = min(end, with_foil)
         yield order[start:end]
-        start = min(end, len(order))
+        start = end
 
 
 def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.ndarray) -> Unit:

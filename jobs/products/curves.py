@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from lrp_core.records.types import UserError
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PerturbConfig, RunConfig
     from jobs.products.drawing import Claim
+    from lrp_core.records.types import Request
 
 UNIT_TOKENS = 2_000_000  # of the forward passes of one method, if every perturbed input ran
 
@@ -67,73 +68,61 @@ def nodes(run: Run) -> Iterator[CurvesNode]:
 
 def curves_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> Iterator[CurvesNode]:
     """The curves of one model."""
-    flips = _flips_of(config, settings, model)
-    drawn = {
-        task: _Drawn.of(config, settings, model, task, flips) for task in model.inputs if settings.takes(task=task)
-    }
-    for cell in model.cells if flips else ():
-        variants = tuple(request for request in cell.requests if settings.asks(request))
-        if variants and cell.artifact.task in drawn and _is_drawn(settings, model, cell):
-            yield _node(model, cell, variants, drawn[cell.artifact.task])
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """The parts of a task's curves that do not depend on the method."""
-
-    flips: tuple[Flips, ...]
-    texts: Texts | None
-    rows: Sequence[int]  # indices into the views
-
-    @classmethod
-    def of(
-        cls, config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str, flips: tuple[Flips, ...]
-    ) -> _Drawn:
-        """The common settings and samples of a task's curves; no samples if there are no `flips`."""
-        rows = subset(config, settings, model, task).tolist() if flips else ()
-        return cls(flips, Texts.of(model.inputs[task], flips), rows)
-
-
-def _flips_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> tuple[Flips, ...]:
-    """The ways of removal for this model, with the tokens of its tokenizer that they need, such as the mask token."""
     resolved = model.resolved
-    flips = settings.flips_of(resolved.kind, resolved.output, config.seed)
-    return tuple(with_tokens(resolved.filled(each), model.reading) for each in flips)
+    ways = settings.flips_of(resolved.kind, resolved.output, config.seed)
+    flips = tuple(with_tokens(resolved.filled(way), model.reading) for way in ways)
+    if not flips:
+        return
+    of_task: dict[str, tuple[Texts | None, list[int]]] = {}
+    for task, inputs in model.inputs.items():
+        if settings.takes(task=task):
+            of_task[task] = Texts.of(inputs, flips), subset(config, settings, model, task).tolist()
+    for cell in model.cells:
+        variants = tuple(request for request in cell.requests if settings.asks(request))
+        if variants and cell.artifact.task in of_task and _is_drawn(settings, model, cell):
+            texts, rows = of_task[cell.artifact.task]
+            yield _node(model, cell, variants, flips, texts, rows)
 
 
 def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
-    """True if the settings name the cell, and it is relevance of tokens, not of answers, in the first precision."""
+    """True if the cell is relevance of tokens, not of answers, in the first precision, by a method of the settings."""
     artifact = cell.artifact
     of_tokens = artifact.product == "relevance" and artifact.dtype == model.config.first_dtype(artifact.task)
     is_answer = model.inputs[artifact.task].of_answers  # has its sources removed instead: jobs/products/answers
-    return of_tokens and not is_answer and settings.takes(task=artifact.task, method=artifact.method)
+    return of_tokens and not is_answer and settings.takes(method=artifact.method)
 
 
-def _node(model: ModelPlan, cell: Cell, variants: tuple[Any, ...], drawn: _Drawn) -> CurvesNode:
-    """The node of a cell's curves, for these `variants` (requests)."""
+def _node(
+    model: ModelPlan,
+    cell: Cell,
+    variants: tuple[Request, ...],
+    flips: tuple[Flips, ...],
+    texts: Texts | None,
+    rows: list[int],
+) -> CurvesNode:
+    """The node of a cell's curves, for these `variants`, on the samples `rows` (indices into the views)."""
     relevance, inputs = cell.artifact, model.inputs[cell.artifact.task]
-    explained = [[request.explanation, request.embedding] for request in variants]
     return CurvesNode(
         artifact=Artifact("curves", *relevance.columns),
         key_fields={
             "version": choices.CURVES_VERSION,
             "schema": titled(SCHEMA),
             "relevance": relevance.key,
-            "variants": explained,
-            "flips": [each.key() for each in drawn.flips],
-            "subset": drawn.rows,
+            "variants": [request.variant for request in variants],
+            "flips": [each.key() for each in flips],
+            "subset": rows,
             "masks": inputs.digest_of("masks"),
             "gold": inputs.digest_of("gold"),
             "labels": model.resolved.labels,
-            **keyed(drawn.texts),
+            **keyed(texts),
         },
-        samples=len(drawn.rows),
+        samples=len(rows),
         made_of=(relevance,),
         model=model,
         requests=variants,
         chosen=cell.chosen,
-        flips=drawn.flips,
-        texts=drawn.texts,
+        flips=flips,
+        texts=texts,
     )
 
 
@@ -248,7 +237,7 @@ def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[
     """The relevance of the variants that a node asks for, by sample id, for the samples `names`."""
     from jobs.products.drawing import RELEVANCE_COLUMNS, claims_of
 
-    variants = tuple((request.explanation, request.embedding) for request in node.requests)
+    variants = [request.variant for request in node.requests]
     claims: dict[str, list[Claim]] = {}
     for path in shards:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), RELEVANCE_COLUMNS)

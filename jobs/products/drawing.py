@@ -237,17 +237,15 @@ class Drawing:
                 scores = [claim.scores(flips, has_foil) for claim in row_claims]
                 for claim, columns in zip(row_claims, _columns(way_curves, scores), strict=True):
                     if claim.method not in lost:
-                        sample_columns = {
+                        shared = {
                             "sample_id": row["sample_id"],
                             "target_id": way_curves.target_id,
                             "perturbation": flips.way,
-                        }
-                        variant = {
                             "explanation": claim.explanation,
                             "embedding": claim.embedding,
                             "ranked": claim.ranked,
                         }
-                        drawn.rows[claim.method] += [sample_columns | variant | order for order in columns]
+                        drawn.rows[claim.method] += [shared | order for order in columns]
 
 
 def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[dict[str, Any]]]:

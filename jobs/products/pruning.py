@@ -31,7 +31,7 @@ from jobs.config import ModelConfig, PruneConfig, RunConfig, configured
 from jobs.plan.cells import requests_of
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR
+from jobs.plan.units import FORWARD_FACTOR, groups
 from jobs.products import relevance
 from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.runner.closing import close
@@ -177,16 +177,9 @@ def units(run: Run, nodes: Sequence[PruningNode]) -> Iterator[Unit]:
     """
     rows = subset(run.config, nodes[0].plan, nodes[0].artifact.task)
     budget = FORWARD_FACTOR * run.token_budget(nodes[0])
-    pending: list[Part] = []
-    pending_tokens = 0
-    for part, tokens in _parts(run, nodes, rows) if len(rows) else ():
-        if pending and pending_tokens + tokens > UNIT_TOKENS:
-            yield _unit(pending, rows, pending_tokens, budget)
-            pending, pending_tokens = [], 0
-        pending.append(part)
-        pending_tokens += tokens
-    if pending:
-        yield _unit(pending, rows, pending_tokens, budget)
+    if len(rows):
+        for parts, tokens in groups(_parts(run, nodes, rows), UNIT_TOKENS):
+            yield _unit(parts, rows, tokens, budget)
 
 
 def _parts(run: Run, nodes: Sequence[PruningNode], rows: np.ndarray) -> Iterator[tuple[Part, int]]:

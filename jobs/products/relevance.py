@@ -123,8 +123,7 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
 def method_entries(run: Run, node: Cell) -> dict[str, Any]:
     """The method's key and the variants, as entries of a cell's manifest."""
     method = configured(run.config)[node.artifact.method].configured(**node.chosen)
-    variants = [[request.explanation, request.embedding] for request in node.requests]
-    return {"method": method.key(), "variants": variants}
+    return {"method": method.key(), "variants": [list(request.variant) for request in node.requests]}
 
 
 def _attributed(name: str, expected: Expected) -> Product:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -150,25 +150,22 @@ def _torch_type(kind: pa.ListType) -> torch.dtype:
 
 def heads_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> list[pa.Table]:
-    """A table for each pooling, with a row for each of `keep`: the relevance of heads, a list of L * H numbers."""
+) -> Iterator[pa.Table]:
+    """Yield a table for each pooling, with a row for each of `keep`: the relevance of heads, lists of L * H numbers."""
     if relevance.heads is None:
         raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
-    tables = []
     for p, pooling in enumerate(POOLINGS):
         lists = _alike(relevance.heads[keep, :, :, p], schema.field("relevance").type)  # [n, L * H]
         columns = {**_of_variant(batch, request, keep), "pooling": [pooling] * len(keep), "relevance": lists}
-        tables.append(pa.table(columns, schema=schema))
-    return tables
+        yield pa.table(columns, schema=schema)
 
 
 def layers_columns(
     batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> list[pa.Table]:
-    """A table for each layer, with a row for each of `keep`: the relevance of tokens in that layer's map."""
+) -> Iterator[pa.Table]:
+    """Yield a table for each layer, with a row for each of `keep`: the relevance of tokens in that layer's map."""
     if relevance.layers is None:
         raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
-    tables = []
     kind = schema.field("relevance").type
     for layer in range(relevance.layers.shape[1]):
         columns = {
@@ -178,8 +175,7 @@ def layers_columns(
             "relevance": _of_tokens(batch, "input_ids", relevance.layers[:, layer], keep, kind),
             **_of_logits(batch, relevance, keep),
         }
-        tables.append(pa.table(columns, schema=schema))
-    return tables
+        yield pa.table(columns, schema=schema)
 
 
 def neurons_columns(

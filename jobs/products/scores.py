@@ -20,7 +20,7 @@ from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
 from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.inputs import Inputs, digest_of
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Plan, Run
+from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
 from jobs.products.relevance import FINER
 from jobs.runner.closing import Told
@@ -50,13 +50,21 @@ class ScoresNode(Node):
         return self.made_of[0]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerScoresNode(ScoresNode):
+    """The scores of one cell of layers, layer by layer."""
+
+    #: Leave out the mask token of masked models, as NormXLogit does: the head mostly reads the target there.
+    without_slots: bool = False
+
+
 def nodes(run: Run) -> Iterator[Node]:
     """The scores of every planned cell of relevance of tokens.
 
     Stored scores that also have metrics of a package that is not installed now are kept: they count as the wanted ones.
     """
     known: dict[str, Metrics] = {}  # by task
-    for model, cell, evidence in _held_against(run.plan, run.ledger, "relevance"):
+    for model, cell, evidence in _held_against(run, "relevance"):
         task = cell.artifact.task
         if task not in known:
             known[task] = scored_by(run.config.task(task))
@@ -122,7 +130,7 @@ def metrics_lacking(ledger: Ledger) -> list[str]:
 def nodes_by_layer(run: Run) -> Iterator[Node]:
     """The scores, layer by layer, of every planned cell of layers whose task has a metric for layers."""
     written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
-    for model, cell, evidence in _held_against(run.plan, run.ledger, "layers"):
+    for model, cell, evidence in _held_against(run, "layers"):
         layers = cell.artifact
         metrics = metrics_of_layers(run.config, layers.task)
         if metrics:
@@ -142,7 +150,7 @@ def nodes_by_layer(run: Run) -> Iterator[Node]:
             )
 
 
-def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
+def metrics_of_layers(config: RunConfig, task: str) -> Metrics:
     """The metrics for layers that apply to the task, as `scored_by` lists them; empty if none applies."""
     known = scored_by(config.task(task))
     names = {"", *shown(BY_LAYER)}
@@ -150,15 +158,15 @@ def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
     return of_layers if len(of_layers) > 1 else []
 
 
-def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
+def _held_against(run: Run, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
     """Yield planned cells of `product` that are scored, as (model, cell, hash of the evidence of its samples)."""
     evidence: dict[str, str] = {}
-    for model in plan.models:
+    for model in run.plan.models:
         for cell in model.cells:
             views = model.inputs[cell.artifact.task]
             if cell.artifact.product == product and not views.of_answers:  # units of answers are scored
                 if views.folder not in evidence:
-                    evidence[views.folder] = _digest(ledger.store, views)
+                    evidence[views.folder] = _digest(run.store, views)
                 yield model, cell, evidence[views.folder]
 
 
@@ -270,14 +278,6 @@ def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods
     return FINER["layers"].expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LayerScoresNode(ScoresNode):
-    """The scores of one cell of layers, layer by layer."""
-
-    #: Leave out the mask token of masked models, as NormXLogit does: the head mostly reads the target there.
-    without_slots: bool = False
-
-
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
     """Two tables of scores by layer: their means, and those of every sample."""
     from evaluation.scoring.means import score_layers
@@ -290,10 +290,8 @@ def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row])
         masks = _masks(opened, node)
         if node.without_slots:
             views = without_placeholders(opened.store.read(node.views, VIEW, ["sample_id", "position"]))
-            positions = views["position"]
-            masks = masks.without_slots(positions.to_numpy())
-        empty = schemas.LAYERS.empty_table()
-        relevance = opened.store.read(part.inputs, schemas.LAYERS) if part.inputs else empty
+            masks = masks.without_slots(views["position"].to_numpy())
+        relevance = opened.store.read(part.inputs, schemas.LAYERS) if part.inputs else schemas.LAYERS.empty_table()
         means, samples = score_layers(relevance, masks, metrics)
     except (Mismatch, SchemaMismatch, StoreError) as error:
         return {part: NodeFailed(str(error))}

@@ -42,7 +42,7 @@ def nodes(run: Run) -> Iterator[Node]:
     """The choices of the plan: one for each method with open options, on each model, task and precision."""
     for model in run.plan.models:
         for choice in model.choices:
-            yield replace(choice, model=model)
+            yield choice.of(model)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     claims = {}
     for trial, made in explained.items():
         name = trial.node.artifact.method
-        variants = [(request.explanation, request.embedding) for request in trial.node.requests]
+        variants = [request.variant for request in trial.node.requests]
         claims[name] = claims_of(name, made.table, variants)
     choice: Choice = parts[0].node
     drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)
@@ -207,7 +207,7 @@ def _conclude(run: Run, node: Choice, shards: Sequence[str]) -> dict[str, Any]:
 
 def _entries(run: Run, node: Choice) -> dict[str, Any]:
     """The variant by which trials are compared, as an entry of the manifest."""
-    return {"variants": [[node.request.explanation, node.request.embedding]]}
+    return {"variants": [list(node.request.variant)]}
 
 
 def chosen_line(choice: Choice, record: Mapping[str, Any]) -> str:

@@ -19,6 +19,11 @@ from jobs.products.record import Product
 from jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
 from jobs.versions import versions
 
+BENCH_VERSION = 1  # raised when the measurement changes
+BENCH_DTYPE = "float32"  # Close Look 5.4
+REPORT_VERSION = 28  # raised when closelook writes another report of the same store
+_UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
+
 
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:
     """Yield the node of an artifact that the ledger has, with its files; manifests of older versions list none."""
@@ -58,10 +63,6 @@ VIEWS = Product(
 )
 
 
-BENCH_VERSION = 1  # raised when the measurement changes
-BENCH_DTYPE = "float32"  # Close Look 5.4
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement(Node):
     """The measurement of one model, on these rows of its views."""
@@ -71,11 +72,11 @@ class Measurement(Node):
 
 def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
     """Yield the measurement of each model that has samples of the task with a foil; none without settings."""
+    if settings is None:
+        return
+    task = settings.task
     for model in plan.models:
-        if settings is None or settings.task not in model.inputs:
-            continue
-        rows = model.inputs[settings.task].with_foil(settings.samples)
-        task = settings.task
+        rows = model.inputs[task].with_foil(settings.samples) if task in model.inputs else []
         if rows:
             yield Measurement(
                 artifact=Artifact("bench", model.name, task, BENCH_DTYPE),
@@ -106,16 +107,10 @@ BENCH = Product(
 )
 
 
-REPORT_VERSION = 28  # raised when closelook writes another report of the same store
-_UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
-
-
 def report_of(config: RunConfig, ledger: Ledger) -> Artifact:
     """The artifact of the report, with the key that it would have if it were written now."""
-    files = []
-    for folder in _UNLISTED:
-        for suffix in (".parquet", ".json"):
-            files.append(ledger.store.files(folder, suffix, recursive=True))
+    suffixes = (".parquet", ".json")
+    files = [ledger.store.files(folder, suffix, recursive=True) for folder in _UNLISTED for suffix in suffixes]
     version = [REPORT_VERSION, versions()["closelook"]]
     manifests = [record for record in ledger.records() if record[0] != "report"]
     key = key_of(version=version, config=config.model_dump(mode="json"), manifests=manifests, files=files)

@@ -49,7 +49,7 @@ def compute_parts(
     """The outcome of every part, computed on `rows` in batches that start at the indices `cuts`.
 
     If parts that share forward passes fail together, each is computed alone; a part that fails alone has a NodeFailed.
-    Raises the error of a lost device.
+    Ends the process if its device is lost. Raises the errors of the store, to which notes about attempts are written.
     """
     outcomes: Outcomes = {}
     groups: dict[Any, list[Part]] = {}

@@ -66,8 +66,13 @@ def rows_named(rows: Sequence[int]) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown `word`: the most similar word of `known`, or else all of them."""
+    return did_you_mean(word, known) or f"; there are {', '.join(sorted(known))}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about a `word`: the most similar word of `known`; "" if none is, or it is `word`."""
     close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
+    return f" (did you mean {close[0]!r}?)" if close and close[0] != word else ""
 
 
 @dataclass(frozen=True)
@@ -432,6 +437,11 @@ class Request:
 
     def __post_init__(self) -> None:  # a request that was read from JSON has lists in place of tuples
         object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))
+
+    @property
+    def variant(self) -> tuple[str, str]:
+        """The explanation and the embedding, which tell apart what a method gives for the same target."""
+        return self.explanation, self.embedding
 
     def option(self, name: str, default: Any) -> Any:
         """The value of the option `name`, or `default` if the request does not carry it."""

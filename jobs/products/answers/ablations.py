@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from evaluation.ablations.masks import Masks, Sizes, masks_of
+from evaluation.ablations.masks import Sizes, masks_of
 from evaluation.schema import ABLATIONS as SCHEMA
 from evaluation.schema import RUNTIME, titled
 from jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
@@ -145,10 +146,7 @@ def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
     entries, timed, splits = [], [], 0
     for at, row in enumerate(rows):
         masks = masks_of(row["sample_id"], len(row["unit_spans"]), node.seed, node.sizes)
-
-        def run(token_budget: int, row: Row = row, masks: Masks = masks) -> Any:
-            return answers_of_masks(opened.view, opened.tokenizer, row, masks.kept, way, token_budget)
-
+        run = partial(answers_of_masks, opened.view, opened.tokenizer, row, masks.kept, way)
         start = time.perf_counter()
         try:
             numbers, split = that_fits(run, opened.token_budget)

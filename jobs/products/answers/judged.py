@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -104,10 +104,7 @@ def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Seque
     masks = claims.masks_to_run(sample, every)
     if not len(masks):
         return sample.ablated
-
-    def run(token_budget: int) -> Any:
-        return answers_of_masks(opened.view, opened.tokenizer, row, masks, way, token_budget)
-
+    run = partial(answers_of_masks, opened.view, opened.tokenizer, row, masks, way)
     numbers, _ = that_fits(run, opened.token_budget)
     ablated = sample.ablated
     kept = np.concatenate([ablated.kept, masks])

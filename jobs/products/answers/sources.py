@@ -74,7 +74,6 @@ def _node(
         relevance_key = cell.artifact.key
     shown = inputs.subset(settings.shown, run.config.seed, np.array(first.rows))
     method = configured(run.config)[name].configured(**chosen)
-    variants = [[request.explanation, request.embedding] for request in requests]
     return SourcesNode(
         artifact=Artifact("sources", model.name, inputs.task, first.artifact.dtype, name),
         key_fields={
@@ -83,7 +82,7 @@ def _node(
             "ablations": [node.artifact.key for node in ablated],
             "relevance": relevance_key,
             "method": method.key(),
-            "variants": variants,
+            "variants": [request.variant for request in requests],
             "pool": settings.pool,
             "shown": shown.tolist(),
         },
@@ -169,7 +168,7 @@ def _maps(opened: Opened, part: Part, node: SourcesNode, names: Sequence[str]) -
 
     Explanations alone tell requests apart, since all requests of a node have the same embedding.
     """
-    requested = {(request.explanation, request.embedding) for request in node.requests}
+    requested = {request.variant for request in node.requests}
     maps: Maps = {}
     for path in part.inputs[0]:
         table = opened.store.read(path, schema_of("relevance", node.artifact.dtype), _RELEVANCE_COLUMNS)

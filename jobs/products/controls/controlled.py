@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from evaluation.benchmark import corpus
 from jobs.config import configured
 from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
@@ -122,7 +123,7 @@ def control_nodes(
                 "tokenizer": inputs.tokenizer,
                 "inputs": inputs.digest,
                 "method": controlled.method.key(),
-                "variant": [request.explanation, request.embedding],
+                "variant": request.variant,
                 "seed": run.config.seed,
                 **versions([request.explanation]),
                 "subset": rows,
@@ -227,18 +228,26 @@ class Explaining:
                     maps[request.method][row["sample_id"]] = tokens[: len(row["input_ids"])]
         return maps
 
+    def trained(self, rows: Sequence[Row]) -> tuple[Maps, Rejects]:
+        """(relevance [T] under the trained model, rejects), both by method and sample id: a row is in one of them.
 
-def unexplained(rows: Sequence[Row], maps: BySample, request: Request) -> dict[str, Reject]:
-    """Rejects, by sample id, for the rows that have no relevance in `maps`, or relevance that is not finite."""
-    rejects = {}
-    for row in rows:
-        sample = row["sample_id"]
-        if sample not in maps:
-            detail = f"a {request.explanation} explanation needs a foil"
-            rejects[sample] = Reject(sample, NO_FOIL, detail)
-        elif not np.isfinite(maps[sample]).all():
-            rejects[sample] = Reject(sample, "not_finite", "relevance is not finite")
-    return rejects
+        Rejects are rows that a method cannot explain, and rows whose relevance is not finite.
+        """
+        maps = self.maps(self.opened.view, rows, self.opened.options.seed)
+        explained: Maps = {}
+        rejects: dict[str, dict[str, Reject]] = {}
+        for request in self.requests:
+            of_method, finite, refused = maps[request.method], dict[str, np.ndarray](), dict[str, Reject]()
+            for sample in (row["sample_id"] for row in rows):
+                if sample not in of_method:
+                    detail = f"a {request.explanation} explanation needs a foil"
+                    refused[sample] = Reject(sample, NO_FOIL, detail)
+                elif np.isfinite(of_method[sample]).all():
+                    finite[sample] = of_method[sample]
+                else:
+                    refused[sample] = Reject(sample, "not_finite", "relevance is not finite")
+            explained[request.method], rejects[request.method] = finite, refused
+        return explained, rejects
 
 
 def in_order(
@@ -258,13 +267,7 @@ def in_order(
 def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
     """Yield batches, first of rows with a foil, then of those without, whose padded size stays within the budget."""
     for with_foil in (True, False):
-        batch: list[Row] = []
-        alike = (row for row in rows if (row["foil_id"] is not None) == with_foil)
-        for row in sorted(alike, key=lambda row: (-len(row["input_ids"]), row["sample_id"])):
-            longest = len(batch[0]["input_ids"]) if batch else 0
-            if batch and longest * (len(batch) + 1) > token_budget:
-                yield batch
-                batch = []
-            batch.append(row)
-        if batch:
-            yield batch
+        alike = [row for row in rows if (row["foil_id"] is not None) == with_foil]
+        alike.sort(key=lambda row: row["sample_id"])
+        for batch in corpus.batches([len(row["input_ids"]) for row in alike], token_budget):
+            yield [alike[at] for at in batch]

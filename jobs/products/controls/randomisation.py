@@ -8,14 +8,14 @@ must fail, the baseline must be at chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from evaluation.schema import RANDOMISATION as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.controls import agreement
-from jobs.plan.node import Part, Run
+from jobs.plan.node import Run
 from jobs.products.controls.controlled import (
     BySample,
     ControlNode,
@@ -25,10 +25,9 @@ from jobs.products.controls.controlled import (
     control_nodes,
     expected,
     in_order,
-    unexplained,
     units,
 )
-from jobs.products.record import Made, Opened, Product, Row
+from jobs.products.record import Made, Product, Row
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 FIRST, SECOND = 1, 2  # two random models
@@ -41,64 +40,45 @@ def nodes(run: Run) -> Iterator[ControlNode]:
     return control_nodes(run, "randomisation", control_key, depths=depths)
 
 
-def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The agreement of every sample's relevance under random models with that under the trained model, by part."""
-    return computed(opened, parts, rows, lambda explaining, nodes, rows: _Randomising(explaining, nodes).of(rows))
+def _agreements(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
+    """By method, how relevance under random models agrees with that under the trained model, sample by sample.
+
+    The last depth, where all weights are random, is also compared with a second wholly random model.
+    """
+    trained, rejects = explaining.trained(rows)
+    other = _wholly_random(explaining, rows)
+    entries: dict[str, list[Row]] = {name: [] for name in trained}
+    for depth, maps in _randomised(explaining, rows, nodes[0].depths):
+        for name, of_method in entries.items():
+            of_method += _entries(depth, trained[name], maps[name], other[name] if depth["last"] else None)
+    return in_order(nodes, SCHEMA, entries, "step", rejects)
 
 
-@dataclass(frozen=True)
-class _Randomising:
-    """Computes the randomisation of several methods, which share the random models."""
+def _randomised(explaining: Explaining, rows: Sequence[Row], depths: int | None) -> Iterator[tuple[Row, Maps]]:
+    """Yield (columns of the depth, relevance of all methods) for each of so many `depths`; None: all.
 
-    explaining: Explaining
-    nodes: Sequence[ControlNode]
+    The last depth, where all weights are random, comes first, as `randomised` gives them.
+    """
+    from lrp_core.interventions.randomised import depths_of, randomised
 
-    def of(self, rows: Sequence[Row]) -> dict[str, Made]:
-        """By method, how its relevance of `rows` agrees between the trained and the random models, and its rejects.
+    view, seed = explaining.opened.view, explaining.opened.options.seed
+    names = depths_of(view)
+    chosen = chosen_depths(len(names), depths)
+    with randomised(view, seed_of(seed, FIRST)) as models:
+        for name, changed in models:
+            step = names.index(name) + 1
+            if step in chosen:
+                columns = {"depth": name, "step": step, "last": step == len(names)}
+                yield columns, explaining.maps(changed, rows, seed_of(seed, FIRST, step))
 
-        The last depth, where all weights are random, is also compared with a second wholly random model. A sample that
-        a method cannot explain under the trained model is a reject of the method.
-        """
-        opened = self.explaining.opened
-        trained = self.explaining.maps(opened.view, rows, opened.options.seed)
-        other = self._wholly_random(rows)
-        requests = [node.requests[0] for node in self.nodes]
-        rejects = {request.method: unexplained(rows, trained[request.method], request) for request in requests}
-        entries: dict[str, list[Row]] = {name: [] for name in rejects}
-        explained = {
-            name: {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
-            for name in rejects
-        }
-        for depth, maps in self._randomised(rows):
-            for name, method_entries in entries.items():
-                second = other[name] if depth["last"] else None
-                method_entries += _entries(depth, explained[name], maps[name], second)
-        return in_order(self.nodes, SCHEMA, entries, "step", rejects)
 
-    def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Maps]]:
-        """Yield (columns of the depth, relevance of all methods) for each depth that is measured.
+def _wholly_random(explaining: Explaining, rows: Sequence[Row]) -> Maps:
+    """The relevance of all methods under a second model whose weights are all random."""
+    from lrp_core.interventions.randomised import randomised
 
-        The last depth, where all weights are random, comes first, as `randomised` gives them.
-        """
-        from lrp_core.interventions.randomised import depths_of, randomised
-
-        view = self.explaining.opened.view
-        seed, names = self.explaining.opened.options.seed, depths_of(view)
-        chosen = chosen_depths(len(names), self.nodes[0].depths)
-        with randomised(view, seed_of(seed, FIRST)) as models:
-            for name, changed in models:
-                step = names.index(name) + 1
-                if step in chosen:
-                    columns = {"depth": name, "step": step, "last": step == len(names)}
-                    yield columns, self.explaining.maps(changed, rows, seed_of(seed, FIRST, step))
-
-    def _wholly_random(self, rows: Sequence[Row]) -> Maps:
-        """The relevance of all methods under a second model whose weights are all random."""
-        from lrp_core.interventions.randomised import randomised
-
-        seed = seed_of(self.explaining.opened.options.seed, SECOND)
-        with randomised(self.explaining.opened.view, seed) as models:
-            return self.explaining.maps(next(models)[1], rows, seed)
+    seed = seed_of(explaining.opened.options.seed, SECOND)
+    with randomised(explaining.opened.view, seed) as models:
+        return explaining.maps(next(models)[1], rows, seed)
 
 
 def seed_of(*parts: int) -> int:
@@ -145,5 +125,5 @@ RANDOMISATION = Product(
     expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
-    compute=compute,
+    compute=partial(computed, control=_agreements),
 )

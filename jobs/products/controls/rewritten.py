@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from evaluation.schema import REWRITTEN as SCHEMA
 from evaluation.schema import titled
-from jobs.plan.node import Part, Run
+from jobs.plan.node import Run
 from jobs.products.controls.controlled import (
     BySample,
     ControlNode,
@@ -19,10 +20,9 @@ from jobs.products.controls.controlled import (
     control_nodes,
     expected,
     in_order,
-    unexplained,
     units,
 )
-from jobs.products.record import Made, Opened, Product, Row
+from jobs.products.record import Made, Product, Row
 from lrp_core.families.generic import GenericFamily
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
@@ -35,21 +35,15 @@ def nodes(run: Run) -> Iterator[ControlNode]:
             yield node
 
 
-def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The change of every sample's relevance, for every method and rewriting, by part."""
-    return computed(opened, parts, rows, _changes)
-
-
 def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
-    """The rows and rejects of every method.
+    """By method, how much relevance changes with each rewriting, sample by sample.
 
     Raises UnsupportedModel if a rewritten model computes another function: its numbers would be wrong.
     """
     from lrp_core.interventions.rewritten import rewritten
 
     view, seed = explaining.opened.view, explaining.opened.options.seed
-    trained = explaining.maps(view, rows, seed)
-    rejects = {request.method: unexplained(rows, trained[request.method], request) for request in explaining.requests}
+    trained, rejects = explaining.trained(rows)
     entries: dict[str, list[Row]] = {name: [] for name in rejects}
     logits = _logits(explaining, view, rows)
     with rewritten(view, seed) as models:
@@ -57,8 +51,7 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
             moved = _moved(explaining, logits, _logits(explaining, changed, rows), rewriting)
             maps = explaining.maps(changed, rows, seed)
             for name, of_method in entries.items():
-                kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
-                for sample, map_ in kept.items():
+                for sample, map_ in trained[name].items():
                     change = _change(map_, maps[name][sample])
                     of_method.append({"sample_id": sample, "rewriting": rewriting, "change": change, **moved[sample]})
     return in_order(nodes, SCHEMA, entries, "rewriting", rejects)
@@ -114,5 +107,5 @@ REWRITTEN = Product(
     expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
-    compute=compute,
+    compute=partial(computed, control=_changes),
 )

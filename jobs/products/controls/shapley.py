@@ -5,12 +5,12 @@ The players are tokens. The worth of a set of tokens is the explained number if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import SHAPLEY as SCHEMA
@@ -20,17 +20,17 @@ from evaluation.scoring.faithfulness.areas import rank_correlation
 from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
-from jobs.plan.node import Part, Run
+from jobs.plan.node import Run
 from jobs.products.controls.controlled import (
     ControlNode,
     Explaining,
     computed,
     control_nodes,
     expected,
-    unexplained,
+    in_order,
     units,
 )
-from jobs.products.record import Made, Opened, Product, Row
+from jobs.products.record import Made, Product, Row
 from lrp_core.records.explained import NONE, needs_foil
 from lrp_core.records.types import Request
 
@@ -55,33 +55,24 @@ def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
     return inputs.subset(config.controls.samples, config.seed, np.flatnonzero(tokens <= MOST))
 
 
-def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The agreement of every method's relevance with exact Shapley values, sample by sample, by part."""
-    return computed(opened, parts, rows, _nearness)
-
-
 def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
-    """The rows and rejects of every method.
+    """By method, how close relevance comes to exact Shapley values, sample by sample.
 
     A method that explains neither target nor contrast is compared with the values of the contrast, if all samples have
     a foil.
     """
-    opened = explaining.opened
-    maps = explaining.maps(opened.view, rows, opened.options.seed)
+    trained, rejects = explaining.trained(rows)
     contrasts = all(row["foil_id"] is not None for row in rows)
     games = {request: _game(request, contrasts) for request in explaining.requests}
     values = {game: _exact(explaining, rows, game) for game in set(games.values())}
-    made = {}
-    for node in nodes:
-        request = node.requests[0]
-        rejects = unexplained(rows, maps[request.method], request)
-        exact, entries = values[games[request]], []
-        for sample, map_ in sorted(maps[request.method].items()):
-            if sample not in rejects and sample in exact:
-                variant = {"explanation": request.explanation, "embedding": request.embedding}
-                entries.append({"sample_id": sample, **variant, **_entry(map_, exact[sample], games[request])})
-        made[request.method] = Made(pa.Table.from_pylist(entries, schema=SCHEMA), tuple(rejects.values()))
-    return made
+    entries: dict[str, list[Row]] = {}
+    for request, game in games.items():
+        entries[request.method] = [
+            {"sample_id": sample, **_entry(map_, values[game][sample], game)}
+            for sample, map_ in trained[request.method].items()
+            if sample in values[game]
+        ]
+    return in_order(nodes, SCHEMA, entries, "game", rejects)
 
 
 def _game(request: Request, contrasts: bool) -> str:
@@ -119,5 +110,5 @@ SHAPLEY = Product(
     expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
-    compute=compute,
+    compute=partial(computed, control=_nearness),
 )

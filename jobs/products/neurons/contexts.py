@@ -24,7 +24,7 @@ from evaluation.schema import CONTEXTS as SCHEMA
 from jobs.config import RunConfig
 from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
 from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, read, with_keys
+from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.runner.closing import Told, model_entry
 from jobs.store import Artifact, Ledger, Written
@@ -44,6 +44,11 @@ class ContextsNode(Node):
     length: int  # most tokens of a context
     top: int  # how many contexts of a neuron are kept; a part has SPARE more
     corpus: Surveyed  # the corpus as it was when the run was planned
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts that the units of texts become, in the order of the corpus."""
+        return [Part(self, part_name(unit)) for unit in range(self.corpus.survey.units)]
 
     @property
     def ties_path(self) -> str:
@@ -92,11 +97,6 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
     )
 
 
-def part_name(unit: int) -> str:
-    """The name of the part that a unit of texts becomes."""
-    return f"part-{unit:06d}"
-
-
 def units(run: Run, nodes: Sequence[ContextsNode]) -> Iterator[Unit]:
     """A unit for each share of the texts, whose rows are read when it is sent.
 
@@ -105,11 +105,11 @@ def units(run: Run, nodes: Sequence[ContextsNode]) -> Iterator[Unit]:
     (node,) = nodes
     corpus, budget = node.corpus.survey, run.token_budget(node)
     size = -(-corpus.texts // max(1, corpus.units))
-    for unit in range(corpus.units):
-        name = part_name(unit)
-        yield Unit(name, (Part(node, name),), token_budget=budget, size=size)
-    if _is_undecided(run, node, corpus.units):
-        ties = _ties(run, node, corpus.units)
+    for part in node.parts:
+        yield Unit(part.shard, (part,), token_budget=budget, size=size)
+    near = _undecided(run, node)
+    if near is not None:
+        ties = _ties(run, node, near)
         tokens = sum(map(len, ties.ids.values()))
         yield Unit(TIES, (Part(node, TIES, ties),), tokens=tokens, token_budget=budget, size=1)
 
@@ -119,19 +119,22 @@ def source(run: Run, node: ContextsNode) -> CorpusReader:
     return CorpusReader(node.corpus.corpus, node.corpus.characters)
 
 
-def _missing(run: Run, node: Node, units: int) -> bool:
+def _missing(run: Run, node: ContextsNode) -> bool:
     """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
-    parts = [Part(node, part_name(unit)) for unit in range(units)]
-    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
-    return origins != [part.origin for part in parts]
+    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in node.parts])
+    return origins != [part.origin for part in node.parts]
 
 
-def _is_undecided(run: Run, node: ContextsNode, units: int) -> bool:
-    """True if all parts exist, but near ties must be computed alone before the ranks are known."""
-    if node.artifact.dtype not in _FINE or _missing(run, node, units) or run.store.exists(node.ties_path):
-        return False
-    merged, _ = _merged(run.ledger, node, units)
-    return len(merged.near_ties(node.top)) > 0
+def _undecided(run: Run, node: ContextsNode) -> pa.Table | None:
+    """The near ties (layer, neuron, context) that must be computed alone before the ranks are known.
+
+    None if there are none, if they were computed, or if a part is missing.
+    """
+    if node.artifact.dtype not in _FINE or _missing(run, node) or run.store.exists(node.ties_path):
+        return None
+    merged, _ = _merged(run.ledger, node)
+    near = merged.near_ties(node.top)
+    return near if len(near) else None
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,10 @@ class Ties:
     ids: Mapping[int, Sequence[int]]  # the tokens of each context
 
 
-def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
-    """The near ties among the merged parts, with the tokens of their contexts."""
-    merged, _ = _merged(run.ledger, node, units)
-    near = merged.near_ties(node.top)
+def _ties(run: Run, node: ContextsNode, near: pa.Table) -> Ties:
+    """The near ties of the merged parts, with the tokens of their contexts."""
     entries = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
-    texts = _texts(run.ledger, node, units, near["context"].to_numpy())
+    texts = _texts(run.ledger, node, near["context"].to_numpy())
     named = {context for *_, context in entries}
     ids = zip(texts["key"].to_pylist(), texts["input_ids"].to_pylist(), strict=True)
     return Ties(entries, {context: tokens for context, tokens in ids if context in named})
@@ -205,46 +206,46 @@ def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Told) ->
 
     Returns why it is not written although every part is there: the corpus has changed or is gone.
     """
-    corpus, units = node.corpus, node.corpus.survey.units
-    if _missing(run, node, units):
+    corpus = node.corpus
+    if _missing(run, node):
         return None
     try:
         if stamps(corpus.corpus) != corpus.stamps:
             return f"the files of the corpus {node.artifact.task} changed while they were read: run again"
     except UserError as error:
         return f"the corpus {node.artifact.task} is gone: {error}"
-    if not _is_undecided(run, node, units):
-        _enter(run, node, corpus)
+    if _undecided(run, node) is None:
+        _enter(run, node)
     return None
 
 
-def _enter(run: Run, node: ContextsNode, corpus: Surveyed) -> None:
+def _enter(run: Run, node: ContextsNode) -> None:
     """Write a shard for each layer and the manifest, then delete the parts."""
     from lrp_core.neurons.activity import BOUNDARIES
 
-    store, artifact, units = run.store, node.artifact, corpus.survey.units
-    merged, facts = _merged(run.ledger, node, units)
+    store, artifact = run.store, node.artifact
+    merged, facts = _merged(run.ledger, node)
     is_recomputed = store.exists(node.ties_path)
     recomputed = store.read(node.ties_path, CONTEXTS_TIES) if is_recomputed else CONTEXTS_TIES.empty_table()
     merged.settle_near_ties(node.top, recomputed)
     layers = sorted(set(merged.layer.tolist()))
     files: dict[str, Written] = {}
     for group in _groups(merged, layers):
-        texts = _texts(run.ledger, node, units, merged.context[np.isin(merged.layer, group)])
+        texts = _texts(run.ledger, node, merged.context[np.isin(merged.layer, group)])
         for layer in group:
             of_layer = merged.of(merged.layer == layer)
             part = Part(node, layer_name(layer))
             contexts, neurons = part.paths
             files[neurons] = store.write_shard(neurons, of_layer.activations(), ACTIVATIONS, origin=part.origin)
             files[contexts] = store.write_shard(contexts, of_layer.contexts(texts), SCHEMA, origin=part.origin)
-    parts = [Part(node, part_name(unit)).paths for unit in range(units)]
+    parts = [part.paths for part in node.parts]
     rejected = []
     for contexts, _ in parts:
         _, rejects = store.read_shard(contexts, CONTEXTS_TEXTS, ["context"])
         rejected += [f"{reject['sample_id']}: {reject['detail']}" for reject in rejects]
     record = {
         "shards": [artifact.shard(layer_name(layer)) for layer in layers],
-        "corpus": corpus.record(),
+        "corpus": node.corpus.record(),
         "boundaries": list(BOUNDARIES),
         **facts,
         "not_finite": int(merged.not_finite.sum()),
@@ -262,18 +263,18 @@ def layer_name(layer: int) -> str:
     return f"layer-{layer:03d}"
 
 
-def _merged(ledger: Ledger, node: ContextsNode, units: int) -> tuple[Merged, dict[str, int]]:
+def _merged(ledger: Ledger, node: ContextsNode) -> tuple[Merged, dict[str, int]]:
     """All parts merged, and the sums of their counts of contexts, tokens and texts without tokens."""
     merged: Merged | None = None
     facts = dict.fromkeys(_FACTS, 0)
-    for unit in range(units):
-        table = ledger.store.read(Part(node, part_name(unit)).paths[1], CONTEXTS_PART)
-        part = Merged.part(table, unit, node.top)
+    for unit, part in enumerate(node.parts):
+        table = ledger.store.read(part.paths[1], CONTEXTS_PART)
         facts = {name: count + table[name][0].as_py() for name, count in facts.items()}
+        of_part = Merged.part(table, unit, node.top)
         if merged is None:
-            merged = part
+            merged = of_part
         else:
-            merged.add(part)
+            merged.add(of_part)
     assert merged is not None
     return merged, facts
 
@@ -286,14 +287,14 @@ def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
         yield list(layers[start : start + size])
 
 
-def _texts(ledger: Ledger, node: Node, units: int, contexts: np.ndarray) -> pa.Table:
+def _texts(ledger: Ledger, node: ContextsNode, contexts: np.ndarray) -> pa.Table:
     """The rows of CONTEXTS_TEXTS of these contexts with their `key`, in ascending order of it."""
     keys = np.unique(contexts[contexts != NOWHERE])
     tables: list[pa.Table] = []
-    for unit in range(units):
+    for unit, part in enumerate(node.parts):
         of_unit = keys[keys // UNIT == unit] % UNIT
         if len(of_unit):
-            table = ledger.store.read(Part(node, part_name(unit)).paths[0], CONTEXTS_TEXTS)
+            table = ledger.store.read(part.paths[0], CONTEXTS_TEXTS)
             table = table.take(pa.array(np.searchsorted(table["context"].to_numpy(), of_unit)))
             tables.append(with_keys(table, unit))
     if not tables:

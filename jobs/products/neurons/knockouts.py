@@ -189,15 +189,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     from evaluation.scoring.neuron_ablation import NeuronAblation
     from jobs.runner.rows import that_fits
 
-    shards = parts[0].inputs.means
-    means = None
-    if shards:  # by layer, lowest first: means [F], NaN for neurons without finite activations or any token
-
-        def read_means() -> list[np.ndarray]:
-            tables = (opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards)
-            return [table["mean"].to_numpy() for table in tables]
-
-        means = opened.remembered("means", shards, read_means)
+    means = _means(opened, parts[0].inputs.means)
     rankings = {part: _rankings(opened, part, rows) for part in parts}
     node: KnockoutNode = parts[0].node
 
@@ -206,22 +198,33 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         numbers: dict[Part, list[Row]] = {part: [] for part in parts}
         for row in rows:
             sample = row["sample_id"]
-            of_row: dict[Part, Neurons | None] = {}
-            for part, ranked in rankings.items():
-                if ranked is None:  # NeuronAblation makes the ranking itself
-                    of_row[part] = None
-                elif sample in ranked:
-                    of_row[part] = ranked[sample]
-            explained = knockout.sample(row, {part.node.ranking: neurons for part, neurons in of_row.items()})
+            ranked: dict[Part, Neurons | None] = {}  # None: NeuronAblation makes the ranking itself
+            for part, ranking in rankings.items():
+                if ranking is None or sample in ranking:
+                    ranked[part] = None if ranking is None else ranking[sample]
+            explained = knockout.sample(row, {part.node.ranking: neurons for part, neurons in ranked.items()})
             facts = {"sample_id": sample, "explanation": node.explanation, "removed": [0, *node.counts]}
-            for part in of_row:
-                ranking = part.node.ranking
+            for part in ranked:
+                name = part.node.ranking
                 # [1 + N] numbers: without ablation, then after each of the counts
-                numbers[part].append(facts | {"ranking": ranking, "explained": explained[ranking].tolist()})
+                numbers[part].append(facts | {"ranking": name, "explained": explained[name].tolist()})
         return numbers
 
     numbers, splits = that_fits(tables, opened.token_budget)
     return {part: _made(numbers[part], part, rows, rankings[part], splits) for part in parts}
+
+
+def _means(opened: Opened, shards: Sequence[str]) -> list[np.ndarray] | None:
+    """The means [F] of the neurons of each layer, the lowest first, in these shards; None if there are none.
+
+    A mean is NaN for a neuron without finite activations or any token.
+    """
+
+    def read() -> list[np.ndarray]:
+        tables = (opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards)
+        return [table["mean"].to_numpy() for table in tables]
+
+    return opened.remembered("means", shards, read) if shards else None
 
 
 def _made(

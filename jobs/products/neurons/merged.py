@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from lrp_core import ModelView
     from lrp_core.neurons.activity import Activity
 
+NOWHERE = np.iinfo(np.int64).max  # stands for no context, where a neuron has fewer than are kept
+UNIT = 1 << 32  # number of a context = number of its unit * UNIT + its number within the unit
 _CHARACTERS_A_TOKEN = 4  # a guess, for the progress
+
+
+def part_name(unit: int) -> str:
+    """The name of the part that a unit of texts becomes."""
+    return f"part-{unit:06d}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class CorpusReader:
         sources()  # enters sources of installed packages in the table
         by_unit = {task.parts[0].shard: task for task in tasks}
         for number, entries in enumerate(units(self.corpus, self.characters)):
-            task = by_unit.get(f"part-{number:06d}")
+            task = by_unit.get(part_name(number))
             if task is not None:
                 characters = sum(len(entry.text) for entry in entries)
                 rows = tuple({"sample_id": entry.where, "entry": entry} for entry in entries)
@@ -108,10 +115,6 @@ def _lists(values: np.ndarray, is_kept: np.ndarray) -> pa.Array:
     """The rows of `values` [N, K] as lists of those entries for which `is_kept` [N, K] is True."""
     ends = np.concatenate([[0], is_kept.sum(1).cumsum()])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[is_kept]))
-
-
-NOWHERE = np.iinfo(np.int64).max  # stands for no context, where a neuron has fewer than are kept
-UNIT = 1 << 32  # number of a context = number of its unit * UNIT + its number within the unit
 
 
 @dataclass

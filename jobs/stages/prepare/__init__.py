@@ -50,16 +50,14 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     plans = {task: look(task=task) for task in config.tasks}
     if _discard_damaged(ledger, config.tasks):
         plans = {task: look(task=task) for task in config.tasks}
-    work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
-    for plan in work.values():
-        _clear(ledger, plan)
+    work = {task: plan for task, plan in plans.items() if plan.missing}
+    todo = [artifact for plan in work.values() for artifact in plan.missing]
+    for artifact in todo:  # shards of other keys go: of other sources, annotators or tokenizers
+        ledger.forget(artifact)
     tallies = _run(config, store, work) if work else {}
     failures: list[str] = []
-    todo: list[Artifact] = []
     for task, plan in work.items():
         failures += _close(config, ledger, plan, tallies[task])
-        todo += [] if plan.has_generic else [plan.artifact]
-        todo += [view.artifact for view in plan.views]
     made = tuple(filter(ledger.is_done, todo))
     for task in config.tasks:
         lines += _accounts(ledger, task, readers)
@@ -78,15 +76,6 @@ def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
     for artifact in damaged:
         ledger.discard_damaged(artifact)
     return bool(damaged)
-
-
-def _clear(ledger: Ledger, work: TaskWork) -> None:
-    """Remove shards of other keys: of other sources, annotators or tokenizers."""
-    artifacts = [view.artifact for view in work.views]
-    if not work.has_generic:
-        artifacts.insert(0, work.artifact)
-    for artifact in artifacts:
-        ledger.forget(artifact)
 
 
 def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str, Tally]:

@@ -98,6 +98,11 @@ class TaskWork:
     def task(self) -> str:
         return self.artifact.task
 
+    @property
+    def missing(self) -> list[Artifact]:
+        """The artifacts that are to be made, samples first."""
+        return [*([] if self.has_generic else [self.artifact]), *(view.artifact for view in self.views)]
+
 
 def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
     """Yield the parts of the tasks in the column `task`, as tables, while the source is read. A task of Ray Data."""
