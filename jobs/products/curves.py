@@ -7,7 +7,7 @@ of all methods of a unit are computed together, so that perturbed inputs that th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -157,7 +157,7 @@ def units(run: Run, nodes: Sequence[CurvesNode]) -> Iterator[Unit]:
     for cut in cut_by_tokens(inputs, rows, forward_tokens(inputs, first.flips), UNIT_TOKENS):
         names = inputs.ids(np.asarray(cut.rows))
         parts = tuple(Part(node, cut.name, shards_of(names, by_sample)) for node, by_sample in shards.items())
-        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * variants, token_budget=budget)
+        yield replace(cut, parts=parts, tokens=cut.tokens * variants, token_budget=budget)
 
 
 def shards_by_sample(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> dict[str, str]:

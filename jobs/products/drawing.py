@@ -66,14 +66,10 @@ class Claim:
         A variant that explains neither the target's logit nor the contrast has curves of both, if the sample has a
         foil.
         """
-        if flips.measure != AREAS or not has_foil or not self.may_contrast:
+        may_contrast = self.explanation in (CONTRASTIVE.name, NONE)
+        if flips.measure != AREAS or not has_foil or not may_contrast:
             return (TARGET_LOGIT,)
         return (CONTRAST,) if self.explanation == CONTRASTIVE.name else (TARGET_LOGIT, CONTRAST)
-
-    @property
-    def may_contrast(self) -> bool:
-        """True if the variant explains the contrast of target and foil, or no number in particular."""
-        return self.explanation in (CONTRASTIVE.name, NONE)
 
 
 @dataclass

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evaluation.report.page import Part as ReportPart
     from jobs.config import ModelConfig, RunConfig
     from jobs.plan.models import ResolvedModel
-    from jobs.runner.task import Task, WorkerOptions
+    from jobs.plan.units import Task, WorkerOptions
     from jobs.store import Store, Written
     from lrp_core import ModelView
 

@@ -23,7 +23,7 @@ from jobs.plan.inputs import Inputs, digest_of
 from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
 from jobs.products.relevance import FINER
-from jobs.runner.closing import Told
+from jobs.runner.closing import Reports
 from jobs.store import Artifact, Ledger, Store, StoreError
 
 Metrics = list[list[str | int]]  # of `scored_by`
@@ -249,7 +249,7 @@ def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
     return table
 
 
-def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Told) -> str | None:
+def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Reports) -> str | None:
     """Write the manifest of a cell's scores, if a worker of this run computed them."""
     path = Part(node, "").paths[0]
     if path in reports.accounts:

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from evaluation.schema import REJECT
 from jobs.plan.node import Node, Part, Run
-from jobs.plan.units import FEW, REASONS_IN_DATA
+from jobs.plan.units import FEW, REASONS_IN_DATA, Account
 from jobs.products.record import Product
-from jobs.runner.task import Account
 from jobs.store import Ledger, Store, Written
 from jobs.store.files import written
 
@@ -26,7 +25,7 @@ Conclusion = Callable[[Run, Any, Sequence[str]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Told:
+class Reports:
     """The reports of workers about the units of a product."""
 
     accounts: Mapping[str, Account]  # by path of the shard, with those of earlier runs that count
@@ -52,7 +51,7 @@ def close(
     run: Run,
     node: Node,
     shards: Sequence[str],
-    reports: Told,
+    reports: Reports,
     entries_of: Entries | None = None,
     conclusion: Conclusion | None = None,
 ) -> str | None:

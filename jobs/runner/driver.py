@@ -16,9 +16,9 @@ from jobs.cluster.pools import Reader, Report, Work, connect
 from jobs.cluster.scheduler import run_all
 from jobs.plan.inputs import Inputs, unit_without_views
 from jobs.plan.node import ModelPlan, Node, Part, Run
+from jobs.plan.units import Account, Task, WorkerOptions
 from jobs.products.record import Product, Unit
-from jobs.runner.closing import Told, adopted, close
-from jobs.runner.task import Account, Task, WorkerOptions
+from jobs.runner.closing import Reports, adopted, close
 from jobs.runner.worker import Worker
 from jobs.store import Artifact, Store
 
@@ -167,7 +167,7 @@ class ModelWork:
         with self.run.ledger.together():
             for group in self.groups:
                 enter = group.product.close or close
-                reports = Told({**group.adopted, **self.accounts}, self.splits)
+                reports = Reports({**group.adopted, **self.accounts}, self.splits)
                 whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
         yield from filter(None, whys)
 

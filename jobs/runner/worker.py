@@ -25,10 +25,9 @@ from jobs.cluster.reports import left_out, reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.node import Part
-from jobs.plan.units import FEW, REASONS_IN_DATA
+from jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
 from jobs.products.table import PRODUCTS, is_of_package
-from jobs.runner.task import Account, Task, WorkerOptions
 from jobs.store import Artifact, Store
 from jobs.store.lock import is_asked
 from jobs.store.retry import retried

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.store import damage
 from jobs.store.artifacts import Artifact, artifact_in, is_complete, short
 from jobs.store.files import Written, written
-from jobs.store.listings import by_folder, entries_of, paths_in, sizes_in
+from jobs.store.listings import by_folder, entries_of, note_of, paths_in, sizes_in
 from jobs.store.manifests import CONFIGS, HASHES, manifest, put_shared
 from jobs.store.shards import Store
 from jobs.store.states import NO_HASHES, States
@@ -216,7 +215,7 @@ class Ledger(States):
     def _clear_note(self, path: str) -> None:
         """Remove the note that the file at `path` is damaged, if there is one."""
         if path in self._notes():
-            damage.clear(self.store, path)
+            self.store.delete(note_of(path))
             del self._notes()[path]
 
 

@@ -1,14 +1,24 @@
-"""The files that manifests list, and the files that exist: folders are listed, which is cheaper than asking by file."""
+"""The files that manifests list, those that exist, and those that are noted as damaged.
+
+Folders are listed, which is cheaper than asking by file. A listing does not show the damage of a file whose size is
+unchanged: a process that reads such a file leaves a note in the root. `closelook status` then names the file, and the
+next run makes it again. The note is removed with the file.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from jobs.store.artifacts import Artifact
 from jobs.store.files import Files, Written
+
+_DAMAGED = "damaged"  # folder of notes about damaged files
 
 
 class Listings:
@@ -141,3 +151,28 @@ def _folders(artifact: Artifact) -> list[str]:
     """The artifact's folders, then the folder of its rejects, if any."""
     rejects = artifact.rejects
     return [*artifact.folders, rejects.rpartition("/")[0]] if rejects is not None else list(artifact.folders)
+
+
+def note_damage(files: Files, path: str, fault: str) -> None:
+    """Note that the file at `path` is damaged; `fault` follows the path in messages, as "cannot be read".
+
+    Does nothing if the root cannot be written to.
+    """
+    text = json.dumps({"path": path, "fault": fault})
+    with suppress(OSError, RuntimeError):  # the root is full or read-only, or another run has taken it over
+        files.write_bytes(note_of(path), text.encode())
+
+
+def noted_damage(files: Files) -> dict[str, str]:
+    """The faults that were noted, by the path of the damaged file."""
+    faults = {}
+    for content in files.read_all(files.files(_DAMAGED, ".json")):
+        with suppress(ValueError, KeyError):  # the note itself is damaged
+            record = json.loads(content or b"")
+            faults[record["path"]] = record["fault"]
+    return faults
+
+
+def note_of(path: str) -> str:
+    """The path of the note about the damaged file at `path`."""
+    return f"{_DAMAGED}/{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"

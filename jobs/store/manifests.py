@@ -45,20 +45,21 @@ Version = tuple[str, tuple[int, int]]
 class Manifests:
     """The contents of a store's manifests, kept in memory; files that did not change are not read again."""
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, few: int = FEW) -> None:
+        """If more than `few` manifests are new, the pack is read, or written."""
+        self._files, self._few = files, few
         self._known: dict[Version, bytes] = {}
         self._written: set[str] = set()  # paths written since the last listing: their `_known` content may be old
         self._packed: dict[Version, bytes] | None = None  # the pack as it was read or written; None: not read yet
 
-    def contents(self, few: int = FEW) -> dict[str, bytes]:
+    def contents(self) -> dict[str, bytes]:
         """The content of every manifest by its name.
 
-        Every call lists the manifests and reads those that are new or have changed. If these are more than `few`, the
-        pack is read first.
+        Every call lists the manifests and reads those that are new or have changed. If these are many, the pack is read
+        first.
         """
         listed = list(self._files.stamps(FOLDER, ".json").items())
-        if self._packed is None and len(self._new(listed)) > few:
+        if self._packed is None and len(self._new(listed)) > self._few:
             self._packed = self._read_pack()
             self._known = self._packed | self._known
         new = self._new(listed)
@@ -76,10 +77,10 @@ class Manifests:
         if path.startswith(FOLDER):
             self._written.add(path)
 
-    def pack(self, few: int = FEW) -> None:
-        """Write the pack anew if more than `few` manifests are not in it. Only the run that owns the root may."""
-        self.contents(few)
-        if len(self._known.keys() - (self._packed or {}).keys()) > few:
+    def pack(self) -> None:
+        """Write the pack anew if many manifests are not in it. Only the run that owns the root may."""
+        self.contents()
+        if len(self._known.keys() - (self._packed or {}).keys()) > self._few:
             self._files.write_bytes(PACK, packed(self._known))
             self._packed = dict(self._known)
 

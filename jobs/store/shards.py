@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluation.schema import SchemaMismatch, check, is_named
-from jobs.store import damage
 from jobs.store.files import FORMAT, TEMPORARY, Damaged, Files, StoreError, Written, format_of, write_format, written
+from jobs.store.listings import note_damage
 from jobs.store.manifests import FEW, FEW_LOCAL, Manifests, manifest
 from jobs.store.retry import StillUnavailable, one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
@@ -59,7 +59,7 @@ class Store(Files):
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._manifests = Manifests(self)
+        self._manifests = Manifests(self, FEW_LOCAL if self._local else FEW)
         self._kept: dict[Any, tuple[Any, Any]] = {}  # (stamp, result) by name, see `kept`
         self._format: int | None = None  # None: not read yet
 
@@ -217,7 +217,7 @@ class Store(Files):
             raise
         except NOT_PARQUET as error:
             reason = one_line(error)
-            damage.note(self, path, f"cannot be read, {reason}")
+            note_damage(self, path, f"cannot be read, {reason}")
             raise Damaged(f"{self.url(path)} cannot be read, {reason}: {self.remedy}") from error
 
     @spending(READ)
@@ -296,16 +296,11 @@ class Store(Files):
 
     def manifests(self) -> dict[str, bytes]:
         """The content of every manifest by its name. Every call lists them, but reads only new and changed ones."""
-        return self._manifests.contents(self._few)
+        return self._manifests.contents()
 
     def pack_manifests(self) -> None:
         """Write a copy of all manifests into one file, which takes one request to read, if more than a few are new."""
-        self._manifests.pack(self._few)
-
-    @property
-    def _few(self) -> int:
-        """The number of manifests that are read one by one, not from the pack: more where reading a file is cheap."""
-        return FEW_LOCAL if self._local else FEW
+        self._manifests.pack()
 
 
 def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:

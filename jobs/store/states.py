@@ -12,10 +12,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic_core import from_json
 
-from jobs.store import damage
 from jobs.store.artifacts import Artifact, is_complete, key_in, short
 from jobs.store.files import Damaged, StoreError, Written
-from jobs.store.listings import Listings, by_path, paths_in, sizes_in
+from jobs.store.listings import Listings, by_path, noted_damage, paths_in, sizes_in
 from jobs.store.manifests import CONFIGS, HASHES, manifest, shared
 from jobs.store.shards import Columns, Store
 
@@ -177,7 +176,7 @@ class States:
     def _notes(self) -> dict[str, str]:
         """The faults of files that are noted as damaged, by path; read once."""
         if self._noted is None:
-            self._noted = damage.notes(self.store)
+            self._noted = noted_damage(self.store)
         return self._noted
 
     def hashes(self, record: Mapping[str, Any]) -> dict[str, str] | None:

@@ -12,12 +12,12 @@ from evaluation.schema import CURVES
 from jobs.cluster.attempts import Untroubled
 from jobs.methods import METHODS
 from jobs.plan.node import Cell, Part
+from jobs.plan.units import WorkerOptions
 from jobs.products.drawing import Drawing
 from jobs.products.explaining import ExplainedBatch, Explainer
 from jobs.products.record import NodeFailed, Opened, Reject
 from jobs.products.relevance import RELEVANCE
 from jobs.runner.rows import Outcome, compute_parts
-from jobs.runner.task import WorkerOptions
 from jobs.store import Artifact
 
 

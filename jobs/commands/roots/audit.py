@@ -22,8 +22,8 @@ from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.file import nearest
 from jobs.stages.audit import audit_table, record_of, samples_in
-from jobs.store import Ledger, Store, artifact_in, damage, is_complete
-from jobs.store.listings import sizes_in
+from jobs.store import Ledger, Store, artifact_in, is_complete
+from jobs.store.listings import note_damage, sizes_in
 from lrp_core.records.types import UserError
 
 CHANGED = "has other bytes than were written"
@@ -68,7 +68,7 @@ def verified(ledger: Ledger) -> Iterator[Verified]:
         if wrong and _was_entered_again(ledger.store, name, record["hashes"]):
             continue  # a run in progress replaced the artifact meanwhile: its new files have other hashes
         for path in wrong:
-            damage.note(ledger.store, path, CHANGED)
+            note_damage(ledger.store, path, CHANGED)
         yield Verified(name, len(listed), faults | dict.fromkeys(wrong, CHANGED))
 
 

@@ -18,9 +18,8 @@ from jobs.plan.cells import make_plan
 from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import FINER, RELEVANCE
 from jobs.products.table import nodes, stale
-from jobs.store import Artifact, Ledger, Store, artifact_in, damage, key_in, short
-from jobs.store.damage import note_of
-from jobs.store.listings import sizes_in
+from jobs.store import Artifact, Ledger, Store, artifact_in, key_in, short
+from jobs.store.listings import note_of, noted_damage, sizes_in
 from jobs.store.lock import run_lock
 from jobs.store.manifests import CONFIGS, HASHES, manifest, shared_path
 
@@ -99,7 +98,7 @@ def _loose(ledger: Ledger) -> Iterator[str]:
     for folder, names in named.items():
         kept = {shared_path(folder, name) for name in names}
         yield from (path for path in ledger.store.files(folder, ".json") if path not in kept)
-    yield from (note_of(path) for path in damage.notes(ledger.store) if path not in listed)
+    yield from (note_of(path) for path in noted_damage(ledger.store) if path not in listed)
 
 
 def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:

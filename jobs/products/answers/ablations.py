@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -123,8 +123,7 @@ def units(run: Run, nodes: Sequence[AblationsNode]) -> Iterator[Unit]:
     budget = FORWARD_FACTOR * run.token_budget(first)
     costs = first.inputs.lengths * (first.sizes.fit + first.sizes.judge + first.sizes.shapley)
     for cut in cut_by_tokens(first.inputs, first.rows, costs, UNIT_TOKENS):
-        parts = tuple(Part(node, cut.name) for node in nodes)
-        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+        yield replace(cut, tokens=cut.tokens * len(nodes), token_budget=budget)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:

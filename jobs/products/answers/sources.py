@@ -6,6 +6,7 @@ Each method is judged by what happens to the answer when the units that it finds
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def units(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Unit]:
         names = first.inputs.ids(np.asarray(unit.rows))
         shards = {way: shards_of(names, by_sample) for way, by_sample in by_way.items()}
         parts = tuple(Part(node, unit.name, (shards_of(names, known), shards)) for node, known in by_node.items())
-        yield Unit(unit.name, parts, unit.rows, tokens=unit.tokens, token_budget=unit.token_budget)
+        yield replace(unit, parts=parts)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:

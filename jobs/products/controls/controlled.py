@@ -164,8 +164,7 @@ def units(run: Run, nodes: Sequence[ControlNode]) -> Iterator[Unit]:
     """
     first, budget = nodes[0], run.token_budget(nodes[0])
     for cut in cut_units(first.inputs, np.array(first.rows), budget, run.config.shard_rows):
-        parts = tuple(Part(node, cut.name) for node in nodes)
-        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+        yield Unit(cut.name, rows=cut.rows, tokens=cut.tokens * len(nodes), token_budget=budget)
 
 
 #: Computes a control of these nodes on these rows: the results by method.

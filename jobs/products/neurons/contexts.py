@@ -26,7 +26,7 @@ from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surve
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
-from jobs.runner.closing import Told, model_entry
+from jobs.runner.closing import Reports, model_entry
 from jobs.store import Artifact, Ledger, Written
 from lrp_core.records.types import UserError
 
@@ -201,7 +201,7 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=CONTEXTS_TIES)
 
 
-def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Told) -> str | None:
+def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Reports) -> str | None:
     """Merge the parts and write the manifest, once all parts are there and near ties are decided.
 
     Returns why it is not written although every part is there: the corpus has changed or is gone.

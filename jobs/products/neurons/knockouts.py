@@ -6,7 +6,7 @@ Keys cover the relevance that ranks the neurons; for other rankings, the samples
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,7 +167,7 @@ def units(run: Run, nodes: Sequence[KnockoutNode]) -> Iterator[Unit]:
     paths = {node: _input_paths(run.ledger, node) for node in nodes}
     for cut in cut_by_tokens(inputs, rows, inputs.lengths * (1 + len(first.counts)), UNIT_TOKENS):
         parts = tuple(Part(node, cut.name, of_node) for node, of_node in paths.items())
-        yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
+        yield replace(cut, parts=parts, tokens=cut.tokens * len(parts), token_budget=budget)
 
 
 def _input_paths(ledger: Ledger, node: KnockoutNode) -> InputPaths:

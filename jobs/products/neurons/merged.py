@@ -19,7 +19,7 @@ from lrp_core.neurons.near_ties import SPARE, near_ties, runs
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from jobs.runner.task import Task
+    from jobs.plan.units import Task
     from lrp_core import ModelView
     from lrp_core.neurons.activity import Activity
 

@@ -7,7 +7,7 @@ from jobs.config import RunConfig
 from jobs.config.methods import configured
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan, validate
-from jobs.runner.task import WorkerOptions
+from jobs.plan.units import WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Ledger
 from lrp_core import Method

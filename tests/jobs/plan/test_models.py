@@ -17,8 +17,8 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.geometries import GEOMETRIES
 from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
+from jobs.plan.units import WorkerOptions
 from jobs.products.explaining import Explainer
-from jobs.runner.task import WorkerOptions
 from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.records.types import UserError
 from tests.adapters import adapted

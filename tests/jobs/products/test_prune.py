@@ -22,11 +22,11 @@ from jobs.plan.cells import make_plan
 from jobs.plan.inputs import UNIT_COLUMNS
 from jobs.plan.models import resolve
 from jobs.plan.node import Part, Run
+from jobs.plan.units import Task, WorkerOptions
 from jobs.products import pruning as stage
 from jobs.products.pruning import PruningNode
 from jobs.products.record import Opened
 from jobs.runner.rows import that_fits
-from jobs.runner.task import Task, WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Artifact, Ledger
 from jobs.store.artifacts import samples_of

@@ -6,7 +6,7 @@ from itertools import islice
 
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import samples_of
-from jobs.runner.task import WorkerOptions
+from jobs.plan.units import WorkerOptions
 from jobs.runner.worker import Worker
 from jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of

@@ -171,7 +171,7 @@ def test_many_manifests_are_read_packed_but_for_what_has_changed_since(store, mo
     Manifests(store).pack()
     read, paths = Store.read_bytes, []
     monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
-    assert Manifests(store).contents() == Manifests(store).contents(few=100)
+    assert Manifests(store).contents() == Manifests(store, few=100).contents()
     assert len(paths) == 1 + 30, "the pack alone, and without it each"
     store.write_manifest("scores.07", {"n": 70})
     store.delete("manifest/scores.08.json")
