@@ -151,26 +151,29 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
     samples only if a single batch has. `cut_units` keeps the result.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
-    ids = inputs.table.select(["sample_id"])
-    ids = ids if len(rows) == inputs.rows else gather(ids, rows)  # avoids a copy of millions of ids
-    keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids["sample_id"]}
-    sorted_by = [(name, "ascending") for name in keys]
-    order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
+    order = _longest_first(inputs, rows, foilless=foilless[rows])
     batches = _batches(order, inputs.lengths[order], foilless[order], token_budget)
     units = groups(((batch, len(batch)) for batch in batches), shard_rows)
     return [_unit(index, of_unit, inputs, inputs.lengths) for index, (of_unit, _) in enumerate(units)]
 
 
-def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
+def cut_by_tokens(inputs: Inputs, rows: Sequence[int] | np.ndarray, tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
     """Units of a single batch each, the longest samples first: as many as cost `unit_tokens` together, at least one.
 
     `tokens` [N] is the cost of each sample of `inputs`.
     """
-    numbers = list(rows)
-    ids = dict(zip(numbers, inputs.ids(numbers), strict=True))
-    order = sorted(numbers, key=lambda row: (-int(inputs.lengths[row]), ids[row]))
-    units = groups(((row, int(tokens[row])) for row in order), unit_tokens)
+    order = _longest_first(inputs, np.sort(np.asarray(rows, np.int32)))
+    units = groups(zip(order.tolist(), tokens[order].tolist(), strict=True), unit_tokens)
     return [_unit(index, [np.array(of_unit)], inputs, tokens) for index, (of_unit, _) in enumerate(units)]
+
+
+def _longest_first(inputs: Inputs, rows: np.ndarray, **first: np.ndarray) -> np.ndarray:
+    """`rows`, ascending indices of `inputs`, sorted by the columns `first`, then longer before shorter, then by id."""
+    ids = inputs.table.select(["sample_id"])
+    ids = ids if len(rows) == inputs.rows else gather(ids, rows)  # avoids a copy of millions of ids
+    keys = {**first, "minus_length": -inputs.lengths[rows], "id": ids["sample_id"]}
+    sorted_by = [(name, "ascending") for name in keys]
+    return rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
 
 
 def groups(items: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T], int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jobs.products.drawing import Claim
     from lrp_core.records.types import Request
 
+ROWS_AT_ONCE = 1 << 10  # samples that are looked through for one whose tokens may be removed
 UNIT_TOKENS = 2_000_000  # of the forward passes of one method, if every perturbed input ran
 
 
@@ -193,7 +195,8 @@ def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, ro
     if any(curve_set.way == RESAMPLE and inputs.proposal(curve_set.kept_ids).tokens == 1 for curve_set in flips):
         raise UserError(f"task {inputs.task} on {model.name}: {SINGLE_TOKEN}")
     slot, error = model.resolved.kind.slot, None
-    for row in gather(inputs.table, rows).to_pylist():
+    pieces = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    for row in chain.from_iterable(gather(inputs.table, piece).to_pylist() for piece in pieces):
         try:
             for curve_set in flips:
                 curve_set.chosen(row, slot)

@@ -14,7 +14,7 @@ import torch
 
 from jobs.cluster.attempts import end_with_device
 from jobs.plan.node import Node, Part
-from jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row, of_no_task
+from jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
 from jobs.secrets import without_secrets
 from jobs.store import Artifact
 from lrp_core.device.memory import is_device_lost, is_out_of_memory
@@ -219,7 +219,6 @@ def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) 
         title="",
         stage="",
         nodes=lambda run: (),
-        expected=of_no_task,
         compute=lambda opened, parts, rows: {part: compute(rows)},
     )
     outcome = compute_parts(product, Opened(), [part], rows)[part]

@@ -25,7 +25,7 @@ from jobs.config import RunConfig
 from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
 from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
-from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
+from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.runner.closing import Reports, model_entry
 from jobs.store import Artifact, Ledger, Written
 from lrp_core.records.types import UserError
@@ -326,7 +326,6 @@ CONTEXTS = Product(
     title="sets of contexts",
     stage="neurons",
     nodes=nodes,
-    expected=of_no_task,
     schema=lambda dtype: CONTEXTS_TEXTS,
     units=units,
     compute=compute,

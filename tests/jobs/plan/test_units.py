@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
+from evaluation.scoring.faithfulness.flips import Flips
 from jobs.plan import inputs
 from jobs.plan.inputs import Inputs, read_inputs, samples_of
 from jobs.plan.spool import digest_of, file_of, gather, spooled
-from jobs.plan.units import cut_units
+from jobs.plan.units import cut_by_tokens, cut_units
+from jobs.products import curves
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 from tests.jobs.small import rows_of
@@ -106,6 +109,32 @@ def test_units_are_those_of_taking_sample_after_sample(n, budget, shard_rows, fo
         [row["sample_id"] for batch in unit for row in batch] for unit in expected
     ]
     assert [len(unit.cuts) for unit in units] == [len(unit) for unit in expected]
+
+
+@given(n=st.integers(0, 40), most=st.integers(1, 200), first=st.integers(0, 10))
+def test_units_by_tokens_are_filled_with_the_longest_samples_first(n, most, first):
+    rows = rows_of(n + first, seed=n)
+    costs = np.array([3 * row["length"] for row in rows])
+    expected: list[list[int]] = []
+    for row in sorted(range(first, n + first), key=lambda at: (-rows[at]["length"], rows[at]["sample_id"])):
+        if expected and costs[[*expected[-1], row]].sum() <= most:
+            expected[-1].append(row)
+        else:
+            expected.append([row])
+    units = cut_by_tokens(inputs_of(rows), range(first, n + first), costs, most)
+    assert [unit.rows.tolist() for unit in units] == expected
+    assert [unit.tokens for unit in units] == [costs[of_unit].sum() for of_unit in expected]
+    assert {unit.cuts for unit in units} <= {(0,)}
+
+
+def test_a_sample_whose_tokens_may_be_removed_is_looked_for_among_some_at_a_time(monkeypatch):
+    """Rows of millions of samples do not fit into the driver's memory as Python objects."""
+    asked = []
+    monkeypatch.setattr(curves, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(curves, "gather", lambda table, rows: asked.append(len(rows)) or gather(table, rows))
+    model = SimpleNamespace(name="m", resolved=SimpleNamespace(kind=SimpleNamespace(slot=False)))
+    curves.check_flippable([Flips("zero", 10, True, 0)], model, inputs_of(rows_of(30)), np.arange(30))
+    assert asked == [4]
 
 
 def test_a_digest_is_of_the_rows_whichever_files_and_parts_they_come_in():
