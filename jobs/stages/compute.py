@@ -66,15 +66,15 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
         lacking = [node for node in nodes if not _is_made(run, node)]
-        ready = [node for node in lacking if all(map(run.ledger.is_done, (*node.made_of, *node.needs)))]
-        for node in lacking:
-            _clear(run, node, node in ready)
+        ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in lacking}
+        for node, is_ready in ready.items():
+            _clear(run, node, is_ready)
         waiting += [line for node in lacking for line in _waits_for(run, node)]
-        failures += make(run, products, ready, stage, STAGES[stage].counts)
+        failures += make(run, products, [node for node in lacking if ready[node]], stage, STAGES[stage].counts)
         planned |= dict.fromkeys(nodes)
         todo |= dict.fromkeys(lacking)
     incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
-    made = tuple(node.artifact for node in todo if node not in incomplete)
+    made = tuple(node.artifact for node in todo if run.ledger.is_done(node.artifact))
     lines = [*_counts(run, stage, list(planned), list(todo)), *_told(run, stage, list(planned), list(todo))]
     if STAGES[stage].of_complete:
         lines += out_of_reach

@@ -280,7 +280,7 @@ class States:
 
     def others(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
         """(path, shortened key) of every shard and file of rejects in the artifact's place under another key."""
-        for folder in artifact.folders:
+        for folder in artifact.folders if artifact.is_keyed() else ():
             for name in self._listings.anew(folder):
                 key = artifact.key_in(name)
                 if key is not None and key != short(artifact.key):

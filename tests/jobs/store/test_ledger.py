@@ -132,6 +132,17 @@ def test_manifests_of_older_versions_are_read_and_what_they_lack_counts_as_stale
     assert store.exists(f"scores/{SCORED.shard()}")
 
 
+def test_to_forget_an_artifact_without_a_key_in_its_names_lists_no_folder(store, monkeypatch):
+    """A stage forgets each artifact that it makes: on an object store, each listing is a request."""
+    put(store, SCORED, "")
+    ledger = Ledger(store)
+    ledger.commit(SCORED, {}, config=SETTINGS)
+    assert ledger.is_done(SCORED)
+    monkeypatch.setattr(store, "stamps", lambda *arguments: pytest.fail("a folder was listed"))
+    ledger.forget(SCORED)
+    assert not store.exists(f"{SCORED.folder}/{SCORED.shard()}")
+
+
 def test_keys_do_not_depend_on_the_order_of_what_enters_them():
     assert key_of(a=1, b=[2]) == key_of(b=[2], a=1) != key_of(a=1, b=[3])
 
