@@ -89,6 +89,9 @@ def show(config: RunConfig, store: Store) -> None:
             say(f"or as ray.nodes configure; float64 {SLOW_FLOAT64 / 1e12:.2g} on nodes that are labelled as slow")
     for line in without_nodes(config):
         say(line)
+    unread = dict.fromkeys(subject.task for subject in basis.subjects() if subject.is_unread)
+    if unread:
+        say(f"not counted, as `closelook prepare` has not read them: the samples of {', '.join(unread)}")
     say(f"not estimated: the stages {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
         say(f"not checked, as it cannot be loaded: {line}")

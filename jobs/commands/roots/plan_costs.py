@@ -131,6 +131,11 @@ class Subject:
         """The samples of the task as the model reads them; None before they are prepared."""
         return None if self.planned is None else self.planned.inputs.get(self.task)
 
+    @property
+    def is_unread(self) -> bool:
+        """True if it is unknown how many samples there are: they are the user's own, and not prepared."""
+        return self.inputs is None and not self.basis.config.task(self.task).published[0]
+
     def lengths(self, samples: int | None = None, draw: int | str = 0) -> np.ndarray:
         """The number of tokens [N] of each sample of the task, or of the `samples` that the seed `draw` selects.
 
@@ -158,8 +163,11 @@ class Subject:
     def seconds(self, dtype: str, tokens: int) -> float | None:
         """The seconds of forward passes over `tokens` tokens: by the cheapest measured pass, else by the geometry.
 
-        Even the cheapest pass has at least one forward, so this is an upper bound. None if neither is known.
+        Even the cheapest pass has at least one forward, so this is an upper bound. None if neither is known, or if the
+        samples are not.
         """
+        if self.is_unread:
+            return None
         key, measured = (self.model.name, dtype), self.basis.measured
         rates = [rate for (model, precision, _), rate in measured.items() if (model, precision) == key]
         return tokens * min(rates) if rates else self._by_geometry(dtype, tokens)
@@ -170,8 +178,10 @@ class Subject:
         """(seconds of the methods' passes over `tokens` tokens, True if every pass was measured on this model).
 
         If not all were measured, the seconds are those of `forwards` forward passes by the geometry, None if it is
-        unknown. `suffix` is added to the names of the passes.
+        unknown, or if the samples are. `suffix` is added to the names of the passes.
         """
+        if self.is_unread:
+            return None, False
         passes = {(self.model.name, dtype, f"{method.pass_name}{suffix}") for method in methods}
         rates = [rate for key, rate in self.basis.measured.items() if key in passes]
         if len(rates) == len(passes):
@@ -228,10 +238,8 @@ def choice_costs(basis: Basis) -> Iterator[Cost]:
 
 def _forwards_of_trials(trials: Sequence[Method], lengths: np.ndarray) -> np.ndarray:
     """The forward passes [N] that explain each sample by one variant of every trial; `lengths` [N] are its tokens."""
-    forwards = []
-    for length in lengths.tolist():
-        forwards.append([trial.cost(length) + (trial.rules is not None) for trial in trials])
-    return np.array(forwards).reshape(len(lengths), -1).sum(axis=1)
+    passes = ([trial.cost(length) + (trial.rules is not None) for trial in trials] for length in lengths.tolist())
+    return np.array(list(map(sum, passes)))
 
 
 def finer_costs(basis: Basis, product: Product) -> Iterator[Cost]:

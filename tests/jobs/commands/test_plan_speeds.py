@@ -68,6 +68,21 @@ def test_a_plan_says_what_it_assumes_and_what_finds_no_node(tmp_path, capsys):
     assert f"float64 {SLOW_FLOAT64 / 1e12:.2g} on nodes that are labelled as slow" in shown
 
 
+def test_a_plan_does_not_estimate_for_samples_that_nobody_has_read(tmp_path, capsys):
+    (tmp_path / "mine.jsonl").write_text('{"text": "The keys ___", "target": "are", "evidence": "keys"}')
+    config = config_of(tmp_path / "root", [FAST], ANYWHERE)
+    tried = {"integrated_gradients": {"steps": [2, 3]}}
+    mine = {"tasks": {"mine": {"source": "samples", "path": str(tmp_path / "mine.jsonl")}}, "methods": [tried]}
+    models = [{"name": "gpt2", "id": "openai-community/gpt2"}]
+    changes = {"select": {}, "perturb": {}, "models": models, "explanations": ["target"]}
+    config = RunConfig.model_validate(config.model_dump() | mine | changes)
+    show(config, Store(config.root))
+    shown = capsys.readouterr().out
+    assert shown.count("device time unknown") == 3
+    assert "0.0 s" not in shown
+    assert "not counted, as `closelook prepare` has not read them: the samples of mine" in shown
+
+
 def test_several_gpus_of_a_worker_are_of_one_node(tmp_path):
     config = config_of(tmp_path, [FAST, SILENT], ANYWHERE)
     pair = config.models[0].model_copy(update={"gpus": 2.0})
