@@ -18,19 +18,20 @@ from evaluation.schema import ACTIVATIONS, NEURONS, titled
 from evaluation.schema import KNOCKOUTS as SCHEMA
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_by_tokens
+from jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
 from jobs.products import relevance
 from jobs.products.neurons.contexts import contexts_of
 from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
-from lrp_core.records.explained import versions
+from lrp_core.records.explained import needs_foil, versions
 from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from evaluation.scoring.neuron_ablation import Neurons
     from jobs.config import ModelConfig, RunConfig
     from jobs.config.neurons import KnockoutConfig
+    from jobs.plan.models import ResolvedModel
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 OTHERS = (RANDOM, ACTIVATION)  # rankings beside those of methods
@@ -69,7 +70,9 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         if artifact.product != "neurons" or not settings.takes(task=artifact.task):
             continue
         known = [request.explanation for request in cell.requests]
-        explanation = settings.explanation or known[0]
+        lacks_foils = model.inputs[artifact.task].without_foil > 0
+        of_all = [name for name in known if not (lacks_foils and _needs_foil(model.resolved, name))]
+        explanation = settings.explanation or (of_all or known)[0]
         if explanation not in known:
             continue
         if settings.value == "mean" and means is None:
@@ -86,6 +89,11 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
     for artifact, explanation in first_cells.values():
         for ranking in OTHERS:
             yield _node(config, settings, model, artifact, ranking, None, means, explanation)
+
+
+def _needs_foil(model: ResolvedModel, explanation: str) -> bool:
+    """True if only samples with a foil of their own can be explained so: a classifier's get the runner-up."""
+    return needs_foil(explanation) and model.output != "label"
 
 
 def _node(
@@ -183,8 +191,8 @@ def _input_paths(ledger: Ledger, node: KnockoutNode) -> InputPaths:
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
     """The explained numbers after ablation of the neurons that each part ranks first, by part.
 
-    If memory runs out, all are computed again with half the token budget. A sample without relevance by which a part
-    ranks its neurons becomes a reject of that part.
+    If memory runs out, all are computed again with half the token budget. A sample without the foil that is explained,
+    or without relevance by which a part ranks its neurons, becomes a reject of that part.
     """
     from evaluation.scoring.neuron_ablation import NeuronAblation
     from jobs.runner.rows import that_fits
@@ -192,6 +200,11 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     means = _means(opened, parts[0].inputs.means)
     rankings = {part: _rankings(opened, part, rows) for part in parts}
     node: KnockoutNode = parts[0].node
+    assert opened.model is not None
+    own = _needs_foil(opened.model, node.explanation)
+    unfit = [row["sample_id"] for row in rows if own and row["foil_id"] is None]
+    no_foil = {sample: Reject(sample, NO_FOIL, "a contrastive explanation needs a foil") for sample in unfit}
+    rows = [row for row in rows if row["sample_id"] not in no_foil]
 
     def tables(token_budget: int) -> dict[Part, list[Row]]:
         knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget, means)
@@ -211,7 +224,8 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         return numbers
 
     numbers, splits = that_fits(tables, opened.token_budget)
-    return {part: _made(numbers[part], part, rows, rankings[part], splits) for part in parts}
+    made = {part: _made(numbers[part], part, rows, rankings[part], splits) for part in parts}
+    return {part: replace(values, rejects=(*values.rejects, *no_foil.values())) for part, values in made.items()}
 
 
 def _means(opened: Opened, shards: Sequence[str]) -> list[np.ndarray] | None:

@@ -220,6 +220,22 @@ def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline
         assert entry["explained"] == pytest.approx(told, abs=1e-5)
 
 
+def test_knock_outs_of_samples_some_of_which_have_no_foil(tmp_path, model, inline):
+    rows = [{**row, "foil_id": row["foil_id"] if at % 2 else None} for at, row in enumerate(rows_of(4))]
+    settings = {"tasks": {"sva": 4}, "knockout": {"counts": COUNTS}}
+    config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings)
+    contrasts = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings, explanations=["contrastive"])
+    store = prepared(config, rows)
+    for run, explanation, count in ((config, "target", 4), (contrasts, "contrastive", 2)):
+        assert attribute(run, store).complete
+        assert neurons(run, store).complete
+        ledger = Ledger(store)
+        for cell in knockouts_of(run, make_plan(run, store).models[0], ledger):
+            made, record = ledger.read(cell.artifact, KNOCKOUTS), ledger.record(cell.artifact)
+            assert made["explanation"].to_pylist() == [explanation] * count
+            assert record["rejects"] == ({} if count == 4 else {"no_foil": 2})
+
+
 def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone(run, inline, monkeypatch):
     monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # a unit a sample
     config, store = run
