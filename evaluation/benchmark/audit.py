@@ -81,14 +81,14 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
     lengths: list[int] = []
     chosen: list[float] = []  # percentages of evidence by sample
     full: list[float] = []
-    for row in chain.from_iterable(table.to_pylist() for table in tables):
-        lengths.append(row["length"])
-        if row["evidence_mask"] is None:
-            continue
-        evidence, ordinary = sum(row["evidence_mask"]), row["length"] - sum(row["special_mask"])
-        scope = ordinary if row["scope_mask"] is None else sum(row["scope_mask"])
-        chosen.append(100 * evidence / scope)
-        full.append(100 * evidence / ordinary)
+    for table in tables:
+        lengths += table["length"].to_pylist()
+        marked = table.filter(table["evidence_mask"].is_valid())
+        evidence = _counts(marked["evidence_mask"])
+        ordinary = marked["length"].to_numpy() - _counts(marked["special_mask"])
+        scope = np.where(marked["scope_mask"].is_valid(), _counts(marked["scope_mask"]), ordinary)
+        chosen += (100 * evidence / scope).tolist()
+        full += (100 * evidence / ordinary).tolist()
     return {
         "accepted": len(lengths),
         "length_min": min(lengths, default=None),
@@ -97,6 +97,12 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
         "evidence_share": _mean(chosen),
         "evidence_share_full": _mean(full),
     }
+
+
+def _counts(masks: pa.ChunkedArray) -> np.ndarray:
+    """The number of True entries in each of the lists of bools, [N]; 0 for null."""
+    lists = masks.combine_chunks()
+    return np.bincount(pc.list_parent_indices(lists), weights=lists.flatten(), minlength=len(lists))
 
 
 def _mean(values: Sequence[float]) -> float | None:
