@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from jobs.commands.progress import shown
-from jobs.commands.questions.opened import AUTO, Opened, open_model
+from jobs.commands.questions.opened import AUTO, Opened, check_unchanged, name_in_memory, open_model
 from jobs.commands.terminal import as_json, say, say_table, write_file
 from jobs.methods import METHODS
 from jobs.methods import method as method_named
@@ -29,6 +29,8 @@ from lrp_core.views.view import ModelView
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,15 +75,17 @@ def verify(
     precision, which is measured. `model` is as in `closelook.explain`, and needs no tokenizer; `method` are the methods
     to check, by default all that apply. A model in memory is left unchanged.
 
-    Raises UserError for an unknown model or method, and ModelUnavailable for files that cannot be reached.
+    Raises UserError for an unknown model or method, and for a precision, device or adapter for a model in memory, which
+    keeps its own; ModelUnavailable for files that cannot be reached.
     """
     names = METHODS if method is None else [method] if isinstance(method, str) else method
     methods = {name: method_named(name) for name in names}
     with shown(progress) as tell:
         if isinstance(model, ModelView | nn.Module):
+            check_unchanged(dtype, device, adapter)
             with _wrapped(model, family) as view:
                 verification = verify_view(view, methods, tell=tell)
-            name, identity = str(view.model.name_or_path) or type(view.model).__name__, ""
+            name, identity = name_in_memory(view), ""
         else:
             opened = open_model(model, dtype, device, family, adapter)
             with opened.in_use():
@@ -107,9 +111,6 @@ def _wrapped(model: ModelView | nn.Module, family: str | None) -> Iterator[Model
         return
     with left_as_it_was(model):
         yield view_of(model, family)  # type: ignore[arg-type]
-
-
-_COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
 
 
 def show(verification: Verification, json_file: Path | None) -> bool:

@@ -118,10 +118,7 @@ def open_model(
     if family not in (None, GENERIC):
         raise UserError(f"`family` must be {GENERIC!r} or left out, not {family!r}")
     if not isinstance(model, str | PathLike):
-        fixed = {"dtype": dtype, "adapter": adapter, "device": None if device == AUTO else device}
-        for name, value in fixed.items():
-            if value is not None:
-                raise UserError(f"a model in memory keeps its weights, precision and device: leave `{name}` out")
+        check_unchanged(dtype, device, adapter)
         return _in_memory(model, tokenizer, decoder_tokenizer, family)
     dtype, device = dtype or "float32", chosen_device(device)
     check_place(dtype, device)
@@ -132,6 +129,14 @@ def open_model(
     resolved = resolve(config)
     read = None if resolved.kind.images else _tokenizer(tokenizer, config)
     return Opened(model_id, resolved, read, dtype, device, _of_decoder(decoder_tokenizer, resolved))
+
+
+def check_unchanged(dtype: str | None, device: str, adapter: Location | None) -> None:
+    """Raise UserError if one of these arguments is given, which a model in memory cannot follow."""
+    fixed = {"dtype": dtype, "adapter": adapter, "device": None if device == AUTO else device}
+    for name, value in fixed.items():
+        if value is not None:
+            raise UserError(f"a model in memory keeps its weights, precision and device: leave `{name}` out")
 
 
 def chosen_device(device: str) -> str:
@@ -165,7 +170,7 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
     else:
         kinds = "a hub id, a folder, or a model, pipeline or ModelView in memory"
         raise UserError(f"`model` must be {kinds}, not {_short(model)}")
-    name = str(view.model.name_or_path) or type(view.model).__name__
+    name = name_in_memory(view)
     config = ModelConfig.model_validate({"name": name_of(name), "id": name, "family": family})
     output, labels = head_of(config, view.family, view.config)
     identity, most = f"{type(view.model).__name__} in memory", view.family.most_tokens(view.config)
@@ -178,10 +183,8 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
         except (UserError, ModelUnavailable):
             if reader is not None:
                 raise
-            name_of_class = type(view.model).__name__
-            raise UserError(
-                f"no tokenizer was found for the {name_of_class} in memory: give it as `tokenizer`"
-            ) from None
+            kind = type(view.model).__name__
+            raise UserError(f"no tokenizer was found for the {kind} in memory: give it as `tokenizer`") from None
     dtype, device = str(view.dtype).removeprefix("torch."), str(view.device)
     opened = Opened(name, resolved, reader, dtype, device, _of_decoder(decoder_tokenizer, resolved), held=held)
     if held is None:
@@ -237,6 +240,11 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str | PathLike):
         raise UserError(f"`{name}` must be a hub id or a folder, not {_short(value)}")
     return str(value)
+
+
+def name_in_memory(view: ModelView) -> str:
+    """The hub id or folder from which a model in memory was loaded; the name of its class if there is none."""
+    return str(view.model.name_or_path) or type(view.model).__name__
 
 
 def name_of(model_id: str) -> str:

@@ -154,12 +154,15 @@ def show_neurons(
     If `generate` is above 1, so many tokens are also generated greedily, with and without the change. `absolute` ranks
     neurons by magnitude; `normed` multiplies their output vectors by the final norm's weight before the logit lens.
 
-    Raises UserError
-    for neurons that the model does not have, for words that are not one token, and for changes that make logits
-    infinite, or states so large that norms overflow.
+    Raises UserError for neurons that the model does not have, for words that are not one token, for `generate` and a
+    model that does not continue texts, and for changes that make logits infinite, or states so large that norms
+    overflow.
     """
-    if opened.resolved.kind.images:
+    kind = opened.resolved.kind
+    if kind.images:
         raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
+    if generate > 1 and (kind.labels or not kind.causal):
+        raise UserError(f"{opened.id} does not continue a text: leave `generate` out")
     row = read(question, opened)
     view = opened.view
     steering.check(view)
@@ -202,15 +205,18 @@ def _relevance(question: Question, opened: Opened, method: Method, row: Row) -> 
 
 def _known(opened: Opened, top: TopNeuron, shown: Sequence[str], normed: bool) -> Known:
     """A relevant neuron with its logit lens in words; `shown` are the texts of the tokens that the model read."""
-    view, words = opened.view, []
+    view = opened.view
     written = writing(view, top.layer, top.neuron, _WORDS, normed)
     near = nearest_tokens(view, top.layer, top.neuron, _WORDS)
-    for listed in (written.promoted, written.suppressed, near):
-        texts = pieces(opened.tokenizer, [token for token, _ in listed])
-        words.append([piece.strip() or repr(piece) for piece in texts])
-    promoted, suppressed, key = words
+    lists = (written.promoted, written.suppressed, near)
+    promoted, suppressed, key = (_in_words(opened, [token for token, _ in listed]) for listed in lists)
     name = view.neuron_names.of(top.layer, top.neuron)
     return Known(top, name, shown[top.position].strip(), promoted, suppressed, written.entropy, key)
+
+
+def _in_words(opened: Opened, tokens: Sequence[int]) -> list[str]:
+    """The text of each token without white space around it; of white space alone, in quotes."""
+    return [piece.strip() or repr(piece) for piece in pieces(opened.tokenizer, tokens)]
 
 
 def _show_table(known: Sequence[Known]) -> None:
@@ -243,8 +249,7 @@ class _SteeredModel:
         resolved = self.opened.resolved
         if resolved.kind.labels:  # a classifier, or a regressor, whose only output has no name
             return resolved.labels[token] if resolved.labels else "the score"
-        (piece,) = pieces(self.opened.tokenizer, [token])
-        return piece.strip() or repr(piece)
+        return _in_words(self.opened, [token])[0]
 
     def predict(self, steering: Steering) -> Predictions:
         """The most likely tokens or labels, the explained ones, and the greedy continuation, if it is asked for."""

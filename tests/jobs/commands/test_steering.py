@@ -119,6 +119,12 @@ def test_models_of_images_have_no_text_to_read(closelook):
     assert (code, err) == (2, "error: demo/vit reads images: `closelook neurons` reads texts\n")
 
 
+@pytest.mark.parametrize("name", ["bert", "bert-sentiment"])
+def test_models_that_do_not_continue_a_text_generate_nothing(closelook, name):
+    code, _, err = closelook("neurons", "--model", f"demo/{name}", "the cats never walk", "--generate", "3")
+    assert (code, err) == (2, f"error: demo/{name} does not continue a text: leave --generate out\n")
+
+
 def test_layers_of_an_explanation_add_up(closelook, model):
     code, out, _ = closelook("explain", "--model", str(model), *SENTENCE, "--method", "attnlrp,lrp", "--layers")
     assert code == 0

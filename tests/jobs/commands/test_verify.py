@@ -69,6 +69,12 @@ def test_models_in_memory_are_verified_without_a_tokenizer_and_left_as_they_were
     )
 
 
+@pytest.mark.parametrize("setting", [{"dtype": "float32"}, {"device": "cuda"}, {"adapter": "lora"}])
+def test_a_model_in_memory_is_verified_only_as_it_is(setting):
+    with pytest.raises(closelook.UserError, match=f"leave `{next(iter(setting))}` out"):
+        closelook.verify(tiny_model("gpt2"), method="lrp", **setting)
+
+
 def test_the_shipped_registry_has_every_family_in_every_precision_and_every_demo_model_passed():
     lines = read(SHIPPED)
     tiny = {(f"tiny {family}", dtype) for family in FAMILIES for dtype in DTYPES if FAMILIES.owner(family) == OURS}
