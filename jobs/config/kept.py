@@ -19,6 +19,7 @@ from jobs.config.file import ConfigError, describe, parse, read
 from jobs.config.known import type_in
 from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
+from jobs.config.settings import PARTS
 from jobs.methods import METHODS
 from jobs.tasks import configured
 from lrp_core.families import FAMILIES
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from jobs.store import Store
 
 Part = TypeVar("Part", bound=Frozen)
+FILE = "config.yaml"
+HEADER = "# What this root was last computed with; commands with `--root` and no `--config` use it.\n"
+MOST_NAMED = 3  # differences that one error names
 
 
 def left_out_line(lacking: Sequence[str]) -> str:
@@ -53,7 +57,7 @@ def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
     known: dict[str, Any] = {"models": tuple(filter(None, models)), "methods": _rest(config.methods, methods)}
     for key in ("tasks", "heads", "layers", "labels"):
         known[key] = _rest(fields[key], sources)
-    for key in ("prune", "perturb", "controls", "neurons"):
+    for key in (*PARTS, "neurons"):
         known[key] = _without(fields[key], sources, methods)
     if config.bench is not None and config.bench.task in sources:
         known["bench"] = None
@@ -96,11 +100,6 @@ def _without(part: Part | None, tasks: Collection[str], methods: Collection[str]
     if "knockout" in fields:
         changes["knockout"] = _without(fields["knockout"], tasks, methods)
     return part.model_copy(update=changes)
-
-
-FILE = "config.yaml"
-HEADER = "# What this root was last computed with; commands with `--root` and no `--config` use it.\n"
-MOST_NAMED = 3  # differences that one error names
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,20 @@ from jobs.config.blocks import (
     SelectConfig,
     TaskConfig,
 )
-from jobs.config.file import ConfigError, nearest
+from jobs.config.file import ConfigError
 from jobs.config.models import MethodConfig, ModelConfig, Name, composed
 from jobs.config.neurons import NeuronsConfig
 from jobs.tasks import configured
 from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.records.explained import LINEAR
+from lrp_core.records.types import nearest
 
 Sizes = dict[str, int | None]  # task -> number of samples; None: all of them
 #: Keys that ask for relevance finer than that of tokens, each for a number of samples by task.
 FINER_KEYS = ("heads", "layers", "labels", "neurons")
+#: Keys of sections that may be limited to some tasks, models or methods; sections of `neurons` may be, too.
+PARTS = ("prune", "perturb", "ablations", "controls")
 
 
 def _root(value: str) -> str:
@@ -177,8 +180,7 @@ class Settings(Frozen):
 
     def parts(self) -> Iterator[tuple[str, PartOfRun]]:
         """(config key, section) for every section that may be limited to some tasks, models or methods, and is set."""
-        names = ("prune", "perturb", "ablations", "controls")
-        parts: dict[str, PartOfRun | None] = {name: getattr(self, name) for name in names}
+        parts: dict[str, PartOfRun | None] = {name: getattr(self, name) for name in PARTS}
         if self.neurons is not None:
             parts |= {"neurons.knockout": self.neurons.knockout, "neurons.corpus": self.neurons.corpus}
         for key, part in parts.items():
