@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from evaluation.report.explorers import Explorer
 from evaluation.report.leaves import Entry
-from evaluation.report.page import comparison_page
+from evaluation.report.page import Provenance, comparison_page
 from evaluation.report.results import Results
 from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.scoring.metrics import METRICS
@@ -26,6 +26,12 @@ from jobs.stages.report.samples import choose, explorer
 from lrp_core.records.types import UserError
 
 MOST = 100  # most samples of a task, since the page is a single file
+_SAMPLES = Column("", "samples", digits=0)
+_DIFFERENCE = Column("", "difference", signed=True)
+_CAPTION = (
+    "On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none stand where "
+    "both runs hold the same numbers."
+)
 
 
 def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change], metric: str) -> str:
@@ -35,15 +41,18 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change
     """
     first, second = (_Side(name, run) for name, run in runs.items())
     lines, configs, data, models = list(facts), [], [], []
+    versions: dict[str, str] = {}
     for side in (first, second):
         made_by = provenance(side.config, side.plan, side.run.ledger)
         configs.append(f"# {side.name}\n{made_by.config}")
         data += [(f"{side.name}: {name}", digest) for name, digest in made_by.data]
         models += [(f"{side.name}: {name}", identity) for name, identity in made_by.models]
+        for package, version in made_by.versions.items():
+            before = versions.setdefault(package, version)
+            versions[package] = version if version == before else f"{before} against {version}"
         lines += [f"{side.name}: {note}" for note in notes(side.plan, side.run.ledger, side.results)]
     names = first.name, second.name
-    both = provenance(first.config, first.plan, first.run.ledger)
-    both = replace(both, run=" against ".join(names), config="\n".join(configs), data=data, models=models)
+    both = Provenance(" against ".join(names), "\n".join(configs), versions, data, models)
     return comparison_page(names, lines, _table(changed, metric, names), _explorer(first, second), both)
 
 
@@ -111,14 +120,6 @@ def _common(first: _Side, second: _Side, task: str) -> list[str]:
     both = pa.array(sorted(set.intersection(*shared)), pa.string())
     kept = [table.filter(pc.is_in(table["sample_id"], both)) for table in tables]
     return choose(kept, min(MOST, first.config.report.samples))
-
-
-_SAMPLES = Column("", "samples", digits=0)
-_DIFFERENCE = Column("", "difference", signed=True)
-_CAPTION = (
-    "On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none stand where "
-    "both runs hold the same numbers."
-)
 
 
 def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:

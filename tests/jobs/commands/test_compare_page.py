@@ -1,10 +1,14 @@
 """`closelook compare --html`: every sample of both runs on one page, as either explains it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs.commands.roots import compare_page
 from jobs.results import load
+from jobs.stages.report import provenance
+from jobs.versions import versions
 from tests.browser.driver import CHROMIUM, DRIVER, browser
 from tests.jobs.inline import without_ray
 from tests.leaves import first_leaf, island
@@ -69,6 +73,20 @@ def test_the_page_says_what_differs_and_needs_no_other_file(page):
     assert html.count("<tr data-task=") == 2, "a place a method"
     assert "script-src 'sha256-" in html
     assert "frame-src" not in html
+
+
+def test_versions_of_both_runs_stand_on_the_page_where_they_differ(page, closelook, monkeypatch):
+    def older(config, *arguments):
+        made_by = provenance(config, *arguments)
+        is_other = config.root.endswith("other")
+        return replace(made_by, versions={**made_by.versions, "torch": "1.0"}) if is_other else made_by
+
+    monkeypatch.setattr(compare_page, "provenance", older)
+    code, _, err = closelook("compare", "one", "other", "--html", "versions.html")
+    assert code == 0, err
+    html = page.with_name("versions.html").read_text()
+    assert f"<dt>torch</dt><dd>{versions()['torch']} against 1.0</dd>" in html
+    assert f"<dt>numpy</dt><dd>{versions()['numpy']}</dd>" in html
 
 
 def test_what_a_run_lacks_is_said_on_the_page(page, closelook, monkeypatch):
