@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from evaluation.benchmark.samples import Malformed
 from evaluation.benchmark.sources.files import fetch
@@ -21,6 +24,7 @@ from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import Capability
 from lrp_core.records.types import UserError
 
+DEMO_TASKS = {"token": "sva", "label": "sentiment", "score": "similarity"}  # a task of the demo by its output
 CHEAP = 3.0  # forward passes per sample; more expensive methods are listed but commented out
 _LENGTH = 30  # tokens of the sample by which costs are compared
 _TEMPLATE = """# A run of closelook. `closelook config --keys ''` explains all keys; those left out have their default.
@@ -48,7 +52,7 @@ def write(to: Path, model: str, data: Path | None, methods: str | None, columns:
 
     `data` None: a task of the demo. `methods` are names, separated by commas; None: the cheap and stable ones.
     `columns` gives the file's name for each known column. Raises UserError for a model or file that cannot be used, and
-    if `to` exists.
+    if `to` exists; ModelUnavailable for a model that cannot be reached.
     """
     if to.exists():
         raise UserError(f"{to} exists already: name another file")
@@ -89,8 +93,8 @@ def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]
     explained. Raises UserError if the samples do not fit the model.
     """
     if data is None:
-        kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
-        return f"{kind}: {{source: demo, limit: 100}}  # in its place: mine: {{source: samples, path: FILE}}"
+        name = DEMO_TASKS[resolved.output]
+        return f"{name}: {{source: demo, limit: 100}}  # in its place: mine: {{source: samples, path: FILE}}"
     first = renamed(first_record(data), columns)
     if isinstance(first, Malformed):
         raise UserError(f"{data}: {first}")
@@ -102,14 +106,24 @@ def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]
     if "text" not in has:
         names = ", ".join(map(str, first))
         raise UserError(f"{data} has no column 'text', but {names}: name the column of texts with --column text=NAME")
-    settings = {"source": SAMPLES.name, "path": json.dumps(str(data))}
+    task = task_of_samples(str(data), resolved.output, columns, "evidence" in has)
+    text = yaml.safe_dump(task, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    return f"mine: {text.strip()}"
+
+
+def task_of_samples(path: str, output: str, columns: Mapping[str, str], has_evidence: bool) -> dict[str, Any]:
+    """The settings of a task of the samples at `path`, for models that predict `output`.
+
+    A config expects evidence where a word is predicted and none elsewhere, so only the opposite cases are written.
+    """
+    task: dict[str, Any] = {"source": SAMPLES.name, "path": path}
     if columns:
-        settings["columns"] = json.dumps(dict(columns))
-    if resolved.output != "token":
-        settings["output"] = resolved.output
-    if ("evidence" in has) != (resolved.output == "token"):
-        settings["evidence"] = json.dumps("evidence" in has)
-    return f"mine: {{{', '.join(f'{key}: {value}' for key, value in settings.items())}}}"
+        task["columns"] = dict(columns)
+    if output != "token":
+        task["output"] = output
+    if has_evidence != (output == "token"):
+        task["evidence"] = has_evidence
+    return task
 
 
 def first_record(data: Path) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.commands.init import first_record, usual_methods
+from jobs.commands.init import DEMO_TASKS, first_record, task_of_samples, usual_methods
 from jobs.commands.progress import shown
 from jobs.commands.questions.opened import AUTO, Opened, name_of, open_model
 from jobs.commands.roots.runs import summaries
@@ -97,8 +97,9 @@ def _groups(test: Tested, metric: str) -> str:
     for number, group in enumerate(test.groups(metric), start=1):
         values = [f"{name} {test.comparison.mean[test.comparison.at(name, metric)]:.1f}" for name in group]
         lines.append(f"{number}. {', '.join(values)}")
-    at = test.comparison.metrics.index(metric)
-    smallest = float("nan") if test.comparison.smallest is None else float(test.comparison.smallest[at])
+    if test.comparison.smallest is None:
+        return "; ".join(lines)
+    smallest = float(test.comparison.smallest[test.comparison.metrics.index(metric)])
     power = f" (differences from {smallest:.1f} are told four times in five)" if isfinite(smallest) else ""
     return "; ".join(lines) + power
 
@@ -192,7 +193,12 @@ def _check_ray() -> None:
 
 
 def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
-    """The config entry of the model. A model in memory is saved into the root, so that workers can open it."""
+    """The config entry of the model. A model in memory is saved into the root, so that workers can open it.
+
+    Raises UserError for a tokenizer of a model that is not in memory, and for a model of images in memory.
+    """
+    if tokenizer is not None and isinstance(model, str | PathLike | Opened):
+        raise UserError("`tokenizer` is for a model in memory: leave it out")
     if isinstance(model, Opened) and model.held is None:
         return {**model.resolved.config.model_dump(exclude_defaults=True), "dtype": model.dtype}
     if isinstance(model, str | PathLike):
@@ -203,6 +209,8 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
             f"a model in memory is saved into the root: give `root` as a path, not {store.root}, or save the model and "
             "give its folder"
         )
+    if opened.resolved.kind.images:
+        raise UserError(f"{opened.id} reads images: save it with its image processor, and give the folder")
     to = Path(store.root) / "model"
     held: Any = opened.view.model if opened.held is None else opened.held
     held.save_pretrained(to)
@@ -215,24 +223,17 @@ def _tasks(
 ) -> dict[str, Any]:
     """The config's `tasks` for the argument `data` of `compare`: None, settings of tasks, a file, or rows in memory.
 
-    The first row tells whether samples have evidence. A config expects evidence where a word is predicted and none
-    elsewhere, so only the opposite cases are written. Raises UserError for data that are no samples.
+    The first row tells whether samples have evidence. Raises UserError for data that are no samples.
     """
     limited = {} if limit is None else {"limit": limit}
     if data is None:
-        kind = {"token": "sva", "label": "sentiment", "score": "similarity"}[resolved.output]
-        return {kind: {"source": "demo", **limited}}
+        return {DEMO_TASKS[resolved.output]: {"source": "demo", **limited}}
     if isinstance(data, Mapping):
         return {name: {**settings, **limited} for name, settings in data.items()}
     path = str(data) if isinstance(data, str | PathLike) else _written(data, store)
-    task: dict[str, Any] = {"source": "samples", "path": path, **limited}
-    if columns:
-        task["columns"] = dict(columns)
-    first = first_record(Path(path))
-    has_evidence = first.get((columns or {}).get("evidence", "evidence")) not in (None, "", [])
-    if resolved.output != "token":
-        return {DATA: {**task, "output": resolved.output, **({"evidence": True} if has_evidence else {})}}
-    return {DATA: task if has_evidence else {**task, "evidence": False}}
+    columns = columns or {}
+    has_evidence = first_record(Path(path)).get(columns.get("evidence", "evidence")) not in (None, "", [])
+    return {DATA: {**task_of_samples(path, resolved.output, columns, has_evidence), **limited}}
 
 
 def _written(data: Any, store: Store) -> str:

@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoTokenizer,
+)
 
 import closelook
 from evaluation.benchmark.demo import model_dir
@@ -171,6 +176,12 @@ def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
             closelook.compare("demo/gpt2", data, "lrp")
     with pytest.raises(closelook.UserError, match="unknown method 'lpr'"):
         closelook.compare("demo/gpt2", ROWS, "lpr")
+    with pytest.raises(closelook.UserError, match="`tokenizer` is for a model in memory: leave it out"):
+        closelook.compare("demo/gpt2", ROWS, "lrp", tokenizer="demo/llama")
+    images = AutoModelForImageClassification.from_pretrained(model_dir("vit"))
+    processor = AutoImageProcessor.from_pretrained(model_dir("vit"))
+    with pytest.raises(closelook.UserError, match="reads images: save it with its image processor"):
+        closelook.compare(images, ROWS, "lrp", tokenizer=processor)
 
 
 def test_a_temporary_root_goes_with_the_result(inline, monkeypatch):
