@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from jobs.config import ConfigError, RunConfig
 from jobs.config.kept import as_known, left_out_line, models_kept
 from jobs.plan.models import load_tokenizer
 from jobs.products.scores import metrics_lacking
-from jobs.store import Artifact, Ledger, Store, artifact_in
+from jobs.store import Artifact, Ledger, Store, artifact_in, is_complete
 from lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
-_FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # package by form
 _log = logging.getLogger(__name__)
 _KNOWN = ("model", "task", "dtype", "method", "tokenizer")
 _OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
@@ -39,7 +38,8 @@ _OF_SAMPLES = ("text", "target", "foil", "label", "score")
 def load(root: str) -> Run:
     """Open the results of the run under `root`: a folder, `s3://` or `gs://`. Raises UserError if there are none.
 
-    Methods, tasks and metrics of packages that are no longer installed are in `lacking` of the result, and logged.
+    Methods, tasks, families and metrics of packages that are no longer installed are in `lacking` of the result, and
+    logged.
 
     >>> run = load("runs/mine")
     >>> scores = run.scores(task="sva", method="attnlrp")  # a pandas frame
@@ -189,7 +189,7 @@ class Run:
         latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
         for _, record in self.ledger.records(product):
             artifact = artifact_in(record)
-            if artifact is None or record.get("state", "complete") != "complete":
+            if artifact is None or not is_complete(record):
                 continue
             before = latest.get(artifact.place)
             if before is None or before[1].get("written", "") <= record.get("written", ""):
@@ -210,15 +210,14 @@ class Run:
         """
         current, root = self.current(product), self.store.root
         for name, value in picked.items():
-            if value is None:
-                continue
-            values = [getattr(artifact, name) if name in _KNOWN else None for artifact, _ in current]
-            known = sorted({of for of in values if of is not None})
-            if not known:
+            if name not in _KNOWN:
                 raise UserError(f"{product} is picked by {', '.join(_KNOWN)}, not by {name!r}")
+            if value is None or not current:
+                continue
+            known = sorted({getattr(artifact, name) for artifact, _ in current})
             if value not in known:
                 raise UserError(f"{root} holds no {product} of {name} {value!r}{nearest(value, known)}")
-            current = [item for item, of in zip(current, values, strict=True) if of == value]
+            current = [item for item in current if getattr(item[0], name) == value]
         tables = []
         for artifact, record in current:
             files = self._files(artifact, record, folder)
@@ -312,8 +311,8 @@ def _placed(artifact: Artifact, table: pa.Table) -> pa.Table:
 
 def _in_form(table: pa.Table, form: str) -> Any:
     """`table` as pandas frame, Arrow table or data set. Raises UserError for another form or a missing package."""
-    if form not in _FORMS:
-        raise UserError(f"no form {form!r}{nearest(form, _FORMS)}")
+    if form not in get_args(Form):
+        raise UserError(f"no form {form!r}{nearest(form, get_args(Form))}")
     try:
         if form == "pandas":
             return table.to_pandas()
@@ -322,5 +321,5 @@ def _in_form(table: pa.Table, form: str) -> Any:
 
             return Dataset(table)
     except ModuleNotFoundError as error:
-        raise UserError(f"form {form!r} needs the package {error.name}: pip install {_FORMS[form]}") from None
+        raise UserError(f"form {form!r} needs the package {error.name}: pip install {error.name}") from None
     return table

@@ -97,13 +97,17 @@ class Request:
     wheels: Sequence[Path]
 
     def owned_root(self) -> str:
-        """The root of the run that the command starts. Raises UserError if the configuration cannot be read."""
+        """The root of the run that the command starts.
+
+        Raises UserError if the configuration cannot be read, or names no root.
+        """
         from jobs.config.file import read
         from jobs.store import Store
 
-        if self.root is not None:
-            return Store(self.root).root
-        return Store(read(self.config or "demo", None, self.overrides)["root"]).root
+        root = read(self.config or "demo", None, self.overrides).get("root") if self.root is None else self.root
+        if not isinstance(root, str):
+            raise UserError("the config names no root: add --root with the folder or URL of all results")
+        return Store(root).root
 
     def entrypoint(self, root: str) -> str:
         """The command line of the job, for the run in `root`."""

@@ -7,69 +7,61 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from evaluation.benchmark import audit as figures
 from evaluation.benchmark.samples import Row, meta_of
 from jobs.commands import terminal
-from jobs.commands.terminal import say
+from jobs.commands.terminal import as_json, say, write_file
 from jobs.config import RunConfig
-from jobs.config.file import nearest
 from jobs.stages.audit import audit_table, record_of, samples_in
 from jobs.store import Ledger, Store, artifact_in, is_complete
 from jobs.store.listings import note_damage, sizes_in
-from lrp_core.records.types import UserError
+from lrp_core.records.types import UserError, nearest
 
 CHANGED = "has other bytes than were written"
 OLD, LOST = "an older version wrote them, without hashes", "the side file with their hashes is lost or changed"
 
 
-@dataclass(frozen=True)
-class Verified:
-    """The outcome for one artifact."""
+def verified(store: Store) -> Iterator[str]:
+    """Compare every file of every complete artifact of the root with its hash, and yield lines that count them.
 
-    name: str  # of its manifest
-    files: int  # how many it has, without those that are gone or have another size
-    faults: dict[str, str]  # by path
-    unverified: str = ""  # the reason why its files could not be compared; empty if they were
-
-
-def verified(ledger: Ledger) -> Iterator[Verified]:
-    """Compare every file of every complete artifact with its hash, and yield the outcome for each artifact.
-
-    Files that are gone or have another size are faults without being read. A file whose bytes changed is noted in the
-    root as damaged, so that the next run makes it again.
+    Files that are gone or have another size are not read. A file whose bytes changed is noted in the root as damaged,
+    so that the next run makes it again.
     """
+    ledger, artifacts, files = Ledger(store), 0, 0
+    unverified: Counter[str] = Counter()  # artifacts by the reason why their files cannot be compared
     hashes: dict[str, dict[str, str] | None] = {}  # by name of the side file, which artifacts share
     for name, record in ledger.records():
         artifact = artifact_in(record)
         if artifact is None or not is_complete(record):
             continue
-        faults = ledger.damage(artifact)
-        listed = [path for path in sizes_in(artifact, record) if path not in faults]
         if not ledger.is_verifiable(record):
-            yield Verified(name, len(listed), faults, OLD)
+            unverified[OLD] += 1
             continue
         side_file = record["hashes"]
         if side_file not in hashes:
             hashes[side_file] = ledger.hashes(record)
         known = hashes[side_file]
         if known is None:
-            yield Verified(name, len(listed), faults, LOST)
+            unverified[LOST] += 1
             continue
-        hashed = ledger.store.at_once(partial(sha256_of, ledger.store), listed)
+        faults = ledger.damage(artifact)
+        listed = [path for path in sizes_in(artifact, record) if path not in faults]
+        hashed = store.at_once(partial(sha256_of, store), listed)
         wrong = [path for path, sha256 in zip(listed, hashed, strict=True) if known.get(path) != sha256]
-        if wrong and _was_entered_again(ledger.store, name, record["hashes"]):
+        if wrong and _was_entered_again(store, name, side_file):
             continue  # a run in progress replaced the artifact meanwhile: its new files have other hashes
         for path in wrong:
-            note_damage(ledger.store, path, CHANGED)
-        yield Verified(name, len(listed), faults | dict.fromkeys(wrong, CHANGED))
+            note_damage(store, path, CHANGED)
+        artifacts += 1
+        files += len(listed)
+    yield f"{files} files of {artifacts} artifacts were read and compared with their hashes"
+    yield from (f"{count} artifacts are unverified: {why}" for why, count in unverified.items())
 
 
 def sha256_of(store: Store, path: str) -> str | None:
@@ -101,8 +93,8 @@ def audit(
 
     Samples are drawn at random from each part of a task that has parts, or from one `part`. Then prints a line for each
     damaged artifact of the root: one with a file that is gone or has another size or, with `deep`, other bytes. Returns
-    True if none is damaged. Raises UserError for an unknown task or part, a task that is not prepared or is damaged,
-    and a `part` without `n`.
+    True if none is damaged. Raises UserError for an unknown task or part, a task that is not prepared or is damaged, a
+    `part` without `n`, and a `json_file` that cannot be written.
     """
     if task is not None and task not in config.tasks:
         raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
@@ -111,7 +103,7 @@ def audit(
     ledger = Ledger(store)
     tasks = list(config.tasks) if task is None else [task]
     if deep:  # before anything reads files that may be damaged
-        for line in _verified(store):
+        for line in verified(store):
             say(line)
         ledger = Ledger(store)  # a new one reads the notes of damage that verification left
     if n is not None:
@@ -123,25 +115,12 @@ def audit(
         for line in (*figures.table(tables), *figures.reasons(tables)):
             say(line)
     if json_file is not None:
-        json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
-    artifacts = (artifact_in(record) for _, record in ledger.records())
-    damage = [ledger.described_damage(artifact) for artifact in artifacts if artifact is not None]
-    lines = [*filter(None, damage), *ledger.unreadable().values()]
+        write_file(json_file, as_json(tables))
+    artifacts = filter(None, (artifact_in(record) for _, record in ledger.records()))
+    lines = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
     for line in lines:
         say(line)
     return not lines
-
-
-def _verified(store: Store) -> Iterator[str]:
-    """Read all files of the root and compare them with their hashes; lines that count them."""
-    checked = files = 0
-    unverified: Counter[str] = Counter()
-    for outcome in verified(Ledger(store)):
-        checked += not outcome.unverified
-        files += 0 if outcome.unverified else outcome.files
-        unverified[outcome.unverified] += bool(outcome.unverified)
-    yield f"{files} files of {checked} artifacts were read and compared with their hashes"
-    yield from (f"{count} artifacts are unverified: {why}" for why, count in unverified.items() if count)
 
 
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from evaluation.report.heatmaps.tokens import in_digits
-from jobs.commands.terminal import say, write_file
+from jobs.commands.terminal import as_json, say, write_file
 from jobs.config import RunConfig
 from jobs.stages.report.answers import Entry, answers_of, sentences_of
 from jobs.store import Store
@@ -15,16 +14,13 @@ from lrp_core.records.types import UserError
 
 
 def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None) -> None:
-    """Print the `top` sources of each sentence by two methods or (`every`) by all; or write all as JSON to `to`.
+    """Print the `top` sources of each sentence by two methods or (`every`) by all; write all as JSON to `to`, if given.
 
-    Raises UserError if the run has no explained answers.
+    Raises UserError if the run has no explained answers, and for a file that cannot be written.
     """
     answers = answers_of(config, store)
     if not answers.entries:
         raise UserError(f"{store.root} holds no sources of answers: set `ablations` in the config and run it again")
-    if to is not None:
-        write_file(to, json.dumps(answers.entries, ensure_ascii=False, indent=1) + "\n")
-        return
     for entry in answers.entries:
         untrained = " (untrained)" if entry["untrained"] else ""
         say(f"{entry['task']} · {entry['model']}{untrained} · {entry['way']} · {entry['sample_id']}", style="dim")
@@ -35,6 +31,8 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
                 say(f"  {label}")
                 for line in _top(entry, values, top):
                     say(f"    {line}")
+    if to is not None:
+        write_file(to, as_json(answers.entries))
 
 
 def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:

@@ -308,6 +308,7 @@ def test_tables_come_as_arrow_and_as_a_data_set(root):
         (lambda run: run.relevance(metod="attnlrp"), "picked by model, task, dtype, method, tokenizer, not by 'metod'"),
         (lambda run: run.views(model="gpt3"), "did you mean 'gpt2'?"),
         (lambda run: run.curves(), "holds no complete curves"),
+        (lambda run: run.curves(model="gpt2"), "holds no complete curves"),
         (lambda run: run.scores("panda"), "no form 'panda' (did you mean 'pandas'?)"),
     ],
 )

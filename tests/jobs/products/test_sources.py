@@ -288,6 +288,7 @@ def test_answers_are_told_in_a_terminal_a_frame_an_explorer_and_json(done, capsy
     assert told.strip().endswith(f"source {best['source']}{known}: {best['text']}")
     show(config, store, top=1, every=False, to=tmp_path / "answers.json")
     assert json.loads((tmp_path / "answers.json").read_text()) == json.loads(json.dumps(answers.entries))
+    assert best["sentence"].strip() in capsys.readouterr().out.splitlines(), "the file is written beside the lines"
 
 
 def test_a_run_without_sources_of_answers_says_so_in_one_line(done, tmp_path):

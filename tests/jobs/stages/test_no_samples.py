@@ -1,6 +1,7 @@
 """A tokenizer that fits no sample: its cells are complete and empty, and no command stumbles over them."""
 
 import json
+import shutil
 
 import pytest
 
@@ -27,7 +28,7 @@ def empty_run(closelook, inline, model, tmp_path):
     return lambda name, *more: closelook(name, "--config", str(path), *more), Store(config.root)
 
 
-def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(empty_run, tmp_path):
+def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(empty_run, closelook, tmp_path):
     command, store = empty_run
     code, out, err = command("run")
     assert (code, err) == (0, "")
@@ -56,3 +57,7 @@ def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(em
     assert command("plan")[0] == 0
     assert command("gc")[0] == 0
     assert command("bench")[0] == 0
+    shutil.copytree(tmp_path / "root", tmp_path / "other")
+    code, out, err = closelook("compare", str(tmp_path / "root"), str(tmp_path / "other"))
+    assert (code, err) == (0, "")
+    assert "no cell has scores by" in out

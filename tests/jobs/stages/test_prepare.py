@@ -317,6 +317,8 @@ def test_audit_adds_up_and_comes_as_json(tmp_path):
     audit(config, store, json_file=tmp_path / "audit.json")
     written = json.loads((tmp_path / "audit.json").read_text())
     assert written == audit_table(config, store, ["sva"])
+    with pytest.raises(UserError, match="cannot write"):
+        audit(config, store, json_file=tmp_path / "missing" / "audit.json")
     for figures in written["sva"].values():
         assert figures["rows_in"] == figures["accepted"] + sum(figures["rejects"].values())
         assert 0 < figures["evidence_share"] < 100
