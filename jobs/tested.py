@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -21,6 +21,7 @@ from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger, Store
 
+Row = dict[str, Any]  # of one of the tables
 KEY = ("model", "task", "dtype", "method", *VARIANT, "metric")  # columns that identify a score
 _TEXT, _NUMBER, _COUNT = pa.string(), pa.float64(), pa.int64()
 _PLACE = dict.fromkeys(("model", "task", "dtype", "way", "explained"), _TEXT)
@@ -94,11 +95,16 @@ def tested(config: RunConfig, store: Store) -> list[Tested]:
 
 def means(every: Iterable[Tested]) -> pa.Table:
     """Schema MEANS: for each metric and method, the mean over the samples that all methods explain, interval, group."""
-    rows = [row for test in every for metric in test.comparison.metrics for row in _means(test, metric)]
-    return pa.Table.from_pylist(rows, MEANS)
+    return _table(every, _means, MEANS)
 
 
-def _means(test: Tested, metric: str) -> Iterator[dict[str, Any]]:
+def _table(every: Iterable[Tested], rows_of: Callable[[Tested, str], Iterator[Row]], schema: pa.Schema) -> pa.Table:
+    """The rows that `rows_of` yields for each comparison and metric, as a table."""
+    rows = [row for test in every for metric in test.comparison.metrics for row in rows_of(test, metric)]
+    return pa.Table.from_pylist(rows, schema)
+
+
+def _means(test: Tested, metric: str) -> Iterator[Row]:
     """The rows of `means` for one comparison and metric."""
     comparison, k = test.comparison, test.comparison.metrics.index(metric)
     for number, group in enumerate(test.groups(metric), start=1):
@@ -110,7 +116,7 @@ def _means(test: Tested, metric: str) -> Iterator[dict[str, Any]]:
             yield {**test.place, "metric": metric, **variant, "group": number, **mean, "n": comparison.n}
 
 
-def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], dict[str, Any]]:
+def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], Row]:
     """The rows of `means` about evidence, by the values of KEY of their score. Methods by chance are left out."""
     rows = {}
     for test in every:
@@ -127,21 +133,20 @@ def differences(every: Iterable[Tested]) -> pa.Table:
 
     `smallest` is the smallest difference that these samples would detect with a probability of 80 %.
     """
-    rows = [row for test in every for metric in test.comparison.metrics for row in _differences(test, metric)]
-    return pa.Table.from_pylist(rows, DIFFERENCES)
+    return _table(every, _differences, DIFFERENCES)
 
 
-def _differences(tested_setting: Tested, metric: str) -> Iterator[dict[str, Any]]:
+def _differences(test: Tested, metric: str) -> Iterator[Row]:
     """The rows of `differences` for one comparison and metric."""
-    comparison, k = tested_setting.comparison, tested_setting.comparison.metrics.index(metric)
+    comparison, k = test.comparison, test.comparison.metrics.index(metric)
     smallest = None if comparison.smallest is None else comparison.smallest[k]
     for at, other in combinations(range(len(comparison.methods)), 2):
         cell = at, other, k
         pair = {"method": comparison.methods[at], "other": comparison.methods[other]}
         difference = comparison.mean[at, k] - comparison.mean[other, k]
         ends = {"low": comparison.difference_low[cell], "high": comparison.difference_high[cell]}
-        test = {"p": comparison.p[cell], "smallest": smallest, "n": comparison.n}
-        yield {**tested_setting.place, "metric": metric, **pair, "difference": difference, **ends, **test}
+        power = {"p": comparison.p[cell], "smallest": smallest, "n": comparison.n}
+        yield {**test.place, "metric": metric, **pair, "difference": difference, **ends, **power}
 
 
 def groups(every: Iterable[Tested]) -> pa.Table:
@@ -149,10 +154,11 @@ def groups(every: Iterable[Tested]) -> pa.Table:
 
     The method of a first group of one is the only one that no other method is shown to beat.
     """
-    rows = []
-    for test in every:
-        for metric in test.comparison.metrics:
-            for number, methods in enumerate(test.groups(metric), start=1):
-                in_group = {"group": number, "methods": list(methods), "n": test.comparison.n}
-                rows.append({**test.place, "metric": metric, **in_group})
-    return pa.Table.from_pylist(rows, GROUPS)
+    return _table(every, _groups, GROUPS)
+
+
+def _groups(test: Tested, metric: str) -> Iterator[Row]:
+    """The rows of `groups` for one comparison and metric."""
+    for number, methods in enumerate(test.groups(metric), start=1):
+        in_group = {"group": number, "methods": list(methods), "n": test.comparison.n}
+        yield {**test.place, "metric": metric, **in_group}

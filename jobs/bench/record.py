@@ -117,7 +117,7 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> di
 def device_name(device: str) -> str:
     """The name of the GPU, or of the processor with the number of threads."""
     if device.startswith("cuda"):
-        return torch.cuda.get_device_name()
+        return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
     return f"{processor}, {threads} thread{'s' * (threads > 1)}"

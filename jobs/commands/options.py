@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from jobs.store import Store
 
 Json = Annotated[Path | None, typer.Option("--json", help="Also write every number to this JSON file.")]
-Model = Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")]
+_MODEL = typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")
+Model = Annotated[str, _MODEL]
 Family = Annotated[str | None, typer.Option("--family", help="generic, for a model that no family describes.")]
 Adapter = Annotated[str | None, typer.Option("--adapter", help="The folder or hub id of a LoRA adapter.")]
 Methods = Annotated[
@@ -137,7 +138,7 @@ class WaitingOptions:
 class ModelOptions:
     """The model."""
 
-    model: Annotated[str | None, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")] = None
+    model: Annotated[str | None, _MODEL] = None
     family: Family = None
     adapter: Adapter = None
     decoder_tokenizer: Annotated[
@@ -178,7 +179,7 @@ class QuestionOptions:
         """The question about a text. Raises UserError if the options do not go together."""
         from jobs.commands.questions.question import Question
 
-        return Question(text, self.target, self.foil, self.label, self.second, self.explanation)
+        return Question(text, **vars(self))
 
 
 def named_columns(entries: Iterable[str] | None) -> dict[str, str]:

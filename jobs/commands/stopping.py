@@ -73,9 +73,8 @@ def stoppable(store: Store) -> Iterator[None]:
 def stop(store: Store) -> None:
     """Ask the run that owns the root to stop. Raises UserError if no run owns it."""
     from jobs.store import lock
-    from jobs.store.lock import owner_of
 
-    owner = owner_of(store)
+    owner = lock.owner_of(store)
     if owner is None:
         raise UserError(f"no run is using {store.root}: there is nothing to stop")
     lock.ask_to_stop(store)

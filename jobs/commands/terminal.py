@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,15 @@ def write_file(path: Path, text: str, newline: str | None = None, advice: str = 
 def as_json(value: Any) -> str:
     """`value` as indented JSON, with null for numbers that are not finite."""
     return json.dumps(fit_for_json(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def as_csv(kind: type[Any], rows: Iterable[Any]) -> str:
+    """Records of the dataclass `kind` as CSV, with a column for each of its fields and the line ends of CSV."""
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in fields(kind)])
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+    return text.getvalue()
 
 
 def fit_for_json(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +18,11 @@ from lrp_core.records.types import Request
 if TYPE_CHECKING:
     from evaluation.scoring.faithfulness.flips import Flips
     from evaluation.tasks.record import Output
+
+Way = Literal["zero", "black", "mask", "delete", "resample"]
+AblationWay = Literal["remove", "cut", "zero", "delete"]
+PIXEL_STEPS = 64  # most points of a curve that removes pixels
+Measure = Literal["areas", "shares"]
 
 
 class TaskConfig(Frozen):
@@ -144,11 +148,6 @@ class RayConfig(Frozen):
         return tuple(sorted(set(chain.from_iterable(labels))))
 
 
-Way = Literal["zero", "black", "mask", "delete", "resample"]
-PIXEL_STEPS = 64  # most points of a curve that removes pixels
-Measure = Literal["areas", "shares"]
-
-
 class PerturbConfig(PartOfRun):
     """Deletion and insertion curves (AttnLRP B.2, NormXLogit 5), at the first precision of each model and task."""
 
@@ -188,15 +187,6 @@ class PerturbConfig(PartOfRun):
         """The ways in which tokens are removed where areas are measured."""
         return self.ways or ("zero",)
 
-    @property
-    def area_special(self) -> bool:
-        """True if special tokens are removed too where areas are measured."""
-        return self.flip_special is not False
-
-    def area_steps(self, kind: Kind) -> int:
-        """The points of a curve whose area is measured: `steps`, but at most PIXEL_STEPS where pixels are removed."""
-        return min(self.steps, PIXEL_STEPS) if kind.images and self.pixels else self.steps
-
     def flips_of(self, kind: Kind, output: Output, seed: int) -> tuple[Flips, ...]:
         """The settings of every curve of a model of this kind that predicts `output`: one for each measure and way.
 
@@ -210,24 +200,23 @@ class PerturbConfig(PartOfRun):
         flips = []
         for measure in self.measures or (default,):
             is_area = measure == AREAS
-            special = self.area_special if is_area else bool(self.flip_special)
-            steps = self.area_steps(kind) if is_area else len(SHARES)
+            special = is_area if self.flip_special is None else self.flip_special
+            steps = self.steps if is_area else len(SHARES)
+            if is_area and pixels:
+                steps = min(steps, PIXEL_STEPS)
             paper = self.paper and measure == SHARES_OF_TOKENS
             ways = self.area_ways if is_area or kind.images else self.ways or ("mask", "delete")
             for way in ways:
+                draws = self.draws if way == RESAMPLE else 1
+                flip_special = special and not kind.images and way != RESAMPLE
                 if way in kind.perturbations:
-                    of_way = Flips(way, steps, special and not kind.images, seed, None, measure, paper, pixels)
-                    flips.append(self._drawn(of_way))
+                    flips.append(Flips(way, steps, flip_special, seed, None, measure, paper, pixels, draws=draws))
         return tuple(flips)
 
     def area_flips(self, way: str, kind: Kind, seed: int) -> Flips:
         """The settings of the curve that removes tokens by `way` and measures areas, see `flips_of`."""
         only = self.model_copy(update={"measures": ("areas",), "ways": (way,)})
         return only.flips_of(kind, "token", seed)[0]
-
-    def _drawn(self, flips: Flips) -> Flips:
-        """`flips` with `draws` set and special tokens kept, if tokens are resampled; else unchanged."""
-        return replace(flips, draws=self.draws, flip_special=False) if flips.way == RESAMPLE else flips
 
     def asks(self, request: Request) -> bool:
         """True if there are curves of this explanation and embedding. NONE (of methods without variants) passes."""
@@ -252,9 +241,6 @@ class SelectConfig(Frozen):
     def draw(self) -> str:
         """The seed text of the draw of samples, so that it differs from the draw for curves with the same seed."""
         return f"select:{self.seed}"
-
-
-AblationWay = Literal["remove", "cut", "zero", "delete"]
 
 
 class AblationsConfig(PartOfRun):

@@ -20,6 +20,8 @@ from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import Capability
 from lrp_core.records.types import UserError
 
+_DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}  # change of the depth of brackets
+
 
 def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
     """Every combination of the values that the entry lists for its options, the last option's values changing fastest.
@@ -74,9 +76,6 @@ def tuned_label(entry: MethodConfig, words: str) -> str:
 def configured(config: Settings) -> dict[str, Method]:
     """All methods of a run and its models with their options, by their names there. Raises as :func:`bound`."""
     return {entry.name: bound(entry) for entry in config.every_method()}
-
-
-_DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def typed(text: str) -> Method:

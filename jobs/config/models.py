@@ -24,6 +24,7 @@ from lrp_core.records.types import UserError, nearest
 from lrp_core.rules.composite import UnknownComposite, named_in
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
+KEY = "composites"  # the config key, which `Option.named_in` of options that take a composite refers to
 
 
 def _name(value: str) -> str:
@@ -157,9 +158,6 @@ class ModelConfig(Frozen):
     def first_dtype(self, task: str) -> Dtype:
         """The first of these precisions, in which most products are computed."""
         return self.dtypes_for(task)[0]
-
-
-KEY = "composites"  # the config key, which `Option.named_in` of options that take a composite refers to
 
 
 def composed(raw: dict[str, Any]) -> dict[str, Any]:

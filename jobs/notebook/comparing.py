@@ -71,18 +71,14 @@ class Comparison:
     def __repr__(self) -> str:
         lines = [f"<Comparison in {self.run.store.root}"]
         for test in self.run.tests:
-            lines += [f"  {_title(test, metric)}: {_groups(test, metric)}" for metric in _shown(test)]
+            metrics = [metric for metric in test.comparison.metrics if metric in SHOWN]
+            lines += [f"  {_title(test, metric)}: {_groups(test, metric)}" for metric in metrics]
         return "\n".join([*lines, *(f"  not complete: {failure}" for failure in self.failures)]) + ">"
 
     def _repr_html_(self) -> str:
         shown = self.means[self.means["metric"].isin(SHOWN)]
         columns = [name for name in shown.columns if shown[name].astype(str).str.len().any()]
         return shown[columns].to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.1f}")
-
-
-def _shown(test: Tested) -> list[str]:
-    """The metrics of a comparison that the repr shows."""
-    return [metric for metric in test.comparison.metrics if metric in SHOWN]
 
 
 def _title(test: Tested, metric: str) -> str:

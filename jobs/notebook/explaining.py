@@ -14,12 +14,20 @@ from jobs.commands.progress import shown
 from jobs.commands.questions.answers import answers, finer_arguments
 from jobs.commands.questions.many import Outcome, each_answered
 from jobs.commands.questions.opened import AUTO, Opened, open_model
-from jobs.commands.questions.question import Question, is_chat, question_of, reasoning_of, spans_of
+from jobs.commands.questions.question import Question, Words, is_chat, question_of, reasoning_of, spans_of
 from jobs.config import MethodConfig
 from jobs.config.methods import bound, typed
 from jobs.notebook.explanation import Explanation, Explanations, NotExplained
 from lrp_core.methods.record import Method
 from lrp_core.records.types import UserError
+
+MethodLike = str | Mapping[str, Any] | Method
+Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]
+_KINDS = {
+    "text": "a string",
+    "messages": "a list of messages, each with a role and a content",
+    "input_ids": "a list of token ids",
+}
 
 
 class Item(NamedTuple):
@@ -74,13 +82,6 @@ def items(text: Any, messages: Any, input_ids: Any) -> tuple[list[Item], bool]:
     return [Item("messages" if is_chat(entry) else name, entry) for entry in entries], True
 
 
-_KINDS = {
-    "text": "a string",
-    "messages": "a list of messages, each with a role and a content",
-    "input_ids": "a list of token ids",
-}
-
-
 def of_each(name: str, value: Any, count: int) -> list[Any]:
     """A list with the value of the argument `name` for each of `count` texts.
 
@@ -113,11 +114,6 @@ def _ids(value: Any, size: int) -> list[int]:
         if not 0 <= token < size:
             raise UserError(f"`input_ids` contain {token}, but the tokenizer has {size:,} tokens, numbered from 0")
     return [int(token) for token in value]
-
-
-MethodLike = str | Mapping[str, Any] | Method
-Words = Literal["single", "first_difference", "each"]
-Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]
 
 
 def explain(
@@ -202,9 +198,8 @@ def explain(
         if errors and not questions:
             raise errors[0]
         outcomes: dict[int, Outcome] = dict(errors)
-        numbers = list(questions)
-        for number, outcome in each_answered(list(questions.values()), opened, methods, size, **finer):
-            outcomes[numbers[number]] = outcome
+        for at, outcome in each_answered(questions, opened, methods, size, **finer):
+            outcomes[at] = outcome
             tell("texts", len(outcomes), len(entries))
     every: list[Explanation | NotExplained] = []
     for at, entry in enumerate(entries):

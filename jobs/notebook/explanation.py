@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evaluation.report.heatmaps.plotted import Plot
 
 By = Literal["token", "word"]
+_LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")  # of files with several explanations
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +88,7 @@ class Explanation:
         return max((answer.tokens for answer in self.answers), key=len)
 
     def __getitem__(self, method: str) -> Tensor:
-        """Relevance of every token by a method: [T], or [N, T] for N > 1 answers.
+        """Relevance of each of `tokens` by a method: [T], or [N, T] for N > 1 answers.
 
         NaN marks tokens that the model had not read yet. Raises UserError for a method that is not in it.
         """
@@ -96,7 +97,7 @@ class Explanation:
         rows = [relevance.tokens[0] for relevance in self.relevance(method)]
         if len(rows) == 1:
             return rows[0]
-        matrix = torch.full((len(rows), max(map(len, rows))), torch.nan, dtype=rows[0].dtype)
+        matrix = torch.full((len(rows), len(self.tokens)), torch.nan, dtype=rows[0].dtype)
         for line, row in zip(matrix, rows, strict=True):
             line[: len(row)] = row
         return matrix
@@ -207,7 +208,7 @@ class Explanation:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    """Raises UserError in place of an OSError."""
+    """Raise UserError in place of an OSError inside the block."""
     try:
         yield
     except OSError as error:
@@ -288,9 +289,6 @@ class NotExplained:
 
     def _repr_html_(self) -> str:
         return str(Markup("<p>{}</p>").format(repr(self)))
-
-
-_LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")
 
 
 class Explanations(tuple[Explanation | NotExplained, ...]):

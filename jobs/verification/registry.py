@@ -46,17 +46,12 @@ class Verified:
             finding.measured / finding.bound for finding in verification.findings if finding.measured and finding.bound
         ]
         return cls(
-            verification.model,
-            verification.family,
-            verification.kind,
-            verification.dtype,
-            verification.device,
-            states.count("pass"),
-            failed,
-            states.count("not applicable"),
-            round(max(shares, default=0.0), 3),
-            verification.versions.get("torch", ""),
-            verification.versions.get("transformers", ""),
+            **{name: getattr(verification, name) for name in ("model", "family", "kind", "dtype", "device")},
+            passed=states.count("pass"),
+            failed=failed,
+            inapplicable=states.count("not applicable"),
+            nearest=round(max(shares, default=0.0), 3),
+            **{name: verification.versions.get(name, "") for name in ("torch", "transformers")},
         )
 
 

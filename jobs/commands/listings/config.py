@@ -17,6 +17,9 @@ from jobs.config import MethodConfig, RunConfig
 from jobs.config.base import section_in
 from lrp_core.records.types import UserError, nearest
 
+PAGE = DOCS / "config.md"
+START, END = "<!-- keys -->", "<!-- end of keys -->"
+_HEADINGS = ("key", "takes", "default", "what it is")
 _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}
 
 
@@ -81,11 +84,6 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, tuple):
         value = list(value)
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-
-
-PAGE = DOCS / "config.md"
-START, END = "<!-- keys -->", "<!-- end of keys -->"
-_HEADINGS = ("key", "takes", "default", "what it is")
 
 
 def show(config: RunConfig) -> None:

@@ -23,6 +23,10 @@ from lrp_core.records.kinds import KINDS, MASKED, Kind
 from lrp_core.records.option import plain
 from lrp_core.records.registry import OURS
 
+TOKENS = 30  # of the sample whose cost is shown
+PAGE = DOCS / "methods.md"
+START, END = "<!-- methods: written by python -m jobs.commands.listings.records -->", "<!-- end of methods -->"
+
 
 def show_tasks() -> None:
     """Print the prediction, the sources of samples, the evidence and the package of each task."""
@@ -97,11 +101,6 @@ def _read_at(kind: Kind) -> str:
 def _applying(capabilities: Collection[Capability]) -> dict[str, bool]:
     """By name, True for each method that can explain models with these `capabilities`."""
     return {name: not method.missing(capabilities) for name, method in METHODS.items()}
-
-
-TOKENS = 30  # of the sample whose cost is shown
-PAGE = DOCS / "methods.md"
-START, END = "<!-- methods: written by python -m jobs.commands.listings.records -->", "<!-- end of methods -->"
 
 
 def show_methods(name: str | None = None) -> None:

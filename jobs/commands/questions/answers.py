@@ -28,8 +28,8 @@ from lrp_core.records.explained import CONTRASTIVE, needs_foil
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.view import ModelView
 
-#: Columns of a row that become longer from one prediction of a text to the next.
 ByMethod = dict[str, Relevance]  # of rows, by the name of the method
+#: Columns of a row that become longer from one prediction of a text to the next.
 _GROWING = ("input_ids", "special_mask", "decoder_input_ids")
 _TITLE = 160  # most characters of the explained predictions in a title
 _AT_ONCE = 256  # predictions of a text that share one forward pass
@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def images(self) -> Preprocessing | None:
-        """A sentence about the preparation of the image; None for models of text."""
+        """The preparation of images for the model; None for models of text."""
         return self.opened.resolved.preprocessing
 
     @property
@@ -139,14 +139,18 @@ class Answer:
         if read is not None:
             text, slot = read, len(read)
         unit = "token" if len(self.row.get("span") or [0]) == 1 else "span"
-        facts: dict[str, Any] = {
-            "model": self.opened.id,
-            "sample_id": f"{unit} {self.at + 1}",
-            "text": text,
-            "slot": slot,
-        }
-        facts |= {"target": self.target, "foil": self.foil}
-        shown = data(tokens, lines, special=special, decoder=self.decoder, **facts)
+        shown = data(
+            tokens,
+            lines,
+            special=special,
+            decoder=self.decoder,
+            model=self.opened.id,
+            sample_id=f"{unit} {self.at + 1}",
+            text=text,
+            slot=slot,
+            target=self.target,
+            foil=self.foil,
+        )
         if self.images is None:
             return shown
         maps = [line.pixels for line in lines]
@@ -272,7 +276,7 @@ def relevance_of_rows(
 def _relevance_in_turn(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
 ) -> Iterator[ByMethod]:
-    """Yield the relevance, by method, of each of `rows`, of which each is the one before with more tokens.
+    """Yield the relevance, by method, of each of `rows`, which all begin with the tokens of the shortest.
 
     Methods that can share a forward pass are given the tokens of the longest row for up to _AT_ONCE rows, which a
     causal model reads alike; the relevance is then cut to the length of each row.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,7 +109,7 @@ def explain(
         read = {"generate": generate, "prefix": prefix, "truncate": truncate, **answered.asked()}
         text_or_chat = sentence if messages is None else chat_in(messages)
         opened = of.open()
-        question = question_of(text_or_chat, opened, **asdict(asked), **read)
+        question = question_of(text_or_chat, opened, **vars(asked), **read)
         show(question, opened, methods, words, layers, checkpoint, html, json)
 
 
@@ -200,7 +200,7 @@ def neurons(
     Without a text, run the stage `neurons` of a run: ablation of the most relevant neurons, and their max-activating
     examples in the corpus.
     """
-    of_text = (of, asked, shown, ChangeOptions(None, change.scale, change.last, change.generate))
+    of_text = (of, asked, shown, replace(change, set=None))
     if text is None:
         if of_text != (ModelOptions(), QuestionOptions(), ShownOptions(), ChangeOptions()):
             raise UserError(

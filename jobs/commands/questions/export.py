@@ -16,6 +16,7 @@ from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read
 from jobs.commands.questions.spans import OWN
+from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import RULES
 
 FIRST, BIASES, REST = "first token", "biases", "rest"
@@ -37,17 +38,17 @@ def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     for at, answer in enumerate(answers):
         for method in answer.methods:
             facts = {"answer": at, "target": answer.target, "method": method.name}
-            rows += [{**facts, **asdict(share)} for share in shares(answer, method.name)]
+            rows += [{**facts, **asdict(share)} for share in shares(answer, method)]
     return rows
 
 
-def shares(answer: Answer, method: str) -> list[Share]:
+def shares(answer: Answer, method: Method) -> list[Share]:
     """The share of each part of the input in a method's relevance, in the order of the text; last what no token has.
 
     The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is called
     "biases" for a method with rules, else "rest", and is left out for methods that promise no sum.
     """
-    relevance = answer.relevance[method]
+    relevance = answer.relevance[method.name]
     values = relevance.tokens[0].tolist()
     names = list(answer.row["part_names"])
     if answer.decoder is None:
@@ -60,9 +61,8 @@ def shares(answer: Answer, method: str) -> list[Share]:
         sums[name] += value
         magnitudes[name] += abs(value)
     if relevance.residual is not None:
-        ruled = any(RULES in record.needs for record in answer.methods if record.name == method)
         # The residual is the sum of relevance minus the explained number.
-        name, rest = BIASES if ruled else REST, -float(relevance.residual[0])
+        name, rest = BIASES if RULES in method.needs else REST, -float(relevance.residual[0])
         sums[name], magnitudes[name] = rest, abs(rest)
     total = math.fsum(magnitudes.values())
     others = total - magnitudes.get(FIRST, 0.0)
@@ -91,19 +91,21 @@ def exported(question: Question, opened: Opened, answers: Sequence[Answer]) -> d
 def _plain(answer: Answer) -> dict[str, Any]:
     """An answer as plain data; `words` holds the tokens [start, end) of each word."""
     row, methods = answer.row, []
-    for name, result in answer.relevance.items():
-        method: dict[str, Any] = {"method": name, "explained": float(result.explained[0])}
-        method["residual"] = None if result.residual is None else float(result.residual[0])
-        method["relevance"] = result.tokens[0].tolist()
+    for method in answer.methods:
+        result = answer.relevance[method.name]
+        numbers: dict[str, Any] = {"method": method.name, "explained": float(result.explained[0])}
+        numbers["residual"] = None if result.residual is None else float(result.residual[0])
+        numbers["relevance"] = result.tokens[0].tolist()
         if result.decoder_tokens is not None:
-            method["decoder_relevance"] = result.decoder_tokens[0].tolist()
+            numbers["decoder_relevance"] = result.decoder_tokens[0].tolist()
         if result.pixels is not None:
-            method["pixels"] = result.pixels[0].tolist()
+            numbers["pixels"] = result.pixels[0].tolist()
         if answer.said is not None:
-            method["shares"] = [asdict(share) for share in shares(answer, name)]
-        if name in answer.hops:
-            method["hops"] = {"discarded": answer.hops[name].discarded, "left": answer.hops[name].left}
-        methods.append(method)
+            numbers["shares"] = [asdict(share) for share in shares(answer, method)]
+        if method.name in answer.hops:
+            hops = answer.hops[method.name]
+            numbers["hops"] = {"discarded": hops.discarded, "left": hops.left}
+        methods.append(numbers)
     plain: dict[str, Any] = {"target": answer.target}
     if answer.token is not None:
         plain["target_token"] = answer.token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from jobs.commands.questions.answers import Answer, answer_of, answers, of_row, relevance_of_rows, with_targets
@@ -42,7 +42,11 @@ class _Asked(NamedTuple):
 
 
 def each_answered(
-    questions: Sequence[Question], opened: Opened, methods: Sequence[Method], size: int | None = None, **finer: Any
+    questions: Mapping[int, Question],
+    opened: Opened,
+    methods: Sequence[Method],
+    size: int | None = None,
+    **finer: Any,
 ) -> Outcomes:
     """Yield (index of a question, its answers or the UserError that prevents them), in the order of computation.
 
@@ -50,11 +54,10 @@ def each_answered(
     similar length; questions about several predictions one by one. `finer` are arguments of methods. Call it within
     `Opened.in_use`. Raises UnsupportedMethod for a method that does not apply to the model.
     """
-    window = max(_WINDOW, size or 0)
-    for start in range(0, len(questions), window):
+    entries = iter(questions.items())
+    while window := list(islice(entries, max(_WINDOW, size or 0))):
         asked: list[_Asked] = []
-        for at in range(start, min(start + window, len(questions))):
-            question = questions[at]
+        for at, question in window:
             try:
                 if question.several:
                     yield at, tuple(answers(question, opened, methods, **finer))

@@ -16,9 +16,13 @@ from evaluation.benchmark.samples import Filled, Prompt
 from jobs.commands.questions.opened import Opened
 from lrp_core.records.types import UserError
 
+MARKER = "___"  # marks the target's place in a text
+SENTENCE, TOKEN = "sentence", "token"  # values of `spans` that cut an answer by themselves
+_ANSWERING = "assistant"  # the role of a chat whose messages are the model's answers
 _ANOTHER = "\ue000\ue001"  # replaces a message's content, to find it; private-use characters, which no text has
 
 Message = Mapping[str, Any]
+Words = Literal["single", "first_difference", "each"]
 
 
 class Part(NamedTuple):
@@ -92,12 +96,6 @@ def _differing(text: str, other: str) -> tuple[int, int]:
     return start, len(text) - behind
 
 
-MARKER = "___"
-_Words = Literal["single", "first_difference", "each"]
-SENTENCE, TOKEN = "sentence", "token"  # values of `spans` that cut an answer by themselves
-_ANSWERING = "assistant"  # the role of a chat whose messages are the model's answers
-
-
 @dataclass(frozen=True)
 class Question:
     """A text and the prediction to explain. Without a target, it is the model's own prediction."""
@@ -107,9 +105,9 @@ class Question:
     foil: str | int | None = None  # a word, a token id or, for a classifier, a label
     label: str | None = None  # of a classifier, in place of `target`
     second: str | None = None  # the second text of a pair
-    explanation: str | None = None  # contrastive | target | log_prob; None: contrastive if there is a foil
+    explanation: str | None = None  # contrastive | target | log_prob; None: contrastive if there is a foil, else target
     generate: int = 1  # how many predicted tokens are explained in turn; with `spans`, the longest answer in tokens
-    words: _Words = "single"  # which token of a target of several tokens is explained
+    words: Words = "single"  # which token of a target of several tokens is explained
     prefix: str | None = None  # what the decoder of an encoder-decoder has written already
     truncate: bool = False  # shorten a text that is too long, instead of raising an error
     ids: tuple[int, ...] | None = None  # the token ids of `sentence`, if the caller gave ids
@@ -156,8 +154,8 @@ class Question:
                 raise UserError(f"{given!r:.80} has half of a character (a surrogate), which no tokenizer reads")
         if not _is_count(self.generate) or self.generate < 1:
             raise UserError(f"`generate` must be a number of tokens, at least 1, not {self.generate!r}")
-        if self.words not in get_args(_Words):
-            raise UserError(f"`words` must be one of {', '.join(get_args(_Words))}, not {self.words!r}")
+        if self.words not in get_args(Words):
+            raise UserError(f"`words` must be one of {', '.join(get_args(Words))}, not {self.words!r}")
 
     def _check_answer(self) -> None:
         """Raise UserError for an invalid answer or spans, and for fields that do not go together with an answer."""

@@ -13,6 +13,7 @@ from jobs.commands import terminal
 from jobs.commands.questions.answers import Answer, is_matrix
 from jobs.commands.questions.export import shares
 from jobs.commands.terminal import not_finite, say, say_table
+from lrp_core.methods.record import Method
 from lrp_core.records.types import Relevance
 from lrp_core.rules.boundaries import REASONS
 
@@ -59,7 +60,7 @@ def show(answer: Answer, by_word: bool = False) -> None:
             _show_patches(answer, line, label)
             continue
         if answer.said is not None:
-            say(f"{label}{_shares(answer, method.name)}")
+            say(f"{label}{_shares(answer, method)}")
             label = " " * len(label)
         if low := least(line.values, special):
             label += f"(white is {low:.3g}) " if terminal.console.color_system else ""
@@ -74,14 +75,14 @@ def _explained(answer: Answer) -> str:
     return f"{'score' if answer.opened.resolved.output == 'score' else 'logit'} {logits}"
 
 
-def _shares(answer: Answer, method: str) -> str:
+def _shares(answer: Answer, method: Method) -> str:
     """The shares of the parts of the input in one line.
 
     With hops, the shares of relevance that clamping discarded, one for each pass, and the share that stays on the
     reasoning (see `Hops`).
     """
-    if method in answer.hops:
-        hops = answer.hops[method]
+    if method.name in answer.hops:
+        hops = answer.hops[method.name]
         discarded = ", ".join(f"{share:.0%}" for share in hops.discarded)
         return f"prompt by hops; clamping discarded {discarded}; {hops.left:.0%} is left on the reasoning"
     return " · ".join(f"{share.part} {share.share:.0%}" for share in shares(answer, method))

@@ -161,7 +161,7 @@ def show_neurons(
     kind = opened.resolved.kind
     if kind.images:
         raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
-    if generate > 1 and (kind.labels or not kind.causal):
+    if generate > 1 and (kind.labels or kind.slot):
         raise UserError(f"{opened.id} does not continue a text: leave `generate` out")
     row = read(question, opened)
     view = opened.view

@@ -14,22 +14,24 @@ from jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, comman
 from jobs.commands.roots.runs import run_stages
 from jobs.commands.terminal import say
 from jobs.stages.record import STAGES
-from lrp_core.records.types import UserError
+from lrp_core.records.types import UserError, nearest
 
 CLONE = Path(__file__).parents[3]
 NEEDS_CLONE = "benchmarks are not installed with the package: run them in a clone of the repository"
 
 
 def names() -> tuple[str, ...]:
-    """The names of all benchmarks; () if this is no clone."""
-    package = _benchmarks()
-    return package.BENCHES if package else ()
+    """The names of all benchmarks; () if this is no clone. Puts the clone on `sys.path`, to import them."""
+    if not (CLONE / "pyproject.toml").exists() or not (CLONE / "benchmarks").is_dir():
+        return ()
+    if str(CLONE) not in sys.path:
+        sys.path.insert(0, str(CLONE))
+    known: tuple[str, ...] = import_module("benchmarks").BENCHES
+    return known
 
 
 def benchmark(name: str) -> ModuleType:
     """The module of the benchmark `name`. Raises UserError for an empty or unknown name, and if this is no clone."""
-    from jobs.config.file import nearest
-
     known = names()
     if not known:
         raise UserError(NEEDS_CLONE)
@@ -38,15 +40,6 @@ def benchmark(name: str) -> ModuleType:
     if name not in known:
         raise UserError(f"no benchmark {name!r}{nearest(name, known)}")
     return import_module(f"benchmarks.{name}")
-
-
-def _benchmarks() -> ModuleType | None:
-    """The package `benchmarks`; None if this is no clone. Puts the clone on `sys.path`, to import it."""
-    if not (CLONE / "pyproject.toml").exists() or not (CLONE / "benchmarks").is_dir():
-        return None
-    if str(CLONE) not in sys.path:
-        sys.path.insert(0, str(CLONE))
-    return import_module("benchmarks")
 
 
 def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:

@@ -5,10 +5,7 @@ The page of `--html` shows samples as each of the runs explains them.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from evaluation.schema import RUNTIME
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import stars
 from jobs.commands.roots.changes import Change, changes, keys_of
-from jobs.commands.terminal import say, say_table, write_file
+from jobs.commands.terminal import as_csv, say, say_table, write_file
 from jobs.config.kept import differences, left_out_line
 from jobs.results import Run, open_run
 from lrp_core.records.types import UserError, nearest
@@ -45,7 +42,7 @@ def show(first_root: str, second_root: str, metric: str | None, to: Path | None,
     facts.append(f"seconds of methods: {_seconds(first):,.1f} against {_seconds(second):,.1f}")
     say(facts[-1])
     if to is not None:
-        write_file(to, _csv(changed), newline="")
+        write_file(to, as_csv(Change, changed), newline="")
     if html is not None:
         from jobs.commands.roots.compare_page import page
 
@@ -97,12 +94,3 @@ def _print(changed: Sequence[Change], label: str) -> None:
     say(f"{label}, samples that both runs predict rightly; p: paired signs, after Holm:")
     numbers = ("samples", "first", "second", "difference", "p")
     say_table(("model", "task", "dtype", "method", *numbers), rows, numbers)
-
-
-def _csv(changed: Sequence[Change]) -> str:
-    """The scores of common cells in both runs as CSV."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, [*Change.__dataclass_fields__])
-    writer.writeheader()
-    writer.writerows(map(asdict, changed))
-    return text.getvalue()

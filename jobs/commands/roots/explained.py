@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +30,7 @@ from evaluation.explained.rows import (
 from evaluation.schema import RELEVANCE, TOKENS, WORDS
 from jobs.commands.terminal import complain, say
 from jobs.commands.texts.explaining import Output
+from jobs.commands.texts.parts import replacing
 from jobs.config.kept import models_kept
 from jobs.methods import METHODS
 from jobs.plan.known import Known
@@ -77,22 +76,20 @@ def export_relevance(run: Run, output: Output) -> tuple[int, list[str]]:
     if not artifacts:
         raise UserError(f"{run.store.root} holds no complete relevance: `closelook status` shows what is missing")
     samples, left_out = 0, []
-    unfinished = [path.with_name(f"{path.name}.unfinished") for path in (output.path, output.tokens)]
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(pq.ParquetWriter(path, schema))
-            for path, schema in zip(unfinished, (WORDS, TOKENS), strict=True)
-        ]
+    with (
+        replacing(output.path) as words,
+        replacing(output.tokens) as tokens,
+        pq.ParquetWriter(words, WORDS) as word_writer,
+        pq.ParquetWriter(tokens, TOKENS) as token_writer,
+    ):
         for place, of_place in artifacts.items():
             if reason := _no_text(run, place):
                 left_out.append(f"{place.task} of {place.model}: {reason}")
                 continue
-            for count, rows in _Texts(run, place).rows(of_place):
+            for count, (by_word, by_token) in _Texts(run, place).rows(of_place):
                 samples += count
-                for writer, table in zip(writers, rows, strict=True):
-                    writer.write_table(table)
-    for path, final in zip(unfinished, (output.path, output.tokens), strict=True):
-        os.replace(path, final)
+                word_writer.write_table(by_word)
+                token_writer.write_table(by_token)
     return samples, left_out
 
 
@@ -190,7 +187,7 @@ class _Texts:
 
     def _explained(self, read: _Read, explanations: Sequence[tuple[str, Row]]) -> Iterator[ExplainedText]:
         """The explained text, once for each decision (predicted label or token) that relevance explains."""
-        special = [*read.view["special_mask"], *(not at for at, _ in enumerate(read.decoder))]
+        special = [*read.view["special_mask"], *(at == 0 for at in range(len(read.decoder)))]
         tokens = [*read.tokens, *read.decoder]
         sides = {TEXT: read.sample["text"], SECOND: read.sample["second"] or ""}
         by_decision: dict[int | None, list[tuple[str, Row]]] = defaultdict(list)

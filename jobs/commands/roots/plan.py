@@ -172,11 +172,11 @@ def duration(seconds: float | None) -> str:
 
 def costs(basis: Basis) -> list[Estimate]:
     """The estimate for every model, task and precision; by geometry for models that cannot be loaded."""
-    estimates = []
-    for subject in basis.subjects():
-        for dtype in subject.model.dtypes_for(subject.task):
-            estimates.append(_estimate(basis, subject, dtype))
-    return estimates
+    return [
+        _estimate(basis, subject, dtype)
+        for subject in basis.subjects()
+        for dtype in subject.model.dtypes_for(subject.task)
+    ]
 
 
 def _estimate(basis: Basis, subject: Subject, dtype: str) -> Estimate:

@@ -28,6 +28,7 @@ from lrp_core.methods.record import Method
 from lrp_core.records.capabilities import Capability
 from lrp_core.records.kinds import MASKED
 
+Measured = Mapping[tuple[str, str, str], float]  # seconds per token, by model, precision and pass
 #: Assumed operations per second that one 80 GB accelerator sustains; `closelook plan` prints the assumption.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
 SLOW_FLOAT64 = FLOPS["float32"] / 64  # of GPUs with slow float64, such as an L4: 1 float64 unit to 64 of float32
@@ -69,9 +70,6 @@ def without_nodes(config: RunConfig) -> Iterator[str]:
                 labels = in_words(share_of(model, on_gpu=True, needs=config.ray.needs((dtype,))).labels)
                 needs = f"{model.gpus:g} GPU" + (f" and {labels}" if labels else "")
                 yield f"model {model.name} in {dtype}: none of ray.nodes has {needs}"
-
-
-Measured = Mapping[tuple[str, str, str], float]  # seconds per token, by model, precision and pass
 
 
 @dataclass(frozen=True)

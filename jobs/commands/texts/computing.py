@@ -164,12 +164,12 @@ def compute(
         except UserError as error:
             errors[at] = as_options(str(error))
             tell(1)
-    numbers, answered = list(questions), dict[int, Answer]()
-    for number, outcome in each_answered(list(questions.values()), opened, methods):
+    answered: dict[int, Answer] = {}
+    for at, outcome in each_answered(questions, opened, methods):
         if isinstance(outcome, UserError):
-            errors[numbers[number]] = as_options(str(outcome))
+            errors[at] = as_options(str(outcome))
         else:
-            answered[numbers[number]] = outcome[0]
+            [answered[at]] = outcome
         tell(1)
     order = sorted(answered)
     explained = explained_texts(opened, [answered[at] for at in order])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from evaluation.explained.pages import PAIRS, overview, sheet
 from evaluation.report.page import Provenance
 from evaluation.schema import WORDS, check
 from evaluation.schema.versioned import SchemaMismatch
-from jobs.commands.terminal import say
+from jobs.commands.terminal import as_csv, say
 from jobs.versions import versions
 from lrp_core.records.types import UserError, nearest
 
@@ -52,12 +50,12 @@ def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
         importances.add(case)
     pairs = sorted(disagreements(every), key=lambda pair: (pair.correlation, pair.id))
     shown = pairs[:PAIRS]
-    chosen = [_key_of_case(case) for case in every if case.name.id in set(cases)]
+    chosen = [_key_of_case(case) for case in every if case.name.id in cases]
     sheets = _files([*chosen, *map(_key_of_pair, shown)])
     provenance = Provenance(file.stem, "", versions())
     (to / "cases").mkdir(parents=True, exist_ok=True)
     pa.csv.write_csv(importances.table(), to / "importance.csv")
-    _write_pairs(to / "disagreements.csv", pairs)
+    (to / "disagreements.csv").write_text(as_csv(Disagreement, pairs), encoding="utf-8", newline="")
     for case in every:
         if (key := _key_of_case(case)) in sheets:
             (to / sheets[key]).write_text(sheet(case, provenance), encoding="utf-8")
@@ -110,11 +108,3 @@ def _files(keys: Sequence[_Key]) -> dict[_Key, str]:
         taken.add(candidate.lower())
         files[key] = f"cases/{candidate}.html"
     return files
-
-
-def _write_pairs(path: Path, pairs: Sequence[Disagreement]) -> None:
-    """Write the disagreements of pairs of methods as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, [field.name for field in fields(Disagreement)])
-        writer.writeheader()
-        writer.writerows(map(asdict, pairs))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,14 +21,16 @@ import pyarrow.parquet as pq
 from evaluation.explained.rows import Name
 from evaluation.schema import TOKENS, WORDS
 from jobs.commands.progress import shown
+from jobs.commands.questions.opened import Opened
 from jobs.commands.terminal import complain, say
 from jobs.commands.texts.computing import Content, Unexplained, content_of
-from jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of
+from jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of, replacing
 from jobs.config.methods import every_typed
 from jobs.store import key_of
 from lrp_core.records.types import Request, UserError
 
 _KEY = b"closelook.key"  # in a file's metadata: the hash of everything that its rows depend on
+MOST_TOLD = 5  # rows without an explanation that are printed one by one
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,15 @@ class Output:
         """The folder of finished parts, which is removed once they are joined."""
         return self.path.with_suffix(".parts")
 
-    def key(self) -> str | None:
-        """The key of the existing output files; None if they do not exist, "" if `path` is a file of something else."""
+    def holds(self, key: str) -> bool:
+        """True if the files of rows exist, and the rows by word are those of this key."""
         if not (self.path.exists() and self.tokens.exists()):
-            return None
+            return False
         try:
             metadata = pq.read_schema(self.path).metadata or {}
         except pa.ArrowException:
-            metadata = {}
-        return metadata.get(_KEY, b"").decode()
+            return False
+        return metadata.get(_KEY) == key.encode()
 
 
 def key_of_whole(content: Content, parts: Sequence[Part]) -> str:
@@ -78,9 +79,11 @@ def key_of_whole(content: Content, parts: Sequence[Part]) -> str:
     return key_of(parts=[part.key for part in parts], names=names, bad=bad)
 
 
-def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]) -> list[Unexplained]:
-    """Join the parts into the output files, each written in one step. Returns the rows without an explanation."""
-    key = key_of_whole(content, parts)
+def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part], key: str) -> list[Unexplained]:
+    """Join the parts into the output files of this `key`, each written in one step.
+
+    Returns the rows without an explanation.
+    """
     unexplained = [*content.bad]
     for part in parts:
         for at, reason in folder.errors(part).items():
@@ -101,12 +104,10 @@ def _write(
     The rows of a text are repeated for each of the user's rows that has it, with the id and number of that row.
     """
     schema = schema.with_metadata({**schema.metadata, _KEY: key.encode()})
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with pq.ParquetWriter(unfinished, schema) as writer:
+    with replacing(path) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
         for part in parts:
             names = [content.names[text] for text in part.texts]
             writer.write_table(_named(pq.read_table(file_of(part)), names).cast(schema))
-    os.replace(unfinished, path)
 
 
 def _named(table: pa.Table, names: Sequence[Sequence[Name]]) -> pa.Table:
@@ -144,9 +145,6 @@ def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
         writer.writerows([row.name.row, row.name.id, row.where, row.reason] for row in rows)
 
 
-MOST_TOLD = 5  # rows without an explanation that are printed one by one
-
-
 def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], workers: int) -> None:
     """Explain every text of `file`, write the rows to `to`, and print a summary.
 
@@ -163,16 +161,16 @@ def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], work
         if job.asking.explanation is not None:
             method.check(Request(method.name, job.asking.explanation, method.embeddings[0]))
     parts = parts_of(job, opened, list(content.names))
-    kept = output.key()
-    if kept == key_of_whole(content, parts):
+    key = key_of_whole(content, parts)
+    if output.holds(key):
         return say(f"nothing to do: {to} and {output.tokens} hold all rows already")
     if to.exists():
         raise UserError(f"{to} holds rows of other texts, methods or models: name another file or remove it")
     folder = Folder(output.parts)
     with _alone(output):
         missing = [part for part in parts if not folder.is_done(part)]
-        _compute(job, content, parts, missing, folder, workers)
-        unexplained = join(output, folder, content, parts)
+        _compute(job, opened, parts, missing, folder, workers)
+        unexplained = join(output, folder, content, parts, key)
     shutil.rmtree(output.parts)
     _tell(output, content, unexplained)
 
@@ -190,7 +188,7 @@ def _alone(output: Output) -> Iterator[None]:
 
 
 def _compute(
-    job: Job, content: Content, parts: Sequence[Part], missing: Sequence[Part], folder: Folder, workers: int
+    job: Job, opened: Opened, parts: Sequence[Part], missing: Sequence[Part], folder: Folder, workers: int
 ) -> None:
     """Compute the missing parts, with a bar of progress over all."""
     total = sum(len(part.texts) for part in parts)
@@ -206,7 +204,7 @@ def _compute(
             done += more
             bar("texts", done, total)
 
-        computed(job, job.open(), missing, folder, workers, tell)
+        computed(job, opened, missing, folder, workers, tell)
 
 
 def _tell(output: Output, content: Content, unexplained: Sequence[Unexplained]) -> None:

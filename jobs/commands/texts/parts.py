@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,15 +78,20 @@ class Folder:
     def commit(self, part: Part, result: Computed) -> None:
         """Write the files of a part, the one that marks it as done last."""
         words, tokens = result.tables
-        self._write(self.file(part, _ERRORS), lambda file: file.write_text(json.dumps(result.errors)))
-        self._write(self.file(part, TOKEN_ROWS), lambda file: pq.write_table(tokens, file))
-        self._write(self.file(part, WORD_ROWS), lambda file: pq.write_table(words, file))
+        number = str(os.getpid())  # for a second, a worker of a killed command may still write the same part
+        with replacing(self.file(part, _ERRORS), number) as file:
+            file.write_text(json.dumps(result.errors))
+        for name, rows in ((TOKEN_ROWS, tokens), (WORD_ROWS, words)):
+            with replacing(self.file(part, name), number) as file:
+                pq.write_table(rows, file)
 
-    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Let `write` write to a temporary file, then rename it to `path`."""
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        write(unfinished)
-        os.replace(unfinished, path)
+
+@contextmanager
+def replacing(path: Path, suffix: str = "unfinished") -> Iterator[Path]:
+    """Yield the path of a temporary file with this suffix, which is renamed to `path` at the end of the block."""
+    unfinished = path.with_name(f"{path.name}.{suffix}")
+    yield unfinished
+    os.replace(unfinished, path)
 
 
 def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
