@@ -186,10 +186,11 @@ class _Wanted:
         return self.described[name]
 
     def choices(self, reading: Reading, ledger: Ledger) -> Iterator[Choice]:
-        """Yield a choice for each task, precision and method that has several sets of options."""
+        """Yield a choice for each task with samples, precision and method that has several sets of options."""
         for task, dtype, method, options in self._tried():
-            if len(options) > 1:
-                requests, views = self._requests_of(method, task), self.inputs[task]
+            views = self.inputs[task]
+            if len(options) > 1 and views.rows:
+                requests = self._requests_of(method, task)
                 yield choice_of(self.config, self.resolved, views, dtype, method, options, requests, reading, ledger)
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:

@@ -17,6 +17,8 @@ def empty_run(closelook, inline, model, tmp_path):
     """(command, store) of a run whose only model knows none of the benchmark's words."""
     settings = {
         "tasks": {"sva": {"source": "demo", "limit": 12}},
+        "methods": ["attnlrp", "random", {"integrated_gradients": {"steps": [2, 3]}}],
+        "select": {"samples": 5},
         "heads": {"sva": 5},
         "prune": {"random_runs": 2},
         "bench": {"samples": 3},
