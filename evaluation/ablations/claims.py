@@ -22,12 +22,14 @@ from scipy.stats import rankdata
 from evaluation.ablations.masks import DROPPED
 from evaluation.ablations.methods import BUDGETS
 from evaluation.scoring.chance import chance
+from evaluation.scoring.controls import error_after_scaling
 from evaluation.scoring.faithfulness.areas import ranks_of
 from evaluation.scoring.metrics import METRICS, UNITS, score, shown
 from lrp_core.methods.record import Method
 from lrp_core.records.ablated import Ablated
 
 FEWEST = 4  # units; LDS is not defined for fewer
+BUDGET = "budget"  # name of the option that limits to how many masks a method is fitted
 NAN = float("nan")
 _DIGITS = 12  # decimals of sums of relevance, as shares of all relevance: smaller differences are rounding errors
 
@@ -70,15 +72,7 @@ def infidelity(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray, full:
     >>> infidelity(np.array([2.0, 4.0]), kept, np.array([9.0, 8.0]), 10.0)
     0.0
     """
-    gone = (~kept).astype(np.float64) @ relevance
-    drop = full - worth
-    whole = float(drop @ drop)
-    if not whole:
-        return NAN
-    size = float(gone @ gone)
-    scale = max(0.0, float(gone @ drop) / size) if size else 1.0
-    error = scale * gone - drop
-    return float(error @ error) / whole
+    return error_after_scaling((~kept).astype(np.float64) @ relevance, full - worth)
 
 
 def most_relevant(relevance: np.ndarray, count: int, ties: np.ndarray) -> np.ndarray:
@@ -90,9 +84,6 @@ def most_relevant(relevance: np.ndarray, count: int, ties: np.ndarray) -> np.nda
     kept = np.ones(len(relevance), bool)
     kept[order[:count]] = False
     return kept
-
-
-BUDGET = "budget"  # name of the option that limits to how many masks a method is fitted
 
 
 @dataclass(frozen=True)
@@ -254,7 +245,7 @@ def _of_evidence(evidence: np.ndarray, claim: Claim, by_chance: bool) -> dict[st
     metrics = {name: METRICS[name] for name in shown(UNITS)}
     if by_chance:
         units, marked = np.array([len(evidence)]), np.array([evidence.sum()])
-        return {name: float(chance(metric, units, marked).values[0]) for name, metric in metrics.items()}
+        return {name: float(chance(metric, units, marked)[0]) for name, metric in metrics.items()}
     folds, n = len(claim.relevance), len(evidence)
     every, marks = np.concatenate(claim.relevance), np.tile(evidence, folds)
     scores = score(every, marks, np.ones_like(marks), np.arange(folds + 1) * n, metrics)

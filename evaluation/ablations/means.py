@@ -18,7 +18,6 @@ from evaluation.scoring.metrics import METRICS, UNITS, shown
 from evaluation.scoring.statistics import Comparison
 
 Row = Mapping[str, Any]  # of the schema of sources
-Values = dict[str, float]  # by sample
 
 
 class Variant(NamedTuple):
@@ -80,9 +79,8 @@ class Judgement:
     model: str
     task: str
     way: str  # how sources are ablated
-    values: Mapping[Measured, Values]  # by variant and name of the measure
     prompts: Mapping[Variant, float]  # mean number of ablated prompts that a sample takes
-    summaries: Mapping[Measured, Summary]
+    summaries: Mapping[Measured, Summary]  # by variant and name of the measure
     comparisons: Mapping[str, Comparison]  # of `variants`, by name of the measure, in its unit
     samples: int
     #: The measure LEAD of variants, those of smaller budgets and screened ones included, on common samples.
@@ -114,7 +112,7 @@ def judgement_of(
 
     `clusters` maps samples that share a cluster to its name.
     """
-    values: dict[Measured, Values] = {}
+    values: dict[Measured, dict[str, float]] = {}  # by sample
     prompts: dict[Variant, list[float]] = {}
     samples: set[str] = set()
     for method, method_rows in rows.items():
@@ -141,7 +139,7 @@ def judgement_of(
             comparisons[name] = compared
     leading = {variant: columns[variant, LEAD] for variant in counts}
     alike = _alike(leading, resamples, seed, numbers)
-    return Judgement(*setting, values, counts, summaries, comparisons, len(ids), alike)
+    return Judgement(*setting, counts, summaries, comparisons, len(ids), alike)
 
 
 def _own(variants: Iterable[Variant]) -> list[Variant]:

@@ -1,1 +1,1 @@
-"""From relevance to numbers: metrics, their statistics, pruning curves, runtimes."""
+"""From relevance to numbers: metrics against evidence, faithfulness, controls, pruning, and their statistics."""

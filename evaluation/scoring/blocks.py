@@ -33,7 +33,7 @@ class Largest:
 class Block:
     """Padded rows of samples of similar length, with the quantities that several metrics share.
 
-    Quantities are computed when a metric first asks for them.
+    Quantities are computed when a metric first asks for them. Sums and maxima over evidence need evidence in every row.
     """
 
     def __init__(self, relevance: np.ndarray, count: np.ndarray, evidence_at: np.ndarray) -> None:
@@ -58,7 +58,7 @@ class Block:
     @cached_property
     def best_evidence(self) -> np.ndarray:
         """[B, 1] the largest relevance on evidence."""
-        return np.maximum.reduceat(self.relevance.ravel()[self._evidence_at], self._evidence_starts)[:, None]
+        return np.maximum.reduceat(self.evidence_values, self._evidence_starts)[:, None]
 
     @cached_property
     def strict_rank(self) -> np.ndarray:
@@ -140,7 +140,7 @@ def row_count(marks: np.ndarray) -> np.ndarray:
 def blocks(
     relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray, samples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Block]]:
-    """Cuts `samples` (sample numbers, each with evidence) into blocks: (numbers of the block's samples [B], block).
+    """Cuts `samples` (sample numbers) into blocks of similar length: (numbers of the block's samples [B], block).
 
     `relevance`, `evidence` and `chosen` are [S], `offsets` [N + 1] the bounds of the samples in S. Tokens that are not
     chosen get the relevance -inf.

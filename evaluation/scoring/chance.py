@@ -3,14 +3,14 @@
 Random relevance is independent between tokens, symmetric about zero and continuous: every order of the tokens is
 equally likely, and each token is positive with probability 1/2. Most metrics then have a closed form, a function of n
 tokens of which g are evidence. For metrics that also depend on the size of relevance, the chance level is a mean over
-draws of uniform relevance, with a standard error.
+draws of uniform relevance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -84,34 +84,26 @@ EXACT: dict[str, Callable[[int, int], float]] = {
 EXACT |= {f"{name}_shuffled": EXACT[name] for name in ("rma", "pta", "iou", "iou_positive")}
 
 
-@dataclass(frozen=True)
-class Chance:
-    """The chance level of each sample, and the standard error of their mean."""
-
-    values: np.ndarray  # [N]
-    error: float  # 0 if the values are exact
-
-
-def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int = 0) -> Chance:
-    """The chance level of samples from their numbers of chosen `tokens` [N] and of `evidence` tokens [N] among them.
+def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Chance levels [N] of samples from their numbers of chosen `tokens` [N] and of `evidence` tokens [N] among them.
 
     Each sample has at least one evidence token. `seed` draws relevance for metrics without a closed form.
 
     >>> from evaluation.scoring.metrics import METRICS
-    >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1])).values
+    >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1]))
     array([0.25, 0.2 ])
     """
     pairs, pair_of_sample = np.unique(np.stack([tokens, evidence], axis=1), axis=0, return_inverse=True)
-    pair_of_sample = pair_of_sample.ravel()
-    exact = EXACT.get(metric.name)
-    if exact is not None:
-        values = np.array([exact(int(n), int(g)) for n, g in pairs])
-        return Chance(values[pair_of_sample], 0.0)
-    draws = [_drawn(metric, int(n), int(g), seed) for n, g in pairs]
-    shares = np.bincount(pair_of_sample, minlength=len(pairs)) / max(1, len(pair_of_sample))
-    variance = sum(share**2 * scores.var(ddof=1) / DRAWS for share, scores in zip(shares, draws, strict=True))
-    means = np.array([scores.mean() for scores in draws])
-    return Chance(means[pair_of_sample], float(np.sqrt(variance)))
+    of_sizes = EXACT.get(metric.name) or partial(_drawn, metric, seed)
+    return np.array([of_sizes(n, g) for n, g in pairs.tolist()])[pair_of_sample.ravel()]
+
+
+def _drawn(metric: Metric, seed: int, n: int, g: int) -> float:
+    """A metric's mean over DRAWS of random relevance, uniform between -1 and 1 like that of the method `random`."""
+    relevance = np.random.default_rng([seed, n, g]).uniform(-1, 1, DRAWS * n)
+    marks = np.tile(np.arange(n) < g, DRAWS)
+    scores = score(relevance, marks, np.ones_like(marks), np.arange(DRAWS + 1) * n, {metric.name: metric})
+    return float(scores.values[metric.name].astype(float).mean())
 
 
 @dataclass(frozen=True)
@@ -135,14 +127,6 @@ class ChanceLevel:
         known = g > 0
         for name, metric in metrics.items():
             values = scores[name].to_numpy().astype(float)
-            values[known] = chance(metric, n[known], g[known], self.seed).values
+            values[known] = chance(metric, n[known], g[known], self.seed)
             scores = scores.set_column(scores.schema.get_field_index(name), name, pa.array(values))
         return scores
-
-
-def _drawn(metric: Metric, n: int, g: int, seed: int) -> np.ndarray:
-    """The metric [DRAWS] of random relevance, which is uniform between -1 and 1 like that of the method `random`."""
-    relevance = np.random.default_rng([seed, n, g]).uniform(-1, 1, DRAWS * n)
-    marks = np.tile(np.arange(n) < g, DRAWS)
-    scores = score(relevance, marks, np.ones_like(marks), np.arange(DRAWS + 1) * n, {metric.name: metric})
-    return scores.values[metric.name].astype(float)

@@ -16,8 +16,7 @@ from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.intervals import FEWEST, ClusterNumbers
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
-CHANCE_LEVEL = 0.999  # of the interval for random relevance, which is strict because many cells are tested
-_CHANCE_Z = 3.2905  # two-sided normal quantile of CHANCE_LEVEL
+_CHANCE_Z = 3.2905  # two-sided normal quantile of 99.9 %, which is strict because many cells of random are tested
 _RESAMPLES = 1000
 #: Names of controls in rows. A method passes or fails RANDOMISED and CHANCE; the other controls only describe it.
 RANDOMISED, CHANCE = "randomisation", "chance"  # all weights are random
@@ -80,7 +79,8 @@ def error_after_scaling(relevance: np.ndarray, exact: np.ndarray) -> float:
     """
     size, exact_size = float(relevance @ relevance), float(exact @ exact)
     scale = max(0.0, float(relevance @ exact) / size) if size else 0.0
-    return float(((scale * relevance - exact) ** 2).sum()) / exact_size if exact_size else float("nan")
+    error = scale * relevance - exact
+    return float(error @ error) / exact_size if exact_size else float("nan")
 
 
 @dataclass(frozen=True)

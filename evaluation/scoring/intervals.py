@@ -61,8 +61,8 @@ def mean_intervals(
     """Intervals (low [C], high [C]) of the means of finite `values` [N, C].
 
     `bounds` is the range of the values, if they have one; `clusters` [N] are the numbers of the samples' clusters. Ends
-    are NaN if there is no interval: for a single sample without bounds, for zero `resamples` of values that must be
-    resampled, and for fewer than FEWEST_CLUSTERS clusters.
+    are NaN if there is no interval: for fewer than FEWEST_CLUSTERS clusters and, unless half of the values lie on a
+    bound, for a single sample and for zero `resamples`.
     """
     columns = values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)

@@ -36,7 +36,7 @@ class Means:
     _known: int = 0
 
     def add(self, relevance: pa.Table) -> pa.Table:
-        """Adds a part of the cell's relevance and returns its scores, as `score_relevance` does.
+        """Adds a part of the cell's relevance and returns its scores, the table of `score_relevance`.
 
         Raises Mismatch for relevance that does not belong to the masks.
         """
@@ -143,9 +143,6 @@ def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([(name, types.get(name, pa.string())) for name in names]))
 
 
-_OF_LAYERS = [*VARIANT, "layer", "metric", "value", "n"]
-
-
 def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> tuple[pa.Table, pa.Table]:
     """Scores the relevance of each layer, `layers` of the schema LAYERS, against the evidence in `masks`.
 
@@ -154,7 +151,7 @@ def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) 
     Raises Mismatch as `score_relevance` does.
     """
     columns = [*VARIANT, "layer", "sample_id", "correct", *metrics]
-    means = [LAYER_SCORES.empty_table().select(_OF_LAYERS)]
+    means = [LAYER_SCORES.empty_table().select([*VARIANT, "layer", "metric", "value", "n"])]
     samples = [layer_scores_samples_schema(metrics).empty_table().select(columns)]
     for layer in pc.unique(layers["layer"]).sort().to_pylist():
         relevance = layers.filter(pc.equal(layers["layer"], layer))

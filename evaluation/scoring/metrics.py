@@ -119,7 +119,7 @@ def overlap() -> str:
 @metric("PG", shown=(OVERVIEW, SETTINGS, LEAD, UNITS), version=2)
 def pg(block: Block) -> np.ndarray:
     """Pointing game: 1 if the token with the largest relevance is evidence; if several tie, the share of evidence."""
-    return _hit(block.largest(np.ones_like(block.size)), 1)
+    return _hit(block.largest(np.ones_like(block.size)))
 
 
 @metric("PG2", version=2)
@@ -128,17 +128,16 @@ def pg2(block: Block) -> np.ndarray:
 
     Ties are resolved in expectation: every choice among equal tokens is equally likely.
     """
-    size = np.minimum(block.count, 2).astype(int)
-    return _hit(block.largest(size), size)
+    return _hit(block.largest(np.minimum(block.count, 2).astype(int)))
 
 
-def _hit(top: Largest, size: np.ndarray | int) -> np.ndarray:
-    """[B] the probability that evidence is among the `size` [B] largest tokens `top`; ties are broken at random.
+def _hit(top: Largest) -> np.ndarray:
+    """[B] the probability that evidence is among the largest tokens `top`; ties are broken at random.
 
     Of t tied tokens, e of them evidence, k are chosen: all miss the evidence with probability C(t - e, k) / C(t, k).
     """
     missed = np.ones(len(top.tied))
-    for drawn in range(int(np.max(size, initial=1))):  # tied tokens that were drawn before
+    for drawn in range(top.places.max()):  # tied tokens that were drawn before
         is_drawn = drawn < top.places
         missed *= np.where(is_drawn, (top.tied - top.evidence_tied - drawn) / np.maximum(top.tied - drawn, 1), 1)
     return np.where(top.evidence_above > 0, 1.0, 1 - np.maximum(missed, 0))
@@ -322,6 +321,14 @@ def mean_overlap(tokens: int, evidence: int, drawn: int) -> float:
     return float(scipy.stats.hypergeom.pmf(shared, tokens, evidence, drawn) @ (shared / (drawn + evidence - shared)))
 
 
+@dataclass(frozen=True)
+class Scores:
+    """The metrics of N samples."""
+
+    values: dict[str, np.ndarray]  # [N] float32 by metric, not scaled to its unit
+    defect: np.ndarray  # [N] FINE, NOT_FINITE or NO_EVIDENCE
+
+
 def score(
     relevance: np.ndarray,
     evidence: np.ndarray,
@@ -380,14 +387,6 @@ def _values_of(name: str, values: Any, rows: int) -> np.ndarray:
         first = int(np.argmin(np.isfinite(values)))
         raise UserError(f"metric {name} gave {values[first]} for row {first} of a block: every value must be finite")
     return values
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The metrics of N samples."""
-
-    values: dict[str, np.ndarray]  # [N] float32 by metric, not scaled to its unit
-    defect: np.ndarray  # [N] FINE, NOT_FINITE or NO_EVIDENCE
 
 
 def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ Shapes: N samples of a view, S their tokens one sample after the other, R rows o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -75,18 +76,14 @@ class Masks:
         Raises Mismatch if only some samples have a scope, or only some have evidence.
         """
         views = without_placeholders(views).combine_chunks()
-        scopes = views["scope_mask"]
-        if 0 < views["evidence_mask"].null_count < len(views):
-            lacking = views["evidence_mask"].null_count
-            raise Mismatch(f"{lacking} of {len(views)} views have no evidence: a task has evidence for all or none")
-        if 0 < scopes.null_count < len(scopes):
-            raise Mismatch(
-                f"{scopes.null_count} of {len(scopes)} views have no scope: a task has scopes for all or none"
-            )
+        for name, every in (("evidence", "evidence"), ("scope", "scopes")):
+            lacking = views[f"{name}_mask"].null_count
+            if 0 < lacking < len(views):
+                raise Mismatch(f"{lacking} of {len(views)} views have no {name}: a task has {every} for all or none")
         offsets = np.concatenate(([0], np.cumsum(views["length"].to_numpy(), dtype=np.int64)))
         special = _flat_bool(views["special_mask"])
-        unmarked = views["evidence_mask"].null_count
-        evidence = np.zeros_like(special) if unmarked else _flat_bool(views["evidence_mask"])
+        marks, scopes = views["evidence_mask"], views["scope_mask"]
+        evidence = np.zeros_like(special) if marks.null_count else _flat_bool(marks)
         scope = None if scopes.null_count else _flat_bool(scopes)
         known = label_ids or {}
         gold = np.array([known.get(label, -1) for label in views["label"].to_pylist()], np.int64)
@@ -112,7 +109,7 @@ class Masks:
 
 def score_relevance(
     relevance: pa.Table, masks: Masks, metrics: Mapping[str, Metric] = METRICS
-) -> tuple[pa.Table, dict[str, int]]:
+) -> tuple[pa.Table, Counter[str]]:
     """Scores `relevance`, a table of RELEVANCE_COLUMNS with any number of explanations and embeddings, by `metrics`.
 
     Returns a table with a row for each sample and variant (columns VARIANT, sample_id, correct, and one for each
@@ -126,13 +123,13 @@ def score_relevance(
     correct = pc.fill_null(predicted_right(relevance, masks), False)
     needs_evidence = any(declared.needs_evidence for declared in metrics.values())
     known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or needs_evidence}
-    tables, defects = [], dict.fromkeys(known.values(), 0)
+    tables, defects = [], Counter[str]()
     for tokens, scope, chosen in masks.choices():
         scores = score(values, masks.evidence[token], chosen[token], offsets, metrics)
         for code, name in known.items():
             defects[name] += int((scores.defect == code).sum())
         tables.append(_rows(relevance, correct, tokens, scope, scores))
-    return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
+    return pa.concat_tables(tables), +defects  # without counts of 0
 
 
 def predicted_right(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from evaluation.scoring.intervals import (
     FEWEST_CLUSTERS,
+    LEVEL,
     ClusterNumbers,
     chunk_sizes,
     cluster_sums,
@@ -21,7 +22,6 @@ from evaluation.scoring.intervals import (
     smallest_difference,
 )
 
-LEVEL = 0.95
 SURE = 0.05  # adjusted p values below this tell two methods apart
 FLIPS = 10  # sign flips for each resample: Holm's correction needs small p values
 TEST = (
@@ -150,9 +150,9 @@ def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: Clu
     return np.concatenate([np.empty((0, values.shape[1])), *parts])
 
 
-def interval(draws: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval (low [...], high [...]) over the resamples in `draws` [R, ...]."""
-    outside = (1 - level) / 2
+def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95 % percentile interval (low [...], high [...]) over the resamples in `draws` [R, ...]."""
+    outside = (1 - LEVEL) / 2
     low, high = np.quantile(draws, [outside, 1 - outside], axis=0)
     return low, high
 

@@ -144,9 +144,9 @@ MUTANTS = (
     Mutant(
         "reversed_sources_rewarded",
         "Relevance with all signs reversed has no infidelity.",
-        "evaluation/ablations/claims.py",
-        "scale = max(0.0, float(gone @ drop) / size) if size else 1.0",
-        "scale = float(gone @ drop) / size if size else 1.0",
+        "evaluation/scoring/controls.py",
+        "scale = max(0.0, float(relevance @ exact) / size) if size else 0.0",
+        "scale = float(relevance @ exact) / size if size else 0.0",
         "tests/evaluation/ablations/test_judging.py::test_reversed_relevance_is_not_rewarded",
     ),
     Mutant(

@@ -31,7 +31,7 @@ from lrp_core.neurons.near_ties import ROUNDING
 from lrp_core.records.explained import NONE
 
 AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "area"]
-CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "score", "removed", "logit"]
+CURVE_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "removed", "logit"]
 AREAS = tuple(MEASURES)[:3]  # delta_area, area_morf, area_lerf
 GRID = np.linspace(0, 1, 41)  # shares of the tokens at which curves of different lengths are averaged
 #: Explanations and embeddings by preference, for methods with several variants. Token embeddings (partial) come first,
@@ -287,7 +287,7 @@ def mean_curves(
     """Mean curves by order ("morf", "lerf"), and of their difference as "delta"; empty if no sample is finite.
 
     `table` holds CURVE_COLUMNS; curves are interpolated at GRID. `clusters` maps samples that share a cluster to its
-    name, and needs `sample_id` among the columns.
+    name.
     """
     kept = _selected(table, perturbation, variant, ORDERS)
     values = {}
@@ -299,9 +299,7 @@ def mean_curves(
     finite = np.isfinite(values["delta"]).all(axis=-1)
     if not finite.any():
         return {}
-    numbers = None
-    if clusters:
-        numbers = cluster_numbers(clusters, curves["sample_id"].filter(pa.array(finite)).to_pylist())
+    numbers = cluster_numbers(clusters, curves["sample_id"].filter(pa.array(finite)).to_pylist())
     return {name: mean_curve(rows[finite], resamples, seed, None, numbers) for name, rows in values.items()}
 
 

@@ -66,7 +66,7 @@ class Outputs:
         majority = np.where(np.isnan(correct), np.nan, correct > 1 / 2)
         return cls(logit, log_probability, majority, foil)
 
-    def at(self, points: np.ndarray | slice) -> Outputs:
+    def at(self, points: np.ndarray) -> Outputs:
         """The outputs at `points`, indices of states, in the shape of `points`."""
         return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
 
