@@ -76,15 +76,15 @@ class Tested:
 
 def tested(config: RunConfig, store: Store) -> list[Tested]:
     """All comparisons that the report of the run would show, of the artifacts that are complete."""
-    plan = make_plan(config, store)
-    results = results_of(config, plan, store)
+    run = Run(config, make_plan(config, store), Ledger(store))
+    results = results_of(run)
     tests = []
     for (model, task, dtype), comparison in results.comparisons.items():
         better = {name: METRICS[name].higher_is_better for name in comparison.metrics}
         variants = {method: results.defaults[CellKey(model, task, dtype, method)] for method in comparison.methods}
         by_chance = [results.baseline] if (model, task) in results.floors and results.baseline else []
         tests.append(Tested(model, task, dtype, "", "", comparison, better, variants, by_chance))
-    for drawn in Reported(Run(config, plan, Ledger(store)), results).drawn:
+    for drawn in Reported(run, results).drawn:
         of_areas = drawn.areas.comparison
         if of_areas is not None:
             better = {name: MEASURES[name].higher_is_better for name in of_areas.metrics}

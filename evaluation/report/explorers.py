@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,8 +31,7 @@ class Explored:
 
     index: Leaves  # lines of `fields`
     entries: Leaves  # the records, numbered as the lines
-    choices: Mapping[str, Any]  # the values of the filters, by field
-    facts: Mapping[str, Any] = field(default_factory=dict)  # further facts for the page's script
+    choices: Mapping[str, Any]  # for the page's script: the values of the filters by field, and further facts
     kind: ClassVar[str]  # of a record, in the id of the script element
     fields: ClassVar[tuple[str, ...]]  # of a line of the list
 
@@ -49,8 +48,8 @@ class Explored:
     @property
     def choices_element(self) -> Markup:
         """The script element of the explorer's page that holds the fields of its list and the choices as JSON."""
-        facts = Markup(escaped_json({"fields": self.fields, **self.facts, **self.choices}))
-        return Markup('<script type="application/json" id="{}-choices">{}</script>').format(self.kind, facts)
+        choices = Markup(escaped_json({"fields": self.fields, **self.choices}))
+        return Markup('<script type="application/json" id="{}-choices">{}</script>').format(self.kind, choices)
 
 
 def _of(name: str, lines: Iterable[Any], texts: Iterable[str], budget_bytes: float) -> tuple[Leaves, Leaves]:
@@ -95,10 +94,10 @@ class Explorer(Explored):
             for row in entry["rows"]:
                 if row["explanation"] != "none":
                     values["explanation"][row["explanation"]] = None
-        choices = {name: list(of_field) for name, of_field in values.items()}
+        choices: dict[str, Any] = {"pairs": dict(pairs)}
+        choices |= {name: list(of_field) for name, of_field in values.items()}
         choices["attractors"].sort(key=lambda value: (str(type(value)), value))
-        leaves = _of("samples", lines, texts, budget_bytes)
-        return cls(*leaves, choices, {"pairs": dict(pairs)}, frozenset(ids))
+        return cls(*_of("samples", lines, texts, budget_bytes), choices, frozenset(ids))
 
     @property
     def samples(self) -> int:
@@ -178,18 +177,17 @@ def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int
 
 
 def shown(
-    tokens: Sequence[str], position: int, values: Sequence[float] | None = None, around: int | None = None, **facts: Any
+    tokens: Sequence[str], position: int, around: int, values: Sequence[float] | None = None, **facts: Any
 ) -> Entry:
     """A text with the position at which a neuron is active, as JSON, with further `facts`.
 
-    `values` are the relevance of the tokens for the activation. `around` is the number of tokens that are shown on
-    either side of the position; by default all are shown.
+    `around` is the number of tokens that are shown on either side of the position. `values` are the relevance of the
+    tokens for the activation.
 
-    >>> shown(["The", " keys", " to", " the"], 2, around=1)
+    >>> shown(["The", " keys", " to", " the"], 2, 1)
     {'tokens': ['…', ' keys', ' to', ' the'], 'position': 2}
     """
-    start = 0 if around is None else max(0, position - around)
-    end = len(tokens) if around is None else min(len(tokens), position + around + 1)
+    start, end = max(0, position - around), position + around + 1
     before = ["…"] if start else []
     after = ["…"] if end < len(tokens) else []
     text: dict[str, Any] = {"tokens": [*before, *tokens[start:end], *after]}
@@ -230,9 +228,9 @@ def answer_entry(
     sentences: Sequence[Sequence[int]],
     methods: Sequence[MethodSources],
     *,
-    evidence: Sequence[bool] | None = None,
-    turns: Sequence[Sequence[Any]] | None = None,
-    pair: tuple[int, int] = (0, 1),
+    evidence: Sequence[bool] | None,
+    turns: Sequence[Sequence[Any]] | None,
+    pair: tuple[int, int],
     **facts: Any,
 ) -> Entry:
     """The data of `sources.js`: a prompt with its `units` [n], an answer with its `sentences` [P], as character spans.
@@ -245,11 +243,7 @@ def answer_entry(
     for method in methods:
         parts = [list(map(short, part)) for part in method.parts]
         rows.append({"label": method.label, "whole": list(map(short, method.whole)), "parts": parts})
-    defaults: dict[str, Any] = {**dict.fromkeys(("sample_id", "model", "task", "way"), ""), "untrained": False}
-    first, second = pair
-    last = len(rows) - 1
     return {
-        **defaults,
         **facts,
         "prompt": prompt,
         "turns": turns,
@@ -258,5 +252,5 @@ def answer_entry(
         "answer": answer,
         "sentences": list(map(list, sentences)),
         "rows": rows,
-        "pair": [min(first, last), min(second, last)],
+        "pair": [min(at, len(rows) - 1) for at in pair],
     }

@@ -23,7 +23,7 @@ def entries():
         for at in range(LAYERS * WIDTH):
             layer, number = divmod(at, WIDTH)
             ranked = [(0, (WIDTH - number) / 100 + layer, 3), (1, number / 100 - layer, 2)]
-            text = shown(["The", " keys", f" {ATTACK}", " are"], 1, relevance=0.5, activation=2.0)
+            text = shown(["The", " keys", f" {ATTACK}", " are"], 1, 4, relevance=0.5, activation=2.0)
             known = {"samples": [text | {"id": f"s{at}", "task": "sva", "method": "AttnLRP", "linked": True}]}
             if (layer, number) == (1, 17):
                 words = {
@@ -31,7 +31,9 @@ def entries():
                     "suppressed": [[" is", -0.3]],
                     "key": [[" key", 0.2]],
                 }
-                context = shown(["Two", " dogs", " ran"], 1, values=[0.1, 1.0, -0.2], activation=3.5, where="a.txt:1")
+                context = shown(
+                    ["Two", " dogs", " ran"], 1, 4, values=[0.1, 1.0, -0.2], activation=3.5, where="a.txt:1"
+                )
                 bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
                 known |= {
                     "writes": words,

@@ -29,12 +29,12 @@ def answers():
         MethodSources("ContextCite", [0.0, 3.0], [[0.0, 3.0], [0.0, 0.0]]),
         MethodSources("Leave-one-out", [5.0, 4.0], [[0.1, 4.0], [4.9, 0.0]]),
     ]
-    facts = {"model": "llama", "task": "sources", "way": "remove"}
-    evidence = [True, False]
-    yield entry(PROMPT, units, ANSWER, sentences, methods, evidence=evidence, sample_id="s1", **facts)
+    facts = {"sample_id": "s1", "model": "llama", "task": "sources", "way": "remove", "untrained": False}
+    facts |= {"evidence": None, "turns": None, "pair": (0, 1)}
+    yield entry(PROMPT, units, ANSWER, sentences, methods, **facts | {"evidence": [True, False]})
     turns = [("system", 0, units[1][0]), ("user", units[1][0], len(PROMPT))]
-    yield entry(PROMPT, units, " Yes.", [(1, 5)], methods, turns=turns, sample_id="s2", **facts)
-    yield entry(PROMPT, units, " No.", [(1, 4)], methods, untrained=True, sample_id="s1", **facts | {"model": "gpt2"})
+    yield entry(PROMPT, units, " Yes.", [(1, 5)], methods, **facts | {"turns": turns, "sample_id": "s2"})
+    yield entry(PROMPT, units, " No.", [(1, 4)], methods, **facts | {"untrained": True, "model": "gpt2"})
 
 
 @pytest.fixture(scope="module")

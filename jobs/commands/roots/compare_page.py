@@ -16,9 +16,8 @@ from evaluation.report.results import Results
 from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.scoring.metrics import METRICS
 from jobs.commands.roots.changes import Change
-from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.node import Plan
+from jobs.plan.node import Run as PlannedRun
 from jobs.results import Run, without_config
 from jobs.stages.report import notes, provenance
 from jobs.stages.report.results import default_samples, results_of
@@ -43,14 +42,14 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change
     lines, configs, data, models = list(facts), [], [], []
     versions: dict[str, str] = {}
     for side in (first, second):
-        made_by = provenance(side.config, side.plan, side.run.ledger)
+        made_by = provenance(side.planned)
         configs.append(f"# {side.name}\n{made_by.config}")
         data += [(f"{side.name}: {name}", digest) for name, digest in made_by.data]
         models += [(f"{side.name}: {name}", identity) for name, identity in made_by.models]
         for package, version in made_by.versions.items():
             before = versions.setdefault(package, version)
             versions[package] = version if version == before else f"{before} against {version}"
-        lines += [f"{side.name}: {note}" for note in notes(side.plan, side.run.ledger, side.results)]
+        lines += [f"{side.name}: {note}" for note in notes(side.planned, side.results)]
     names = first.name, second.name
     both = Provenance(" against ".join(names), "\n".join(configs), versions, data, models)
     return comparison_page(names, lines, _table(changed, metric, names), _explorer(first, second), both)
@@ -64,19 +63,16 @@ class _Side:
     run: Run
 
     @cached_property
-    def config(self) -> RunConfig:
-        """The configuration that the root keeps. Raises UserError if it keeps none."""
-        if self.run.config is None:
-            raise UserError(f"{without_config(self.run.store)}, or leave out --html")
-        return self.run.config
-
-    @cached_property
-    def plan(self) -> Plan:
-        return make_plan(self.config, self.run.store)
+    def planned(self) -> PlannedRun:
+        """The run with its plan. Raises UserError if its root keeps no configuration."""
+        config, store = self.run.config, self.run.store
+        if config is None:
+            raise UserError(f"{without_config(store)}, or leave out --html")
+        return PlannedRun(config, make_plan(config, store), self.run.ledger)
 
     @cached_property
     def results(self) -> Results:
-        return results_of(self.config, self.plan, self.run.store)
+        return results_of(self.planned)
 
     def scored(self, task: str) -> list[pa.Table]:
         """The scores of samples of a task: a table for each model and method, for :func:`choose`."""
@@ -85,7 +81,7 @@ class _Side:
 
     def entries(self, samples: dict[str, list[str]]) -> Iterator[Entry]:
         """The explorer's entries for these samples by task, in which models are named "MODEL in RUN"."""
-        for entry in explorer(self.config, self.plan, self.run.store, self.results, samples):
+        for entry in explorer(self.planned, self.results, samples):
             yield entry | {"model": self.named(entry["model"])}
 
     def named(self, model: str) -> str:
@@ -119,7 +115,7 @@ def _common(first: _Side, second: _Side, task: str) -> list[str]:
         tables += scored
     both = pa.array(sorted(set.intersection(*shared)), pa.string())
     kept = [table.filter(pc.is_in(table["sample_id"], both)) for table in tables]
-    return choose(kept, min(MOST, first.config.report.samples))
+    return choose(kept, min(MOST, first.planned.config.report.samples))
 
 
 def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:

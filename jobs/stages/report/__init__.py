@@ -51,28 +51,28 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     Raises SchemaMismatch for a store of another schema version.
     """
     ledger = Ledger(store)
+    run = Run(config, plan, ledger)
     artifact = report_of(config, ledger)
     first_page = f"{artifact.folder}/index.html"
     where = f"open {store.url(first_page)}"
     if ledger.is_done(artifact) and store.exists(first_page):
         return StageSummary("report", 0, 1, (), (where,))
-    results = results_of(config, plan, store)
+    results = results_of(run)
     absent = [*config.lacking, *metrics_lacking(ledger)]
     lacking = [f"{left_out_line(absent)}."] if absent else []
-    samples = Explorer.of(explorer(config, plan, store, results))
-    run = Run(config, plan, ledger)
+    samples = Explorer.of(explorer(run, results))
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     reported = Reported(run, results)
     site = Site(
-        provenance=provenance(config, plan, ledger),
+        provenance=provenance(run),
         results=results,
         tables=all_tables(store, results),
         parts=(*(part(reported) for part in PARTS), *added),
         samples=samples,
-        neurons=neuron_explorer(config, plan, store, results, samples.ids),
+        neurons=neuron_explorer(run, results, samples.ids),
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
-        summary=_summary(config, plan, results),
-        notes=(*lacking, *notes(plan, ledger, results)),
+        summary=_summary(run, results),
+        notes=(*lacking, *notes(run, results)),
         other_numbers=reported.other_numbers,
     )
     files = {f"{artifact.folder}/{name}": content for name, content in site.files(config.report.close_look).items()}
@@ -85,29 +85,29 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     groups = [[board.model, board.task, board.groups] for board in boards(results, reported.other_numbers)]
     pages = [path.removeprefix(f"{artifact.folder}/") for path in files]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": pages}
-    ledger.commit(artifact, record, config=config.model_dump(mode="json"), files=written)
+    ledger.commit(artifact, record, config=run.settings, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))
 
 
-def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
+def provenance(run: Run) -> Provenance:
     """The provenance of the report: the config, versions, hashes of data and identities of models.
 
     Versions are those in the manifests of relevance; if they differ, all are listed.
     """
     used: dict[str, list[str]] = {name: [] for name in versions()}
-    for planned in plan.cells():
-        for name, number in (ledger.record(planned.artifact) or {}).get("versions", {}).items():
+    for planned in run.plan.cells():
+        for name, number in (run.ledger.record(planned.artifact) or {}).get("versions", {}).items():
             if number not in used.setdefault(name, []):
                 used[name].append(number)
     data = {}
-    for model in plan.models:
+    for model in run.plan.models:
         for inputs in model.inputs.values():
             data[f"{inputs.task} · {inputs.tokenizer}"] = inputs.digest
     installed = versions()
     listed = {name: ", ".join(numbers) or installed[name] for name, numbers in used.items()}
-    settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    models = [(model.name, model.resolved.identity) for model in plan.models]
-    return Provenance(config.name, settings, listed, sorted(data.items()), models)
+    settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
+    models = [(model.name, model.resolved.identity) for model in run.plan.models]
+    return Provenance(run.config.name, settings, listed, sorted(data.items()), models)
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:
@@ -116,18 +116,18 @@ def all_tables(store: Store, results: Results) -> list[Table]:
     return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
 
 
-def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
+def _summary(run: Run, results: Results) -> str:
     """The first sentences of the report: how many methods and models, which tasks, and how methods are scored."""
 
     def count(number: int, name: str) -> str:
         return f"{number} {name}" + "s" * (number != 1)
 
-    samples = dict.fromkeys(config.tasks, 0)
-    for model in plan.models:
+    samples = dict.fromkeys(run.config.tasks, 0)
+    for model in run.plan.models:
         for task, inputs in model.inputs.items():
             samples[task] = max(samples[task], inputs.rows)
     named = (
-        f"{name} ({config.task(name).title}, {rows:,} sample{'s' * (rows != 1)})" for name, rows in samples.items()
+        f"{name} ({run.config.task(name).title}, {rows:,} sample{'s' * (rows != 1)})" for name, rows in samples.items()
     )
     tasks = ", ".join(named)
     methods = count(len(results.methods) - len(results.baselines), "method")
@@ -139,8 +139,9 @@ def _summary(config: RunConfig, plan: Plan, results: Results) -> str:
     )
 
 
-def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
+def notes(run: Run, results: Results) -> Iterator[str]:
     """Yield sentences about demo models, incomplete parts of the run, and defects of its samples."""
+    plan = run.plan
     if any(model.resolved.config.id.startswith(DEMO_MODELS) for model in plan.models):
         yield (
             "Models of the demo are small and trained on a generated language: which method to use for them says "
@@ -158,6 +159,6 @@ def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
     for choice in plan.undecided:
         yield f"{undecided(choice)}."
     for cell_key, state in results.states.items():
-        record = ledger.latest(Artifact("scores", *cell_key)) or {} if state == DONE else {}
+        record = run.ledger.latest(Artifact("scores", *cell_key)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():
             yield f"{' · '.join(cell_key)}: {times} times {name}, counted as wrong."

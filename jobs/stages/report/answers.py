@@ -32,6 +32,8 @@ from jobs.versions import versions
 if TYPE_CHECKING:
     import pandas as pd
 
+_COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
+_PIXELS = 640  # the height of the explorer in a notebook
 Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
@@ -92,10 +94,6 @@ def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Cla
                 variant = Variant(node.artifact.method, row["explanation"])
                 claims[row["sample_id"], row["way"]].append((variant, row))
     return claims
-
-
-_COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
-_PIXELS = 640  # the height of the explorer in a notebook
 
 
 def answers_of(config: RunConfig, store: Store) -> Answers:

@@ -22,13 +22,13 @@ from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURON
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Cell, ModelPlan, Plan, Run
+from jobs.plan.node import Cell, ModelPlan, Run
 from jobs.products.neurons import contexts
 from jobs.products.neurons.heatmaps import FIRST, heatmaps_of
 from jobs.products.neurons.knockouts import knockouts_of
 from jobs.products.neurons.writings import writings_of
 from jobs.stages.report.samples import rows_by_id
-from jobs.store import Artifact, Ledger, Store
+from jobs.store import Artifact, Ledger
 from lrp_core.records.types import UserError
 
 SAMPLES = 5  # samples that are shown for a neuron
@@ -52,19 +52,16 @@ class _Neuron:
     best: list[tuple[Seen, float]] = field(default_factory=list)  # (sample, relevance): a heap of the SAMPLES largest
 
 
-def neuron_explorer(
-    config: RunConfig, plan: Plan, store: Store, results: Results, linked: frozenset[str]
-) -> NeuronExplorer:
+def neuron_explorer(run: Run, results: Results, linked: frozenset[str]) -> NeuronExplorer:
     """The explorer of every neuron that some complete cell keeps.
 
     `linked` are the ids of samples that the explorer of samples shows, to which entries link.
     """
-    ledger = Ledger(store)
-    corpora = _corpora(config, plan, ledger)
+    config, plan, corpora = run.config, run.plan, _corpora(run)
     cells: dict[str, list[Cell]] = {}
     for model in plan.models:
         kept = [cell for cell in model.cells if cell.artifact.product == "neurons"]
-        cells[model.name] = [cell for cell in kept if ledger.is_done(cell.artifact)]
+        cells[model.name] = [cell for cell in kept if run.ledger.is_done(cell.artifact)]
     every = {(cell.artifact.task, cell.artifact.method) for model_cells in cells.values() for cell in model_cells}
     tasks = list(results.tasks)
     order = sorted(every, key=lambda task_method: (tasks.index(task_method[0]), rank(results.methods, task_method[1])))
@@ -72,7 +69,7 @@ def neuron_explorer(
     def entries() -> Iterator[Entry]:
         for model in plan.models:
             if cells[model.name]:
-                known = _Model(config, model, ledger, results)
+                known = _Model(config, model, run.ledger, results)
                 yield from known.entries(cells[model.name], order, linked, corpora.get(model.name))
 
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
@@ -159,7 +156,7 @@ class _Model:
                 if neuron_key in asked:
                     activation, values = short(row["activation"]), relevance.get((*neuron_key, row["rank"]))
                     tokens, where = pieces(tokenizer, row["input_ids"]), row["place"]
-                    text = shown(tokens, row["position"], values, AROUND, activation=activation, where=where)
+                    text = shown(tokens, row["position"], AROUND, values, activation=activation, where=where)
                     answers[neuron_key]["contexts"].append(text)
         return answers
 
@@ -216,13 +213,13 @@ def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[st
     return ledger.read(artifact, schema).to_pylist() if ledger.is_done(artifact) else []
 
 
-def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
+def _corpora(run: Run) -> dict[str, Artifact]:
     """The complete max-activating examples by model; empty if the corpus is gone and nothing of it is stored."""
     try:
-        cells = list(contexts.nodes(Run(config, plan, ledger)))
+        cells = list(contexts.nodes(run))
     except UserError:
         return {}
-    return {cell.plan.name: cell.artifact for cell in cells if ledger.is_done(cell.artifact)}
+    return {cell.plan.name: cell.artifact for cell in cells if run.ledger.is_done(cell.artifact)}
 
 
 def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
@@ -251,4 +248,4 @@ def _samples(neuron: _Neuron, texts: dict[str, list[str]], results: Results, lin
             facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method)}
             facts["linked"] = name in linked
             facts |= {"relevance": short(relevance), "activation": short(activation)}
-            yield shown(texts[name], position, around=AROUND, **facts)
+            yield shown(texts[name], position, AROUND, **facts)

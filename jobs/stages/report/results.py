@@ -25,19 +25,20 @@ from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
 from jobs.plan.node import Cell, Plan, Run
 from jobs.products.scores import SCORES as SCORED
-from jobs.store import Artifact, Ledger, Store
+from jobs.store import Artifact, Store
 from lrp_core.methods.record import Method
 
 #: The hub's owners of the models of Close Look, whose old ids have no owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
 
 
-def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
+def results_of(run: Run) -> Results:
     """The scores and states of all planned cells of relevance, and comparisons of methods by their default variant.
 
     Raises SchemaMismatch for scores of another schema version.
     """
-    states = _states(config, plan, Ledger(store))
+    config, plan, store = run.config, run.plan, run.store
+    states = _states(run)
     scores: dict[tuple[CellKey, Variant, str], Score] = {}
     for planned in relevance_cells(plan):
         cell_key = cell_key_of(planned.artifact)
@@ -46,17 +47,17 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     tuned_on = dict(_tuned_on(plan))
     tasks = {name: config.task(name) for name in of_tokens(config)}
     sizes = {model.name: _size(model.resolved.config) for model in plan.models}
-    clusters = {task: clusters_of(Ledger(store), task) for task in tasks}
+    clusters = {task: clusters_of(run.ledger, task) for task in tasks}
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks=tasks,
-        methods=_methods(config, plan),
-        dtypes=_dtypes(config, plan),
-        states=_unplanned(config, plan) | states,
+        methods=_methods(run),
+        dtypes=_dtypes(run),
+        states=_unplanned(run) | states,
         scores=scores,
         published=_published(config),
         sizes=sizes,
-        floors=dict(_floors(config, plan, store)),
+        floors=dict(_floors(run)),
         tuned_on=tuned_on,
         clusters=clusters,
         seeds=_seeds(config),
@@ -74,19 +75,19 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
     for key, cell_keys in groups.items():
-        comparison = _compare(config, store, results, cell_keys)
+        comparison = _compare(run, results, cell_keys)
         if comparison is not None:
             comparisons[key] = comparison
     return replace(results, comparisons=comparisons)
 
 
-def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], ChanceLevel]]:
+def _floors(run: Run) -> Iterator[tuple[tuple[str, str], ChanceLevel]]:
     """Yield ((model, task), the scores of random relevance by chance) for tasks with evidence."""
-    for model in plan.models:
+    for model in run.plan.models:
         for task, inputs in model.inputs.items():
-            if config.task(task).evidence is not None and not inputs.of_answers:
-                masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
-                yield (model.name, task), ChanceLevel(masks, config.seed)
+            if run.config.task(task).evidence is not None and not inputs.of_answers:
+                masks = Masks.of(run.store.read(inputs.paths, VIEW, VIEW_COLUMNS))
+                yield (model.name, task), ChanceLevel(masks, run.config.seed)
 
 
 def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
@@ -159,12 +160,13 @@ def cell_key_of(cell: Artifact) -> CellKey:
     return CellKey(*cell.columns)
 
 
-def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[CellKey, str]:
+def _states(run: Run) -> dict[CellKey, str]:
     """The state of each cell. Done means complete and scored by the present metrics; unscored cells are missing."""
     names = {"done": DONE, "partial": PARTIAL, "damaged": PARTIAL, "missing": MISSING}
-    states = {cell_key_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
-    for node in SCORED.nodes(Run(config, plan, ledger)):
-        if node.state(ledger) != "done" and states[cell_key_of(node.artifact)] == DONE:
+    cells = [planned.artifact for planned in relevance_cells(run.plan)]
+    states = {cell_key_of(cell): names[run.ledger.state(cell)] for cell in cells}
+    for node in SCORED.nodes(run):
+        if node.state(run.ledger) != "done" and states[cell_key_of(node.artifact)] == DONE:
             states[cell_key_of(node.artifact)] = MISSING
     return states
 
@@ -190,11 +192,11 @@ def samples_of_variant(store: Store, results: Results, cell_key: CellKey, varian
     return table
 
 
-def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[CellKey]) -> Comparison | None:
+def _compare(run: Run, results: Results, cell_keys: list[CellKey]) -> Comparison | None:
     """The comparison of the methods of these cells on the samples that all have and that are predicted rightly."""
     tables = []
     for cell_key in cell_keys:
-        table = default_samples(store, results, cell_key)
+        table = default_samples(run.store, results, cell_key)
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
@@ -210,7 +212,7 @@ def _compare(config: RunConfig, store: Store, results: Results, cell_keys: list[
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
-    return compare(stacked, methods, tuple(measured), *config.resampling, scale, shares, clusters)
+    return compare(stacked, methods, tuple(measured), *run.config.resampling, scale, shares, clusters)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
@@ -219,34 +221,35 @@ def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([metric.scale for metric in every]), np.array([metric.unit == "%" for metric in every])
 
 
-def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
+def _methods(run: Run) -> dict[str, Method]:
     """Methods by name. Labels have the chosen options if these are the same on all models and tasks."""
-    methods = configured(config)
-    for entry in config.every_method():
-        choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]
+    methods = configured(run.config)
+    for entry in run.config.every_method():
+        choices = [c for model in run.plan.models for c in model.choices if c.artifact.method == entry.name]
         words = {in_words(choice.chosen or {}) for choice in choices}
         if len(words) == 1 and "" not in words:
             methods[entry.name] = replace(methods[entry.name], label=tuned_label(entry, f"{words.pop()}, tuned"))
     return methods
 
 
-def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, ...]]:
+def _dtypes(run: Run) -> dict[tuple[str, str], tuple[str, ...]]:
     """The precisions of each (model, task) whose tokens are scored."""
-    scored = of_tokens(config)
-    taken = ((model, task) for model in config.models for task in plan.tasks_of(config, model))
+    config, scored = run.config, of_tokens(run.config)
+    taken = ((model, task) for model in config.models for task in run.plan.tasks_of(config, model))
     pairs = [(model, task) for model, task in taken if task in scored]
     return {(model.name, task): model.dtypes_for(task) for model, task in pairs}
 
 
-def _unplanned(config: RunConfig, plan: Plan) -> dict[CellKey, str]:
+def _unplanned(run: Run) -> dict[CellKey, str]:
     """The cells that have no place in the plan, all missing.
 
     Their models are out of reach, their tasks not prepared, or their options not chosen.
     """
-    lost = {(name, task) for name in plan.failures for task in of_tokens(config)} | set(plan.unprepared)
+    plan = run.plan
+    lost = {(name, task) for name in plan.failures for task in of_tokens(run.config)} | set(plan.unprepared)
     undefined, cell_keys = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]
-    for (model, task), dtypes in _dtypes(config, plan).items():
-        for entry in config.every_method() if (model, task) in lost else ():
+    for (model, task), dtypes in _dtypes(run).items():
+        for entry in run.config.every_method() if (model, task) in lost else ():
             if (model, entry.name) not in undefined:
                 cell_keys += [CellKey(model, task, dtype, entry.name) for dtype in dtypes]
     return dict.fromkeys(cell_keys, MISSING)

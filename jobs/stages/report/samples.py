@@ -21,10 +21,9 @@ from evaluation.report.results import CellKey, Results, rank
 from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
 from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import lead
-from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
-from jobs.plan.node import ModelPlan, Plan
+from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.curves import curves_of
 from jobs.stages.report.results import cell_key_of, default_samples, relevance_cells
 from jobs.store import Artifact, Ledger, Store, samples_of
@@ -38,47 +37,45 @@ Lines = list[tuple[str, Row]]  # (method, row of relevance): first explanations,
 AT_ONCE = 500  # samples whose entries are made at a time
 
 
-def explorer(
-    config: RunConfig, plan: Plan, store: Store, results: Results, ids_of_task: Mapping[str, list[str]] | None = None
-) -> Iterator[Entry]:
+def explorer(run: Run, results: Results, ids_of_task: Mapping[str, list[str]] | None = None) -> Iterator[Entry]:
     """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
     The samples of each task are `ids_of_task`, or chosen by :func:`choose`.
     """
-    ledger, cells = Ledger(store), _cells(plan)
-    by_label = label_cells(plan, ledger)
+    ledger, cells = run.ledger, _cells(run.plan)
+    by_label = label_cells(run)
     for task in results.tasks:
         shown = [cell_key for cell_key in _shown_cell_keys(results) if cell_key.task == task]
         if ids_of_task is None:
             first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
-            scored = (default_samples(store, results, cell_key) for cell_key in shown)
-            chosen = choose(scored, config.report.samples, first)
+            scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
+            chosen = choose(scored, run.config.report.samples, first)
         else:
             chosen = ids_of_task.get(task, [])
         explained = []
-        for model in plan.models if chosen else ():
+        for model in run.plan.models if chosen else ():
             model_cells = [cell_key for cell_key in shown if cell_key.model == model.name]
             if model_cells:
                 maps = {cell_key.method: cells[cell_key] for cell_key in model_cells}
                 labels = {cell_key.method: by_label[cell_key] for cell_key in model_cells if cell_key in by_label}
-                curves = _curves(config, ledger, model, task, chosen)
-                explained.append(_Explained(store, results, model, task, chosen, maps, labels, curves))
+                curves = _curves(run, model, task, chosen)
+                explained.append(_Explained(ledger, results, model, task, chosen, maps, labels, curves))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            generic = rows_by_id(store, ledger.whole(samples_of(task)), GENERIC, some)
+            generic = rows_by_id(run.store, ledger.whole(samples_of(task)), GENERIC, some)
             entries = [entry for explained_model in explained for entry in explained_model.entries(some, generic)]
             order = {name: at for at, name in enumerate(some)}
             yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
 
 
-def one_sample(plan: Plan, store: Store, results: Results) -> Entry | None:
+def one_sample(run: Run, results: Results) -> Entry | None:
     """The entry of one sample under one model, with every method; None if nothing is scored.
 
     It is chosen by rule, not by hand. The task: of texts before images, with a scope before without, with evidence
     before without, else the first. The model: the one with the most methods. The sample: of those that every method
     explains, the first by id that the model predicts rightly, or else the first.
     """
-    cells = _cells(plan)
+    cells = _cells(run.plan)
     shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
     for cell_key in _shown_cell_keys(results):
         shown[cell_key.task, cell_key.model][cell_key.method] = cells[cell_key]
@@ -87,17 +84,17 @@ def one_sample(plan: Plan, store: Store, results: Results) -> Entry | None:
         return None
     tasks = results.tasks
     task = min(scored, key=lambda name: (tasks[name].image, tasks[name].scope is None, tasks[name].evidence is None))
-    models = [model for model in plan.models if (task, model.name) in shown]
+    models = [model for model in run.plan.models if (task, model.name) in shown]
     model = max(models, key=lambda model: len(shown[task, model.name]))
     maps = shown[task, model.name]
     right = []
     for cell in maps.values():
-        samples = default_samples(store, results, cell_key_of(cell))
+        samples = default_samples(run.store, results, cell_key_of(cell))
         right.append(dict(zip(samples["sample_id"].to_pylist(), samples["correct"].to_pylist(), strict=True)))
     common = set.intersection(*map(set, right))
     chosen = sorted(common, key=lambda name: (not right[0][name], name))[:1]
-    generic = rows_by_id(store, Ledger(store).whole(samples_of(task)), GENERIC, chosen)
-    entries = _Explained(store, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
+    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
+    entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
     return entries[0] if entries else None
 
 
@@ -113,10 +110,10 @@ def _shown_cell_keys(results: Results) -> Iterator[CellKey]:
     )
 
 
-def label_cells(plan: Plan, ledger: Ledger) -> dict[CellKey, Artifact]:
+def label_cells(run: Run) -> dict[CellKey, Artifact]:
     """The cells that are done of relevance for every label of classifiers, by cell key."""
-    cells = (planned.artifact for planned in plan.cells() if planned.artifact.product == "labels")
-    return {cell_key_of(cell): cell for cell in cells if ledger.is_done(cell)}
+    cells = (planned.artifact for planned in run.plan.cells() if planned.artifact.product == "labels")
+    return {cell_key_of(cell): cell for cell in cells if run.ledger.is_done(cell)}
 
 
 def _first_labelled(ledger: Ledger, cells: Sequence[Artifact]) -> frozenset[str]:
@@ -134,10 +131,8 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
     points: dict[str, list[float]] = {}
     wrong: dict[str, int] = {}
     for table in scored:
-        hit_column = (
-            lead() if lead() in table.column_names else "correct"
-        )  # where the metric does not apply to the task
-        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", hit_column)), strict=True):
+        measured = lead() if lead() in table.column_names else "correct"  # if the metric does not apply to the task
+        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", measured)), strict=True):
             points.setdefault(name, []).append(hit)
             wrong[name] = wrong.get(name, 0) + (not right)
     other = {name: name not in first for name in points}
@@ -153,7 +148,7 @@ class _Explained:
 
     def __init__(
         self,
-        store: Store,
+        ledger: Ledger,
         results: Results,
         model: ModelPlan,
         task: str,
@@ -163,8 +158,8 @@ class _Explained:
         curves: Mapping[CurveOf, LogitCurve],
     ) -> None:
         """`maps` and `labels` are cells by method: relevance of explanations, and relevance for every label."""
-        self.store, self.results, self.model, self.task, self.curves = store, results, model, task, curves
-        ledger, order = Ledger(store), partial(rank, results.methods)
+        self.store, self.results, self.model, self.task, self.curves = ledger.store, results, model, task, curves
+        order = partial(rank, results.methods)
         tables = [(method, _relevance(ledger, maps[method], chosen)) for method in sorted(maps, key=order)]
         for method in sorted(labels, key=order):
             table = _of(ledger.read(labels[method], LABELS), chosen)
@@ -264,14 +259,13 @@ def _labelled(sample: Row, row: Row, resolved: ResolvedModel) -> dict[str, Any]:
     return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
 
 
-def _curves(
-    config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
-) -> dict[CurveOf, LogitCurve]:
+def _curves(run: Run, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, LogitCurve]:
     """The deletion and insertion curves of the chosen samples, in the first way of removal, by method and variant."""
     rows: dict[CurveOf, Rows] = defaultdict(dict)
-    for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
-        if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
-            table = _of(ledger.read(cell.artifact, CURVES), chosen)
+    settings = run.config.perturb
+    for cell in curves_of(run.config, settings, model) if settings is not None else ():
+        if cell.artifact.task == task and cell.ways and run.ledger.is_done(cell.artifact):
+            table = _of(run.ledger.read(cell.artifact, CURVES), chosen)
             # curves of the number that the relevance explains; if it explains none in particular, the target's logit
             by_its_score = (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
             kept = (pc.field("perturbation") == cell.ways[0]) & by_its_score

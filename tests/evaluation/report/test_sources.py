@@ -100,10 +100,10 @@ def test_the_figure_joins_budgets_and_screened_sources_over_the_same_samples():
 
 def test_entries_number_their_methods_and_lists_shorten_answers():
     methods = [MethodSources("LRP", [0.123456, -2.0], [[1, 2], [3, 4]]), MethodSources("ContextCite", [1, 0], ())]
-    data = entry("One. Two.", [(0, 4), (5, 9)], "x" * 300, [(0, 300)], methods, pair=(0, 7), model="llama")
+    facts = {"evidence": None, "turns": None, "sample_id": "s", "model": "llama", "task": "sources", "way": "remove"}
+    data = entry("One. Two.", [(0, 4), (5, 9)], "x" * 300, [(0, 300)], methods, pair=(0, 7), **facts)
     assert data["rows"][0] == {"label": "LRP", "whole": [0.1235, -2.0], "parts": [[1.0, 2.0], [3.0, 4.0]]}
     assert data["pair"] == [0, 1]
-    assert data["untrained"] is False
     explorer = SourcesExplorer.of([data])
     assert explorer.count == 1
     assert len(explorer.index.files) == 0

@@ -76,9 +76,9 @@ def test_the_page_says_what_differs_and_needs_no_other_file(page):
 
 
 def test_versions_of_both_runs_stand_on_the_page_where_they_differ(page, closelook, monkeypatch):
-    def older(config, *arguments):
-        made_by = provenance(config, *arguments)
-        is_other = config.root.endswith("other")
+    def older(run):
+        made_by = provenance(run)
+        is_other = run.config.root.endswith("other")
         return replace(made_by, versions={**made_by.versions, "torch": "1.0"}) if is_other else made_by
 
     monkeypatch.setattr(compare_page, "provenance", older)

@@ -12,10 +12,11 @@ from evaluation.schema import VIEW
 from jobs.config import RunConfig
 from jobs.notebook.explaining import explain
 from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
 from jobs.stages.prepare import prepare
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from lrp_core.records.types import UserError
 from tests.jobs.small import REPOSITORY
 from tests.stages import attribute, evaluate
@@ -115,7 +116,8 @@ def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inlin
     plan = make_plan(config, store)
     views = store.read(plan.models[0].inputs["mine"].folder, VIEW).to_pylist()
     assert sorted(sounds_of([row["target_id"], row["foil_id"]]) for row in views) == [["æ", "β"], ["β", "ð"]]
-    shown = explorer(config, plan, store, results_of(config, plan, store))
+    run = Run(config, plan, Ledger(store))
+    shown = explorer(run, results_of(run))
     assert sorted(entry["decoder"] for entry in shown) == [["‹start›"], ["‹start›", "κ"]]
 
 

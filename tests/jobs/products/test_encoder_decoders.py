@@ -189,7 +189,8 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
 
 
 def test_samples_are_shown_with_what_the_decoder_has_seen(config, store, plan):
-    shown = list(explorer(config, plan, store, results_of(config, plan, store)))
+    run = Run(config, plan, Ledger(store))
+    shown = list(explorer(run, results_of(run)))
     said = {entry["task"]: [] for entry in shown}
     for entry in shown:
         said[entry["task"]].append(entry["decoder"])

@@ -69,7 +69,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
                 assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
         samples = store.read(f"layer_scores_samples/bert.sva.float32.{name}.parquet", LAYER_SCORES_SAMPLES, ["correct"])
         assert len(samples) == len(entries) * 2, "special tokens count, or do not"
-    results = results_of(config, plan, store)
+    results = results_of(Run(config, plan, Ledger(store)))
     part = layers_part(Reported(Run(config, plan, Ledger(store)), results))
     (figure,), (table, differences) = part.figures, part.details
     assert not part.note
@@ -123,7 +123,8 @@ def _but_the_slot(relevance: list[float], row: dict) -> list[np.ndarray]:
 def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_named(run):
     config, store, _ = run
     plan = make_plan(config, store)
-    part = layers_part(Reported(Run(config, plan, Ledger(store)), results_of(config, plan, store)))
+    run = Run(config, plan, Ledger(store))
+    part = layers_part(Reported(run, results_of(run)))
     assert part.note.startswith(f"{len(NAMES)} cells of layers have no scores")
     without = config.model_copy(update={"layers": None})
     assert {planned.artifact.product for planned in make_plan(without, store).cells()} == {"relevance"}

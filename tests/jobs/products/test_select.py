@@ -112,7 +112,7 @@ def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and
         assert {(trial["n"], trial["left_out"]) for trial in trials} == {(6, 0)}
         assert len(Ledger(store).read(choice.artifact, TRIALS)) == 6
     assert any(f"smoothgrad on gpt2/sva/float32: sigma={settings[best]['sigma']}" in line for line in summary.lines)
-    results = results_of(config, make_plan(config, store), store)
+    results = results_of(Run(config, make_plan(config, store), Ledger(store)))
     assert results.label("smoothgrad") == f"SmoothGrad ({in_words(settings[best])}, tuned)"
     part = faithfulness_part(Reported(Run(config, make_plan(config, store), Ledger(store)), results))
     [table] = [table for table in part.tables if table.title == "Options that were chosen"]
@@ -148,7 +148,7 @@ def test_samples_that_chose_the_options_count_in_no_number_of_the_method(tmp_pat
     assert evaluate(config, store).complete
     assert perturb(config, store).complete
     plan = make_plan(config, store)
-    results = results_of(config, plan, store)
+    results = results_of(Run(config, plan, Ledger(store)))
     rest = {row["sample_id"] for row in ROWS} - tuning_samples()
     for place in results.defaults:
         counted = set(default_samples(store, results, place)["sample_id"].to_pylist())

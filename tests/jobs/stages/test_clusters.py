@@ -40,7 +40,7 @@ def run(tmp_path, inline):
             texts.append(text | {"sample_id": row["sample_id"], "cluster": cluster})
         store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
         plan = make_plan(config, store)
-        results = results_of(config, plan, store)
+        results = results_of(Run(config, plan, Ledger(store)))
         [comparison] = results.comparisons.values()
         return store, results, comparison, Reported(Run(config, plan, Ledger(store)), results).drawn[0]
 

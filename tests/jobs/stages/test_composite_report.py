@@ -38,7 +38,7 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     assert select(config, store).complete
     assert attribute(config, store).complete
     plan, ledger = make_plan(config, store), Ledger(store)
-    results = results_of(config, plan, store)
+    results = results_of(Run(config, plan, Ledger(store)))
 
     part = composites_part(Reported(Run(config, plan, ledger), results))
     assert [figure.name for figure in part.figures] == ["composites_softmax", "composites_linear"]
@@ -96,7 +96,7 @@ def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, m
     config = config_of(tmp_path / "run", model, methods=["lrp"])
     store = prepared(config, rows_of(2))
     plan = make_plan(config, store)
-    results = results_of(config, plan, store)
+    results = results_of(Run(config, plan, Ledger(store)))
     reported = Reported(Run(config, plan, Ledger(store)), results)
     for part in (composites_part, extremes_part):
         empty = part(reported)

@@ -58,7 +58,7 @@ def text(store, name="index.html"):
 def test_a_configured_method_stands_under_its_own_label(tmp_path):
     methods = ["attnlrp", {"name": "alone", "method": "alti_logit", "initial": False}]
     config = RunConfig.model_validate(CONFIG.model_dump() | {"methods": methods})
-    result = results.results_of(config, Plan(()), write_store(tmp_path, samples=1)[0])
+    result = results.results_of(Run(config, Plan(()), Ledger(write_store(tmp_path, samples=1)[0])))
     assert list(result.methods) == ["attnlrp", "alone"]
     assert result.label("alone") == "ALTI-Logit (initial=false)"
     assert result.groups() == [("alone",), ("attnlrp",)]
@@ -255,8 +255,8 @@ def test_one_sample_is_shown_with_every_method_and_chosen_by_rule(tmp_path):
     lines = text(store, "tables/one_sample.csv").splitlines()
     view = write_benchmark(store, "qa", 8)[1]
     assert len(lines) == 1 + 4 * view["length"]
-    result = results.results_of(QUICK, plan, store)
-    assert explorer.one_sample(plan, store, result)["sample_id"] == "qa00001"
+    run = Run(QUICK, plan, Ledger(store))
+    assert explorer.one_sample(run, results.results_of(run))["sample_id"] == "qa00001"
 
 
 def test_where_nothing_is_scored_no_sample_is_shown(tmp_path):

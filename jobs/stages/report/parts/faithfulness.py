@@ -12,7 +12,6 @@ from evaluation.report.sections import shares as removed
 from evaluation.report.sections.choices import MethodTrials, Search, best_table, choices_table, search_figures
 from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table, ways_table
 from evaluation.report.sections.shares import ShareSet
-from evaluation.scoring.faithfulness.areas import AREA_COLUMNS, CURVE_COLUMNS
 from evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import Trial
 from evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
@@ -25,7 +24,6 @@ from jobs.stages.report.results import cell_key_of
 from lrp_core.rules.composite import Spec
 
 PAGE = "faithfulness.html"
-_COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
 
 def faithfulness_part(report: Reported) -> Part:
@@ -128,7 +126,7 @@ def composites_part(report: Reported) -> Part:
     searches = [search for choice in choices for search in _searched(choice, methods)]
     how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
     tables = [best_table(searches, methods)] if searches else []
-    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page="faithfulness.html")
+    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page=PAGE)
 
 
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:

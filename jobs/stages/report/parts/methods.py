@@ -139,7 +139,7 @@ TITLE = "One sample, every method"
 def sample_part(report: Reported) -> Part:
     """One sample explained by every method. Explanations of the target's logit are shown if there are any."""
     page, how = "faithfulness.html", "Nothing is explained and scored: run `closelook attribute` and `evaluate`."
-    entry = one_sample(report.run.plan, report.run.store, report.results)
+    entry = one_sample(report.run, report.results)
     if entry is None:
         return Part(TITLE, how, page=page)
     explained = list(dict.fromkeys(row["explanation"] for row in entry["rows"] if row["explanation"] != NONE))

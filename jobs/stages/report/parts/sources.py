@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.ablations.means import Judgement, judgement_of
+from evaluation.ablations.means import Judgement, Setting, judgement_of
 from evaluation.report.overview.leaderboard import seconds_of
 from evaluation.report.page import Part
 from evaluation.report.sections.sources import PAGE, Judged, error_figures, sources_tables
@@ -24,7 +24,6 @@ UNTRAINED = (
     "Untrained: some models have random weights, and did not write these answers. Their numbers show form and cost, "
     "but nothing about methods."
 )
-Setting = tuple[str, str, str]  # model, task, way
 
 
 def sources_part(report: Reported) -> Part:
