@@ -55,10 +55,10 @@ def faithfulness():
 def knocked_out():
     rng = np.random.default_rng(0)
     told = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
-    lost = [Ablations.of("gpt2", "sva", "target", (1, 5), told)]
+    lost = [Ablations.of("gpt2", "sva", (1, 5), told)]
     methods = some_results().methods
-    figures = ablation_figure(lost, methods, 50, 0)
-    return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], 50, 0)])
+    figures = ablation_figure(lost, methods, 50, 0, "zero")
+    return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], 50, 0, "zero")])
 
 
 @pytest.fixture(scope="module")

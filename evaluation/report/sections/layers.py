@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,7 @@ DOUBTS = (
 )
 
 
-@dataclass(frozen=True)
-class LayerScore:
+class LayerScore(NamedTuple):
     """The mean of a metric for the relevance of one layer of a model under a method."""
 
     model: str

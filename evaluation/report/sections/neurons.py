@@ -29,9 +29,9 @@ from evaluation.report.table import (
     smallest_differences,
 )
 from evaluation.schema import NEURONS
-from evaluation.scoring.faithfulness.areas import on_common_samples
+from evaluation.scoring.faithfulness.areas import mean_curve, on_common_samples
 from evaluation.scoring.head_orders import RANDOM
-from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers, mean_intervals
+from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.statistics import Comparison, compare
 
 _DIGITS = 2
@@ -49,7 +49,6 @@ class Ablations:
 
     model: str
     task: str
-    explanation: str
     rankings: tuple[str, ...]  # M rankings with samples
     counts: tuple[int, ...]  # K numbers of ablated neurons
     drops: np.ndarray  # [N, M, K], by sample, ranking and count
@@ -62,7 +61,6 @@ class Ablations:
         cls,
         model: str,
         task: str,
-        explanation: str,
         counts: Sequence[int],
         explained: Mapping[str, Explained],
         clusters: Clusters = NO_CLUSTERS,
@@ -82,7 +80,7 @@ class Ablations:
         drops = stacked[..., :1] - stacked[..., 1:]
         empty = tuple(ranking for ranking in explained if ranking not in known)
         lost, numbers = len(samples) - len(common), cluster_numbers(clusters, common)
-        return cls(model, task, explanation, tuple(known), tuple(counts), drops, lost, empty, numbers)
+        return cls(model, task, tuple(known), tuple(counts), drops, lost, empty, numbers)
 
     def compared(self, resamples: int, seed: int) -> Comparison | None:
         """Mean drops with intervals, and paired tests between rankings; None without samples."""
@@ -95,7 +93,7 @@ ABLATED = {"zero": "are set to zero", "mean": "are set to their mean over the co
 
 
 def ablation_figure(
-    ablations: Sequence[Ablations], methods: Methods, resamples: int, seed: int, value: str = "zero"
+    ablations: Sequence[Ablations], methods: Methods, resamples: int, seed: int, value: str
 ) -> list[Figure]:
     """The mean drop against the number of ablated neurons, with intervals: a panel for each task and model.
 
@@ -107,10 +105,9 @@ def ablation_figure(
     for ablation in shown:
         lines = []
         for at, name in enumerate(ablation.rankings):
-            drops = ablation.drops[:, at]
-            low, high = mean_intervals(drops, max(1, resamples), seed, None, ablation.clusters)
+            curve = mean_curve(ablation.drops[:, at], resamples, seed, None, ablation.clusters)
             points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
-            lines.append(Line(label(methods, name), ablation.counts, drops.mean(0), points, low, high))
+            lines.append(Line(label(methods, name), ablation.counts, curve.mean, points, curve.low, curve.high))
         scale = SymmetricalLogScale(None, linthresh=1)
         ticks = {"xscale": scale, "xticks": ablation.counts, "xticklabels": list(map(str, ablation.counts))}
         panels.append(Panel(f"{ablation.task} · {ablation.model}", lines, ticks))
@@ -129,7 +126,7 @@ def ablation_table(
     missing: Lacking,
     resamples: int,
     seed: int,
-    value: str = "zero",
+    value: str,
 ) -> Table:
     """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
 

@@ -1,9 +1,11 @@
 """Knock-outs in the report: which samples their means are over."""
 
+import csv
+
 import numpy as np
 import pytest
 
-from evaluation.report.sections.neurons import Ablations, ablation_table
+from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
 
 
 def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
@@ -13,7 +15,7 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     told["random"]["s07"][2] = np.nan
     told["void"] = {}
     told["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = ablation_table([Ablations.of("gpt2", "sva", "target", (1, 5), told)], {}, [], 50, 0)
+    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), told)], {}, [], 50, 0, "zero")
     used = [name for name in told["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):
@@ -21,3 +23,12 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
             assert (cell.value, cell.n) == (pytest.approx(np.mean(drops)), 10)
     assert [cell.state for row in table.rows[3:-1] for cell in row.cells] == ["not finite"] * 4
     assert "2 samples are left out" in table.caption
+
+
+def test_bands_lie_around_the_means_also_without_resamples():
+    draw = np.random.default_rng(0)
+    told = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random")}
+    for resamples in (0, 50):
+        [figure] = ablation_figure([Ablations.of("gpt2", "sva", (1, 5), told)], {}, resamples, 0, "zero")
+        for *_, mean, low, high in list(csv.reader(figure.data.splitlines()))[1:]:
+            assert float(low) <= float(mean) <= float(high)

@@ -108,10 +108,12 @@ def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
     assert re.search(r'<small class="paper"[^>]*>39 \(\+21\.0\)</small>', page)
 
 
+@pytest.mark.parametrize("place", ["tables", "details"])
 @pytest.mark.parametrize("reference", [None, 2.0])
-def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference):
+def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference, place):
     made = Table("t", "T", "", ("m",), (Column("", "c"),), (Row("", ("a",), (Cell(1.0, reference=reference),)),))
-    page = site(parts=[Part("P", "how", tables=[made], page="faithfulness.html")]).files()["faithfulness.html"]
+    part = Part("P", "how", page="faithfulness.html", **{place: [made]})
+    page = site(parts=[part]).files()["faithfulness.html"]
     assert ('class="show-paper"' in page) == ('class="paper"' in page) == (reference is not None)
 
 

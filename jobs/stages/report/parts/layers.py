@@ -36,9 +36,10 @@ from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
 from lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
-_SCORE = ("model", "task", "method", "layer", "metric", "value", "n")  # the fields of `LayerScore`
+PAGE = "neurons.html"
 Values = dict[str, dict[int, dict[str, Any]]]  # metrics by sample id and layer
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
+_Shown = tuple[Artifact, str, str, list[LayerScore]]  # a method's artifact, explanation, scope, scores
 
 
 def layers_part(report: Reported) -> Part:
@@ -62,7 +63,7 @@ def layers_part(report: Reported) -> Part:
         node_scores = []
         for row in rows:
             if (row["explanation"], row["tokens"], row["scope"]) == (first, "all", scope):
-                node_scores.append(LayerScore(*(row[name] for name in _SCORE)))
+                node_scores.append(LayerScore(*(row[name] for name in LayerScore._fields)))
         scores += node_scores
         if node_scores:
             together[artifact.task, artifact.model].append((artifact, first, scope, node_scores))
@@ -95,9 +96,6 @@ def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
         summary = summarise(samples.filter(pc.equal(samples["layer"], layer)), metrics)
         means += [row | of_layer for row in summary.to_pylist()]
     return means
-
-
-_Shown = tuple[Artifact, str, str, list[LayerScore]]  # a method's artifact, explanation, scope, scores
 
 
 def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
@@ -155,9 +153,6 @@ def pruning_part(report: Reported) -> Part:
     return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
 
 
-PAGE = "neurons.html"
-
-
 def knockouts_part(report: Reported) -> Part:
     """The ablation of each ranking's neurons, on the samples that all rankings of a task have."""
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
@@ -189,7 +184,7 @@ def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
         drops[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
         counts = rows[0]["removed"] if rows else counts
     model, task = first.artifact.model, first.artifact.task
-    return Ablations.of(model, task, first.explanation, counts[1:], drops, results.clusters.get(task, {}))
+    return Ablations.of(model, task, counts[1:], drops, results.clusters.get(task, {}))
 
 
 def crossing_part(report: Reported) -> Part:
