@@ -21,6 +21,9 @@ import scipy
 from evaluation.explained.rows import TEXT, Name
 from evaluation.scoring.agreement import agreement_of
 
+FEWEST_WORDS = 3  # words; texts with fewer are left out, since two words have only two orders
+LEVEL = 0.95
+FEWEST = 5  # texts with a word; a mean over fewer has no interval
 _OF_CASE = ("id", "row", "model", "task", "decision", "against", "probability")  # equal in all rows of a case
 
 
@@ -113,9 +116,6 @@ def _is_same(case: Case, name: Name, facts: dict[str, Any]) -> bool:
     return case.name == name and all(getattr(case, field) == value for field, value in facts.items())
 
 
-FEWEST_WORDS = 3  # words; texts with fewer are left out, since two words have only two orders
-
-
 @dataclass(frozen=True)
 class Disagreement:
     """Two methods on a case: Spearman's correlation of their relevance over the counted words, and their top words."""
@@ -152,10 +152,6 @@ def disagreements(cases: Iterable[Case]) -> Iterator[Disagreement]:
             correlation = float(agreement.mean[0, 1])
             facts = (*case.name, case.model, case.task, case.decision)
             yield Disagreement(*facts, first, second, correlation, *tops)
-
-
-LEVEL = 0.95
-FEWEST = 5  # texts with a word; a mean over fewer has no interval
 
 
 class Group(NamedTuple):

@@ -13,7 +13,7 @@ from evaluation.explained.cases import FEWEST, Case, Disagreement, Importance, I
 from evaluation.explained.rows import DECODER, SECOND, TEXT
 from evaluation.report.heatmaps.markup import strip
 from evaluation.report.heatmaps.tokens import in_digits, least, scale
-from evaluation.report.page import Provenance, case_page, decisions_page
+from evaluation.report.page import Provenance, page_alone
 from evaluation.report.table import Cell, Column, Row, Table
 
 DECISIONS = 12  # most decisions on the overview, those of most texts
@@ -50,7 +50,16 @@ def overview(
     reason = (
         "No two methods order a case." if several else "One method explains these texts: there is nothing to compare."
     )
-    return decisions_page(provenance.run, facts, _decisions(cases), parts, disagreements, reason, provenance)
+    return page_alone(
+        "decisions.html",
+        provenance.run,
+        provenance,
+        facts=facts,
+        decisions=_decisions(cases),
+        importances=parts,
+        disagreements=disagreements,
+        no_disagreements=reason,
+    )
 
 
 def _most_frequent(importances: Importances) -> list[str | None]:
@@ -114,8 +123,16 @@ def sheet(case: Case, provenance: Provenance) -> str:
     )
     most = max(2, min(_STRONGEST, _OF_ALL // len(case.by_method)))
     methods = [_strongest(name, case, of_method, most) for name, of_method in case.by_method.items()]
-    title = f"Case {case.name.id}"
-    return case_page(title, facts, _sides(case, values.tolist()), caption, decision, methods, provenance)
+    return page_alone(
+        "case.html",
+        f"Case {case.name.id}",
+        provenance,
+        facts=facts,
+        sides=_sides(case, values.tolist()),
+        caption=caption,
+        decision=decision,
+        methods=methods,
+    )
 
 
 def _sentence(case: Case) -> str:
@@ -135,13 +152,9 @@ def _percent(share: float) -> str:
     >>> _percent(0.98765), _percent(0.99996)
     ('98.8 %', 'more than 99.9 %')
     """
-    return (
-        "more than 99.9 %"
-        if share > 0.999
-        else "less than 0.1 %"
-        if share < 0.001
-        else f"{share:.1%}".replace("%", " %")
-    )
+    if share > 0.999:
+        return "more than 99.9 %"
+    return "less than 0.1 %" if share < 0.001 else f"{share:.1%}".replace("%", " %")
 
 
 def _strongest(method: str, case: Case, values: Any, most: int) -> Mapping[str, str]:
@@ -163,10 +176,7 @@ def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
     """
     padded = [*values, *(math.nan for _ in range(len(case.words) - len(values)))]
     specials = [word.special for word in case.words]
-    known = [(value, special) for value, special in zip(padded, specials, strict=True) if not math.isnan(value)]
-    shown = [value for value, _ in known]
-    marks = [special for _, special in known]
-    row = {"scale": scale(shown, marks), "low": least(shown, marks)}
+    row = {"scale": scale(padded, specials), "low": least(padded, specials)}  # NaN does not count
     kept = _kept(case, padded)
     sides = []
     for side in (TEXT, SECOND, DECODER):

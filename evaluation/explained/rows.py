@@ -7,8 +7,10 @@ Shapes: N texts, T tokens of a text, W its words.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,19 @@ import pyarrow as pa
 from evaluation.benchmark.encoding import Encoding, encode, words
 from evaluation.benchmark.samples import Filled
 from evaluation.schema import TOKENS, WORDS
+
+TEXT, SECOND, DECODER = "text", "second", "decoder"  # the sides that a model reads
+
+#: Rows of a table: values that all of them share, kept once, and columns with a value for each row.
+Block = tuple[dict[str, Any], dict[str, Any]]
+
+
+class TokenLocation(NamedTuple):
+    """The location of a token: its side and the characters [start, end) of that side's text; None if it has none."""
+
+    side: str
+    start: int | None = None
+    end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,10 +71,6 @@ class Name(NamedTuple):
     row: int | None = None
 
 
-#: Rows of a table: values that all of them share, kept once, and columns with a value for each row.
-Block = tuple[dict[str, Any], dict[str, Any]]
-
-
 class Tables(NamedTuple):
     """Rows of the schemas WORDS and TOKENS."""
 
@@ -91,9 +102,19 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
 
 def _facts(name: Name, text: ExplainedText, entry: MethodRelevance, model: str, task: str | None) -> dict[str, Any]:
     """The columns that have the same value in all rows of a text and method."""
-    facts: dict[str, Any] = {"id": name.id, "row": name.row, "model": model, "task": task, "method": entry.method}
-    facts |= {"explanation": entry.explanation, "embedding": entry.embedding, "explained": entry.explained}
-    return facts | {"decision": text.decision, "against": text.against, "probability": text.probability}
+    return {
+        "id": name.id,
+        "row": name.row,
+        "model": model,
+        "task": task,
+        "method": entry.method,
+        "explanation": entry.explanation,
+        "embedding": entry.embedding,
+        "explained": entry.explained,
+        "decision": text.decision,
+        "against": text.against,
+        "probability": text.probability,
+    }
 
 
 @dataclass(frozen=True)
@@ -109,7 +130,7 @@ class _Groups:
     def of(cls, text: ExplainedText, count: int) -> _Groups:
         """The words of the first `count` tokens of a text, those to which a method gives relevance."""
         locations, special = text.locations[:count], list(map(bool, text.special[:count]))
-        groups = [group for run in _sides(locations) for group in _words_of(text, run)]
+        groups = _words_of(text, count)
         sizes = np.array([len(group) for group in groups], np.int64)
         sides = [locations[group[0]].side for group in groups]
         extents = [_extent([locations[at] for at in group]) for group in groups]
@@ -143,16 +164,14 @@ def _word(text: ExplainedText, group: Sequence[int], start: int | None, end: int
     return "".join(text.tokens[at] for at in group).strip()
 
 
-def _sides(locations: Sequence[TokenLocation]) -> list[range]:
-    """The ranges of consecutive tokens of the same side."""
-    edges = [at for at in range(len(locations)) if not at or locations[at].side != locations[at - 1].side]
-    return [range(start, end) for start, end in zip(edges, [*edges[1:], len(locations)], strict=True)]
-
-
-def _words_of(text: ExplainedText, run: range) -> list[list[int]]:
-    """The indices of the tokens of each word in a range of tokens."""
-    tokens, special = text.tokens[run.start : run.stop], text.special[run.start : run.stop]
-    return [[run.start + at for at in group] for group in words(tokens, special)]
+def _words_of(text: ExplainedText, count: int) -> list[list[int]]:
+    """The indices of the tokens of each word among the first `count` tokens; no word has tokens of two sides."""
+    groups = []
+    for _, run in groupby(range(count), key=lambda at: text.locations[at].side):
+        places = list(run)
+        of_side = words([text.tokens[at] for at in places], [text.special[at] for at in places])
+        groups += [[places[at] for at in group] for group in of_side]
+    return groups
 
 
 def _counted(sides: Sequence[str]) -> list[int]:
@@ -161,11 +180,11 @@ def _counted(sides: Sequence[str]) -> list[int]:
     >>> _counted(["text", "text", "second"])
     [0, 1, 0]
     """
-    met: dict[str, int] = {}
+    met = Counter[str]()
     numbers = []
     for side in sides:
-        numbers.append(met.get(side, 0))
-        met[side] = numbers[-1] + 1
+        numbers.append(met[side])
+        met[side] += 1
     return numbers
 
 
@@ -189,17 +208,6 @@ def _column(field: pa.Field, blocks: Sequence[Block], rows: pa.Array) -> pa.Arra
     if own:
         return pa.concat_arrays(own)
     return pa.array([shared[field.name] for shared, _ in blocks], field.type).take(rows)
-
-
-TEXT, SECOND, DECODER = "text", "second", "decoder"  # the sides that a model reads
-
-
-class TokenLocation(NamedTuple):
-    """The location of a token: its side and the characters [start, end) of that side's text; None if it has none."""
-
-    side: str
-    start: int | None = None
-    end: int | None = None
 
 
 @dataclass(frozen=True)

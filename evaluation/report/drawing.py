@@ -1,4 +1,4 @@
-"""Figures as SVG and PDF, drawn by matplotlib from specifications: panels of lines above a legend that they share.
+"""Figures as SVG and PDF, drawn by matplotlib from specifications: panels of lines or maps above a common legend.
 
 Every figure is also drawn for narrow screens. Figures are built without pyplot's global state, text stays text, and
 equal data give equal bytes.

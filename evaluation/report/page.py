@@ -109,7 +109,7 @@ class Part:
     @property
     def has_references(self) -> bool:
         """True if a table holds numbers of a paper."""
-        cells = (cell for table in self.tables for row in table.rows for cell in row.cells)
+        cells = (cell for table in (*self.tables, *self.details) for row in table.rows for cell in row.cells)
         return any(cell.reference is not None for cell in cells)
 
 
@@ -133,21 +133,22 @@ class Site:
 
         `close_look` shows the papers' numbers beside ours in tables in Markdown and LaTeX.
         """
-        published: dict[str, Any] = {"published": bool(self.results.published)}
+        published = bool(self.results.published)
         wide, long = self.tables[:2]  # the overview, and the overview beside random
         short = [table for table in self.tables if table is not long]
         overview = self._overview(wide, long)
         files: dict[str, str | bytes] = {}
-        files["index.html"] = self._page("index.html", tables=self.tables, **published, **overview)
-        files["tables.html"] = self._page("tables.html", tables=short, **published)
+        files["index.html"] = self._page("index.html", tables=self.tables, published=published, **overview)
+        files["tables.html"] = self._page("tables.html", tables=short, published=published)
         files["samples.html"] = self._page("samples.html", self.samples.leaves, explorer=self.samples)
         explorers = {"neurons.html": self.neurons.leaves, "sources.html": self.sources.leaves}
-        known: dict[str, Any] = {"neurons": self.neurons, "sources": self.sources}
         for page in _OF_PARTS:
             leaves = explorers.get(page, ())
             parts = [part for part in self.parts if part.page == page]
             has_references = any(part.has_references for part in parts)
-            files[page] = self._page(page, leaves, parts=parts, published=has_references, **known)
+            files[page] = self._page(
+                page, leaves, parts=parts, published=has_references, neurons=self.neurons, sources=self.sources
+            )
         tables = [leaderboard(self.results, self.other_numbers), *self.tables]
         for part in self.parts:
             tables += [*part.tables, *part.details]
@@ -175,17 +176,25 @@ class Site:
         methods = [results.label(method) for method in results.ordered_methods()]
         shown = boards(results, self.other_numbers)
         words = glossary(results)
-        values: dict[str, Any] = {"wide": wide, "long": long, "summary": self.summary, "notes": self.notes}
-        values["boards"] = [(board, list(weak_points(results, board))) for board in shown]
-        values["left_out"] = left_out(results, self.other_numbers, shown)
-        values |= {"glossary": words, "terms": defaultdict(str, words), "general_terms": TERMS}
-        values |= {"label": results.label, "metric": METRICS[lead()]}
-        values |= {"tasks": results.scored, "models": list(results.models), "methods": methods}
-        values["looks"] = [_look(at) for at, _ in enumerate(results.models)]
-        values["metrics"] = [metric.label for metric in metrics]
-        values["extra"] = [metric.label for metric in metrics if OVERVIEW not in metric.shown]  # shown on demand
-        values["panels"] = [_panel(results, long, task, methods) for task in results.scored]
-        return values
+        return {
+            "wide": wide,
+            "long": long,
+            "summary": self.summary,
+            "notes": self.notes,
+            "boards": [(board, list(weak_points(results, board))) for board in shown],
+            "left_out": left_out(results, self.other_numbers, shown),
+            "glossary": words,
+            "terms": defaultdict(str, words),
+            "general_terms": TERMS,
+            "metric": METRICS[lead()],
+            "tasks": results.scored,
+            "models": results.models,
+            "methods": methods,
+            "looks": [_look(at) for at, _ in enumerate(results.models)],
+            "metrics": [metric.label for metric in metrics],
+            "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
+            "panels": [_panel(results, long, task, methods) for task in results.scored],
+        }
 
 
 def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, above: Markup | None = None) -> str:
@@ -194,13 +203,13 @@ def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, a
     `above` is shown above the heat maps.
     """
     explorer = Explorer.of(entries, budget_bytes=math.inf)
-    return _alone("explain.html", title, provenance, explorer.leaves, above=above, explorer=explorer)
+    return page_alone("explain.html", title, provenance, explorer.leaves, above=above, explorer=explorer)
 
 
 def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
     """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
-    return _alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
+    return page_alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
 
 
 def comparison_page(
@@ -211,43 +220,11 @@ def comparison_page(
     The models of the explorer are named with their run; its `pairs` name the same model of the other run.
     """
     title = " against ".join(names)
-    return _alone("comparison.html", title, provenance, explorer.leaves, facts=facts, t=table, explorer=explorer)
+    return page_alone("comparison.html", title, provenance, explorer.leaves, facts=facts, t=table, explorer=explorer)
 
 
-def decisions_page(
-    title: str,
-    facts: Sequence[str],
-    decisions: Table,
-    importances: Sequence[Table],
-    disagreements: Sequence[tuple[Any, str]],
-    no_disagreements: str,
-    provenance: Provenance,
-) -> str:
-    """The overview of explained texts: tables of decisions and of words, and cases on which methods disagree.
-
-    `disagreements` are (record, address of the page about the case); `no_disagreements` is the text if there are none.
-    """
-    known: dict[str, Any] = {"disagreements": disagreements, "no_disagreements": no_disagreements}
-    known |= {"decisions": decisions, "importances": importances, "facts": facts}
-    return _alone("decisions.html", title, provenance, **known)
-
-
-def case_page(
-    title: str,
-    facts: Sequence[str],
-    sides: Sequence[Markup],
-    caption: str,
-    decision: str,
-    methods: Sequence[Mapping[str, str]],
-    provenance: Provenance,
-) -> str:
-    """The page of a text and its decision, which prints on one sheet; `sides` are its coloured texts."""
-    known: dict[str, Any] = {"facts": facts, "sides": sides, "methods": methods}
-    return _alone("case.html", title, provenance, caption=caption, decision=decision, **known)
-
-
-def _alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
-    """A page that belongs to no site; `values` are further variables of its template."""
+def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
+    """A page that belongs to no site, from the template `name`; `values` are further variables of the template."""
     return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)
 
 

@@ -17,6 +17,28 @@ NO_ROWS = "Nothing to show: this root holds no numbers for this table."
 NOTHING = "–"
 MOST_DECIMALS = 3
 MOST_COLUMNS = 12  # columns of numbers beside each other on a page of LaTeX
+#: Characters that LaTeX does not print as they are.
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "−": "$-$",
+    "–": "--",
+    "Δ": r"$\Delta$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "<": "$<$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "→": r"$\to$",
+    "…": r"\ldots{}",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "²": "$^2$",
+    ">": "$>$",
+    "|": r"$\vert$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+_TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
@@ -163,30 +185,6 @@ def spans(columns: Sequence[Column], key: Callable[[Column], object]) -> Iterato
     for _, same in groupby(columns, key=key):
         run = list(same)
         yield run[0], len(run)
-
-
-#: Characters that LaTeX does not print as they are.
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "−": "$-$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "<": "$<$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\to$",
-    "…": r"\ldots{}",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "²": "$^2$",
-    ">": "$>$",
-    "|": r"$\vert$",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-_TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 def tex(text: str) -> str:

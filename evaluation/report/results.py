@@ -24,7 +24,6 @@ from lrp_core.methods.record import LAST, Method
 #: Records of methods by name. Passes, and orders such as "random", are shown beside methods without a record.
 Methods = Mapping[str, Method]
 
-
 #: Labels of orders of heads and rankings of neurons that are no methods of the run.
 _ORDERS = {RANDOM: "Random", ACTIVATION: "Activation"}
 
@@ -62,6 +61,9 @@ class Variant(NamedTuple):
     scope: str  # full | context
 
 
+ACCURACY = Variant("none", "none", "all", "full")  # in which accuracy is stored
+#: The parts of variants by preference.
+_ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_special", "all"), ("context", "full"))
 Lacking = Collection[tuple[str, str, str]]  # the (task, model, method) whose numbers are not computed yet
 
 
@@ -212,10 +214,6 @@ class Results:
             if score is not None:
                 return score
         return None
-
-
-ACCURACY = Variant("none", "none", "all", "full")
-_ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_special", "all"), ("context", "full"))
 
 
 def variant_rank(variant: Variant) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
+from evaluation.report.render import tex
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -146,26 +147,14 @@ def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int
     return spans
 
 
-_ESCAPED = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
-
-
 def latex(entries: Sequence[Entry], title: str) -> str:
     r"""The heat maps of `entries` (data of :func:`heatmaps.tokens.data`), a paragraph for each line, for \input."""
     parts = [f"% {' '.join(title.split())}: needs \\usepackage{{xcolor}}", r"{\setlength{\fboxsep}{1pt}"]
     for entry in entries:
         for row in entry["rows"]:
             prefix = f"{entry['target']}: " if len(entries) > 1 else ""
-            parts.append(
-                rf"\noindent\textbf{{{_escaped(prefix + row['label'])}}}\quad {_latex_tokens(entry, row)}\par\smallskip"
-            )
+            label = tex(prefix + row["label"])
+            parts.append(rf"\noindent\textbf{{{label}}}\quad {_latex_tokens(entry, row)}\par\smallskip")
     return "\n".join([*parts, "}", ""])
 
 
@@ -182,12 +171,7 @@ def _strip(tokens: Sequence[str], values: Sequence[float], row: EntryLine) -> st
     boxes = []
     for token, value in zip(tokens, values, strict=True):
         word, behind = token.removeprefix(" "), ground(value, row) or "#ffffff"
-        shown = _escaped(word.replace("\n", " ")) or r"\textvisiblespace{}"
+        shown = tex(word.replace("\n", " ")) or r"\textvisiblespace{}"
         space = " " if token != word else r"\allowbreak{}"
         boxes.append(rf"{space}\colorbox[HTML]{{{behind.removeprefix('#').upper()}}}{{\strut {shown}}}")
     return "".join(boxes).removeprefix(r"\allowbreak{}").lstrip()
-
-
-def _escaped(words: str) -> str:
-    """`words` with the characters escaped that have a meaning in LaTeX."""
-    return "".join(_ESCAPED.get(letter, letter) for letter in words)

@@ -1,7 +1,7 @@
 """Tokens coloured by relevance: the scale and the colours of the terminal and of HTML pages.
 
 Orange is relevance towards the explained logit, blue is relevance against it; readers with any colour vision can tell
-them apart. Special tokens are dim and do not set the scale. Evidence is underlined.
+them apart. Special tokens are dim and do not set the scale. Pages underline evidence.
 """
 
 from __future__ import annotations
@@ -96,22 +96,17 @@ def ground(value: float, row: EntryLine, special: bool = False) -> str | None:
     return None if special or abs(share) < FAINT else colour(share)
 
 
-def terminal(
-    tokens: Sequence[str],
-    values: Sequence[float],
-    evidence: Marks = None,
-    special: Marks = None,
-) -> Text:
-    """A line of coloured tokens for the terminal (rich).
+def terminal(tokens: Sequence[str], values: Sequence[float], special: Marks = None) -> Text:
+    """A line of coloured tokens for the terminal (rich); `special` ones are dim.
 
-    Tokens at the start of a word hold a leading space. `evidence` and `special` mark tokens; None marks none.
+    Tokens at the start of a word hold a leading space.
     """
-    evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
+    special = special or [False] * len(tokens)
     row, line = {"scale": scale(values, special), "low": least(values, special)}, Text()
-    for token, value, marked, dim in zip(tokens, values, evidence, special, strict=True):
+    for token, value, dim in zip(tokens, values, special, strict=True):
         word, behind = token.lstrip(" "), ground(value, row, dim)
         line.append(" " * (len(token) - len(word)))
-        style = Style(color=behind and "black", bgcolor=behind, underline=marked or None, dim=dim or None)
+        style = Style(color=behind and "black", bgcolor=behind, dim=dim or None)
         line.append(word.replace("\n", "⏎"), style)
     return line
 

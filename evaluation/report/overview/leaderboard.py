@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -125,7 +126,7 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
     ).filled(frame)
 
 
-def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> Seconds:
+def method_seconds(results: Results, rows: Iterable[Mapping[str, Any]]) -> Seconds:
     """Median seconds of a sample by (model, task, method), in the default precision of each model and task.
 
     `rows` are of the schema RUNTIME with the columns `model`, `task` and `dtype` added. The time of a method in a
@@ -134,16 +135,13 @@ def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> Se
     return seconds_of(rows, {model_task: dtypes[0] for model_task, dtypes in results.dtypes.items()}, results.methods)
 
 
-def seconds_of(
-    rows: Iterable[Mapping[str, object]], dtypes: Mapping[tuple[str, str], str], methods: Methods
-) -> Seconds:
+def seconds_of(rows: Iterable[Mapping[str, Any]], dtypes: Mapping[tuple[str, str], str], methods: Methods) -> Seconds:
     """`method_seconds` in the precision of each (model, task) in `dtypes`."""
-    times: dict[tuple[object, ...], list[float]] = {}
+    times: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
-        model, task = str(row["model"]), str(row["task"])
+        model, task = row["model"], row["task"]
         if row["dtype"] == dtypes.get((model, task)):
-            seconds = float(str(row["wall_s"])) / int(str(row["batch"]))
-            times.setdefault((model, task, row["method"], row["stage"]), []).append(seconds)
+            times.setdefault((model, task, row["method"], row["stage"]), []).append(row["wall_s"] / row["batch"])
     median = {key: float(np.median(values)) for key, values in times.items()}
     seconds_of_method = {}
     for model, task in dtypes:
@@ -161,7 +159,8 @@ def seconds_of(
 def glossary(results: Results) -> list[tuple[str, str]]:
     """(word, meaning) of the shown tasks, metrics and methods; words without a meaning are left out."""
     meanings = [(name, task.title) for name, task in results.tasks.items()]
-    meanings += [(metric.label, _first_line(metric.function)) for metric in METRICS.values()]
+    for metric in METRICS.values():
+        meanings.append((metric.label, (inspect.getdoc(metric.function) or "").partition("\n")[0]))
     meanings.append((MEASURES[DELTA].label, FAITHFUL))
     meanings += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
     return [(word, meaning) for word, meaning in meanings if meaning]
@@ -176,16 +175,10 @@ def weak_points(results: Results, board: Board) -> Iterator[str]:
     compared = results.compared(board.model, board.task)
     if compared is None or base not in compared.methods:
         return
-    k, floor = compared.metrics.index(lead()), compared.methods.index(base)
-    for at, method in enumerate(compared.methods):
-        is_above = compared.mean[at, k] > compared.mean[floor, k] and compared.p[at, floor, k] < 0.05
+    above = compared.beats(lead(), METRICS[lead()].higher_is_better)[:, compared.methods.index(base)]
+    for method, is_above in zip(compared.methods, above, strict=True):
         if results.methods[method].weak and not is_above:
             yield f"{results.label(method)}: {results.methods[method].weak}"
-
-
-def _first_line(function: object) -> str:
-    """The first line of a function's docstring."""
-    return (inspect.getdoc(function) or "").split("\n")[0]
 
 
 #: Reasons why a method is not on a board, in the order of the list.

@@ -36,12 +36,12 @@ def test_special_tokens_do_not_set_the_scale():
     assert scale([0.0, 0.0], [False, False]) == 1.0
 
 
-def test_terminal_underlines_evidence_and_dims_special_tokens():
-    text = ansi(terminal(["[CLS]", " The", " key", "s"], [5.0, 0.0, 1.0, -1.0], [0, 0, 1, 1], [1, 0, 0, 0]))
+def test_terminal_paints_relevance_and_dims_special_tokens():
+    text = ansi(terminal(["[CLS]", " The", " key", "s"], [5.0, 0.0, 1.0, -1.0], [1, 0, 0, 0]))
     assert "\x1b[2m[CLS]" in text
     assert " The " in text, "relevance of zero is not painted, and spaces are not either"
-    assert "\x1b[4;30;48;2;{};{};{}mkey".format(*heatmap.POSITIVE) in text
-    assert "\x1b[4;30;48;2;{};{};{}ms".format(*heatmap.NEGATIVE) in text
+    assert "\x1b[30;48;2;{};{};{}mkey".format(*heatmap.POSITIVE) in text
+    assert "\x1b[30;48;2;{};{};{}ms".format(*heatmap.NEGATIVE) in text
 
 
 def test_terminal_text_is_never_markup():

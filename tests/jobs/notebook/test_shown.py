@@ -200,7 +200,7 @@ def test_latex_has_a_box_for_each_token_and_no_markup_of_the_text():
     assert text.count(r"\colorbox[HTML]") == 3
     assert r"\colorbox[HTML]{F08A4B}{\strut a\_b}" in text
     assert r"\colorbox[HTML]{B4CEED}{\strut \{x\}}" in text
-    assert r"{FFFFFF}{\strut \textbackslash{}\&\%\textasciitilde{}\textasciicircum{}\textless{}}" in text
+    assert r"{FFFFFF}{\strut \textbackslash{}\&\%\textasciitilde{}\textasciicircum{}$<$}" in text
 
 
 def test_maps_of_one_sign_show_their_differences():
