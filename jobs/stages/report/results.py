@@ -40,9 +40,8 @@ def results_of(run: Run) -> Results:
     config, plan, store = run.config, run.plan, run.store
     states = _states(run)
     scores: dict[tuple[CellKey, Variant, str], Score] = {}
-    for planned in relevance_cells(plan):
-        cell_key = cell_key_of(planned.artifact)
-        if states[cell_key] == DONE:
+    for cell_key, state in states.items():
+        if state == DONE:
             scores |= dict(_by_variant(cell_key, store.read(_path(cell_key, 0), SCORES)))
     tuned_on = dict(_tuned_on(plan))
     tasks = {name: config.task(name) for name in of_tokens(config)}
@@ -70,8 +69,8 @@ def results_of(run: Run) -> Results:
             scores |= dict(_by_variant(cell_key, means))
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
-    for cell_key in results.defaults:  # done, and not empty; noise is not compared
-        if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0] and not results.is_noise(cell_key):
+    for cell_key in shown_cell_keys(results):
+        if not results.is_noise(cell_key):
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
     for key, cell_keys in groups.items():
@@ -155,6 +154,18 @@ def relevance_cells(plan: Plan) -> Iterator[Cell]:
                 yield cell
 
 
+def relevance_artifacts(plan: Plan) -> dict[CellKey, Artifact]:
+    """The artifacts of `relevance_cells`, by their cell key."""
+    return {cell_key_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
+
+
+def shown_cell_keys(results: Results) -> Iterator[CellKey]:
+    """Yield the keys of cells with scores in the first precision of their model and task, which is the one shown."""
+    for cell_key in results.defaults:
+        if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0]:
+            yield cell_key
+
+
 def cell_key_of(cell: Artifact) -> CellKey:
     """The key (model, task, precision, method) of a cell in the results."""
     return CellKey(*cell.columns)
@@ -163,8 +174,8 @@ def cell_key_of(cell: Artifact) -> CellKey:
 def _states(run: Run) -> dict[CellKey, str]:
     """The state of each cell. Done means complete and scored by the present metrics; unscored cells are missing."""
     names = {"done": DONE, "partial": PARTIAL, "damaged": PARTIAL, "missing": MISSING}
-    cells = [planned.artifact for planned in relevance_cells(run.plan)]
-    states = {cell_key_of(cell): names[run.ledger.state(cell)] for cell in cells}
+    cells = relevance_artifacts(run.plan)
+    states = {cell_key: names[run.ledger.state(cell)] for cell_key, cell in cells.items()}
     for node in SCORED.nodes(run):
         if node.state(run.ledger) != "done" and states[cell_key_of(node.artifact)] == DONE:
             states[cell_key_of(node.artifact)] = MISSING

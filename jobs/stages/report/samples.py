@@ -23,9 +23,9 @@ from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import lead
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
-from jobs.plan.node import ModelPlan, Plan, Run
+from jobs.plan.node import ModelPlan, Run
 from jobs.products.curves import curves_of
-from jobs.stages.report.results import cell_key_of, default_samples, relevance_cells
+from jobs.stages.report.results import cell_key_of, default_samples, relevance_artifacts, shown_cell_keys
 from jobs.store import Artifact, Ledger, Store, samples_of
 from lrp_core.records.explained import NONE
 from lrp_core.records.types import UserError
@@ -42,10 +42,10 @@ def explorer(run: Run, results: Results, ids_of_task: Mapping[str, list[str]] | 
 
     The samples of each task are `ids_of_task`, or chosen by :func:`choose`.
     """
-    ledger, cells = run.ledger, _cells(run.plan)
+    ledger, cells = run.ledger, relevance_artifacts(run.plan)
     by_label = label_cells(run)
     for task in results.tasks:
-        shown = [cell_key for cell_key in _shown_cell_keys(results) if cell_key.task == task]
+        shown = [cell_key for cell_key in shown_cell_keys(results) if cell_key.task == task]
         if ids_of_task is None:
             first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
             scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
@@ -75,9 +75,9 @@ def one_sample(run: Run, results: Results) -> Entry | None:
     before without, else the first. The model: the one with the most methods. The sample: of those that every method
     explains, the first by id that the model predicts rightly, or else the first.
     """
-    cells = _cells(run.plan)
+    cells = relevance_artifacts(run.plan)
     shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
-    for cell_key in _shown_cell_keys(results):
+    for cell_key in shown_cell_keys(results):
         shown[cell_key.task, cell_key.model][cell_key.method] = cells[cell_key]
     scored = [name for name in results.tasks if any(task == name for task, _ in shown)]
     if not scored:
@@ -96,18 +96,6 @@ def one_sample(run: Run, results: Results) -> Entry | None:
     generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
     entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
     return entries[0] if entries else None
-
-
-def _cells(plan: Plan) -> dict[CellKey, Artifact]:
-    """The cells of relevance of tokens, by their cell key."""
-    return {cell_key_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
-
-
-def _shown_cell_keys(results: Results) -> Iterator[CellKey]:
-    """The keys of scored cells in the first precision of their model and task, which is the one that is shown."""
-    return (
-        cell_key for cell_key in results.defaults if cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0]
-    )
 
 
 def label_cells(run: Run) -> dict[CellKey, Artifact]:

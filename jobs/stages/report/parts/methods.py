@@ -24,7 +24,7 @@ from jobs.plan.node import Cell, Run
 from jobs.products.controls import randomisation, rewritten, shapley
 from jobs.products.controls.rows import broken
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import cell_key_of, relevance_cells
+from jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
 from jobs.stages.report.samples import one_sample
 from jobs.store import Artifact, Ledger
 from lrp_core.records.capabilities import RULES
@@ -37,18 +37,15 @@ _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "
 
 def agreement_part(report: Reported) -> Part:
     """The agreement of methods' default variants, for each model and task with at least two methods."""
-    results, ledger = report.results, report.ledger
+    results, artifacts = report.results, relevance_artifacts(report.run.plan)
     cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
-    for cell in (planned.artifact for planned in relevance_cells(report.run.plan)):
-        cell_key = cell_key_of(cell)
-        if cell_key not in results.defaults or results.is_noise(cell_key):
-            continue
-        is_first = cell_key.dtype == results.dtypes[cell_key.model, cell_key.task][0]
-        if is_first and ledger.is_done(cell):
-            cells[cell_key.model, cell_key.task][cell_key.method] = cell, results.defaults[cell_key]
+    for cell_key in shown_cell_keys(results):
+        if not results.is_noise(cell_key):
+            variant = results.defaults[cell_key]
+            cells[cell_key.model, cell_key.task][cell_key.method] = artifacts[cell_key], variant
     agreements: dict[tuple[str, str], MethodAgreement] = {}
     for key, of_methods in cells.items():
-        agreement = agreement_of(*_of_the_same(ledger, of_methods))
+        agreement = agreement_of(*_of_the_same(report.ledger, of_methods))
         if agreement is not None:
             agreements[key] = agreement
     how = "It needs scores of several methods: run `closelook attribute` and `evaluate`."
