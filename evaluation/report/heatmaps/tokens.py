@@ -210,10 +210,12 @@ def short(value: float) -> float:
 
 def _rounded(curve: LogitCurve) -> dict[str, Any]:
     """A curve as JSON, with four significant digits; numbers that are not finite are null."""
-    rounded: dict[str, Any] = {"removed": list(curve.removed)}
-    for name in ("morf", "lerf"):
-        rounded[name] = [_known(value) for value in getattr(curve, name)]
-    return {**rounded, "delta": _known(curve.delta)}
+    return {
+        "removed": list(curve.removed),
+        "morf": list(map(_known, curve.morf)),
+        "lerf": list(map(_known, curve.lerf)),
+        "delta": _known(curve.delta),
+    }
 
 
 def _known(value: float) -> float | None:

@@ -148,8 +148,7 @@ def areas_of(
         numbers = cluster_numbers(clusters, list(samples))  # [N]
         if not at_random:
             p_zero[method] = _p_zero(columns[0], numbers, resamples, seed)
-        delta_of_sample = zip(samples, columns[0].tolist(), strict=True)
-        deltas[method] = {name: delta for name, delta in delta_of_sample if np.isfinite(delta)}
+        deltas[method] = {name: float(areas[0]) for name, areas in samples.items() if np.isfinite(areas[0])}
         for measure, column in zip(AREAS, columns, strict=True):
             summary = summarise(column, resamples, seed, clusters=numbers)
             if at_random and measure == AREAS[0]:
@@ -201,14 +200,15 @@ def by_sample(
     variants, rows = {}, {}
     for method, table in tables.items():
         variant = shown_variant(table)
+        if variant is None:
+            continue
         samples: Samples = defaultdict(dict)
-        if variant is not None:
-            kept = _selected(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
-            for row in kept.to_pylist():
-                if row["order"] in samples[row["sample_id"]]:
-                    raise ValueError(f"{method}: curves of several scores; choose a score with `of_score`")
-                samples[row["sample_id"]][row["order"]] = row
-        if variant is not None and samples:
+        kept = _selected(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
+        for row in kept.to_pylist():
+            if row["order"] in samples[row["sample_id"]]:
+                raise ValueError(f"{method}: curves of several scores; choose a score with `of_score`")
+            samples[row["sample_id"]][row["order"]] = row
+        if samples:
             variants[method], rows[method] = variant, dict(samples)
     return variants, rows
 

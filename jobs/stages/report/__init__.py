@@ -75,16 +75,15 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         notes=(*lacking, *notes(run, results)),
         other_numbers=reported.other_numbers,
     )
-    files = {f"{artifact.folder}/{name}": content for name, content in site.files(config.report.close_look).items()}
-    written = {}
-    for path, content in files.items():
+    files, written = site.files(config.report.close_look), {}
+    for name, content in files.items():
+        path = f"{artifact.folder}/{name}"
         written[path] = store.write_bytes(path, content.encode() if isinstance(content, str) else content)
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
-        if old not in files:
+        if old not in written:
             store.delete(old)
     groups = [[board.model, board.task, board.groups] for board in boards(results, reported.other_numbers)]
-    pages = [path.removeprefix(f"{artifact.folder}/") for path in files]
-    record = {"version": REPORT_VERSION, "groups": groups, "shards": pages}
+    record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
     ledger.commit(artifact, record, config=run.settings, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))
 
