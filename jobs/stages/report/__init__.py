@@ -119,16 +119,14 @@ def _summary(run: Run, results: Results) -> str:
     """The first sentences of the report: how many methods and models, which tasks, and how methods are scored."""
 
     def count(number: int, name: str) -> str:
-        return f"{number} {name}" + "s" * (number != 1)
+        return f"{number:,} {name}" + "s" * (number != 1)
 
     samples = dict.fromkeys(run.config.tasks, 0)
     for model in run.plan.models:
         for task, inputs in model.inputs.items():
             samples[task] = max(samples[task], inputs.rows)
-    named = (
-        f"{name} ({run.config.task(name).title}, {rows:,} sample{'s' * (rows != 1)})" for name, rows in samples.items()
-    )
-    tasks = ", ".join(named)
+    titles = {name: run.config.task(name).title for name in samples}
+    tasks = ", ".join(f"{name} ({titles[name]}, {count(rows, 'sample')})" for name, rows in samples.items())
     methods = count(len(results.methods) - len(results.baselines), "method")
     beside = " and random relevance" if results.baselines else ""
     return (
