@@ -55,7 +55,7 @@ def _of_worths() -> Iterable[Measure]:
     """The measures against L, F and y: LDS and infidelity, and drops for each number of removed units."""
     for name in ("l", "f"):
         yield Measure(f"lds_{name}", AGAINST[name], "LDS", bounds=(-1.0, 1.0))
-        yield Measure(f"infidelity_{name}", AGAINST[name], "infidelity", higher_is_better=False)
+        yield Measure(f"infidelity_{name}", AGAINST[name], "infidelity", higher_is_better=False, bounds=(0.0, 1.0))
         for gone in DROPPED:
             yield Measure(f"drop_{name}_{gone}", AGAINST[name], f"drop {gone}")
     for gone in DROPPED:

@@ -94,7 +94,7 @@ def shares(facts: Facts, at: Point) -> Expected | None:
     x = tables_shares.SHARES[column]
     values = values[:, column]
     if not measure.endswith("r"):
-        bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
+        bounds = (0.0 if MEASURES[measure].startswith("right") else -1.0, 1.0)
         return point(x, values.mean(), facts.interval(values, bounds))
     scores = tables_shares.gold(facts, place, method)
 

@@ -122,7 +122,7 @@ def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expecte
             return NOT_FINITE
         drawn = statistics.percentile_of(lambda w: correlation(values, scores, w), len(scores), facts.draws)
         return number(value, len(scores), drawn)
-    bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
+    bounds = (0.0 if MEASURES[measure].startswith("right") else -1.0, 1.0)
     means = values.mean(1)
     return number(means.mean(), len(means), facts.interval(means, bounds))
 

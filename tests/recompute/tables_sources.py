@@ -67,7 +67,7 @@ def sources(facts: Facts, row: Row) -> Expected | Left | None:
     kept = values(facts, cell, variant_of(row["method"]), measure).to_numpy()
     if not len(kept):
         return UNDEFINED
-    bounds = (0.0, 1.0) if share else (-1.0, 1.0) if measure.startswith("lds") else None
+    bounds = (-1.0, 1.0) if measure.startswith("lds") else None if measure.startswith("drop") else (0.0, 1.0)
     interval = facts.interval(kept, bounds)
     if interval is not None:
         interval = (interval[0].times(scale), interval[1].times(scale))

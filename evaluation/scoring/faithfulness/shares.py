@@ -122,7 +122,7 @@ def _of_labels(
     values: np.ndarray, finite: np.ndarray, is_share: bool, resamples: int, seed: int, clusters: ClusterNumbers
 ) -> tuple[Summary, MeanCurve | None]:
     """The mean of a measure, and its mean at each share, from `values` [N, K]; None if no sample is `finite` [N]."""
-    bounds = (0.0, 1.0) if is_share else None
+    bounds = (0.0 if is_share else -1.0, 1.0)  # a difference of probabilities lies between -1 and 1
     summary = summarise(values.mean(axis=-1), resamples, seed, bounds, clusters)
     if not finite.any():
         return summary, None

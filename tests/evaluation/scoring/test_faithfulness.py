@@ -1,9 +1,10 @@
 """Areas, shares, means over samples."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from evaluation.scoring.faithfulness.flips import SHARES, Ranking, States, flip_counts, share_counts
+from evaluation.scoring.faithfulness.flips import SHARE_ORDERS, SHARES, Ranking, States, flip_counts, share_counts
 from evaluation.scoring.faithfulness.scores import (
     MEASURES,
     areas,
@@ -12,6 +13,7 @@ from evaluation.scoring.faithfulness.scores import (
     summarise,
     with_gaps,
 )
+from evaluation.scoring.faithfulness.shares import shares_of
 from tests.oracles import faithfulness as oracle
 
 pytestmark = pytest.mark.numeric
@@ -102,6 +104,20 @@ def test_a_summary_counts_what_it_leaves_out():
     nothing = summarise(np.full(3, np.nan), 500, seed=0)
     assert (nothing.n, nothing.left_out) == (0, 3)
     assert np.isnan([nothing.value, nothing.low, nothing.high]).all()
+
+
+def test_an_interval_of_lost_probability_ends_at_what_can_be_lost():
+    rows = []
+    for sample, left in (("a", 0.0), ("b", 0.9), ("c", 0.0)):
+        place = {"sample_id": sample, "explanation": "target", "embedding": "partial", "perturbation": "mask"}
+        for order in SHARE_ORDERS:
+            numbers = {"logit": [0.0] * 10, "probability": [1.0] + [left] * 9, "correct": [1.0] * 10}
+            rows.append(place | {"order": order, "score": "target"} | numbers)
+    measured = shares_of({"lrp": pa.Table.from_pylist(rows)}, {}, "mask", 50, 0)
+    lost = measured.summaries["lrp", "aopc"]
+    assert lost.value == pytest.approx(0.7)
+    assert -1 <= lost.low < lost.value < lost.high <= 1
+    assert measured.curves["lrp", "aopc"].high.max() <= 1
 
 
 def test_variants_without_an_order_are_gaps_in_the_results():
