@@ -125,6 +125,11 @@ def of_tokens(sample: Sample, explanation: str, relevance: np.ndarray) -> Claim:
     return Claim(explanation, [relevance] * len(sample.folds))
 
 
+def is_fitted(sample: Sample, method: Method) -> bool:
+    """False if the method has a budget and some fold of the sample has no masks to fit it to: it has two units."""
+    return BUDGET not in method.values or all(len(fold.fit) for fold in sample.folds)
+
+
 def of_ablations(sample: Sample, method: Method) -> Iterator[Claim]:
     """The claims of a method that is computed from ablations, for each of its explanations.
 

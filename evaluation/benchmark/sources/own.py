@@ -156,7 +156,8 @@ def parse(record: Any) -> Row:
 
     Raises Malformed for a row that is none of these.
     """
-    if isinstance(record, dict) and (_has(record, "answer") or _has(record, "messages")):
+    is_asked = isinstance(record, dict) and ("prompt" in record or _has(record, "messages"))
+    if is_asked and ("text" not in record or _has(record, "answer")):
         return answered(NAME, record, spaced=True)
     if isinstance(record, dict) and "text" not in record:
         columns = ", ".join(map(str, record))

@@ -39,13 +39,14 @@ def entries_of(
     record: Row,
     maps: Mapping[Part, TokenMaps],
 ) -> Entries:
-    """Rows of schema SOURCES for one sample and one way of removal, by part.
+    """Rows of schema SOURCES for one sample and one way of removal, by part, without parts that cannot be fitted to it.
 
     `record` is the sample's row of ablations, `maps` has the relevance of its tokens [T] by part and explanation.
     """
     first = next(iter(nodes.values()))
     sample = _sample(row, record, first.seed)
     methods = {part: _method(opened, node) for part, node in nodes.items()}
+    nodes = {part: node for part, node in nodes.items() if claims.is_fitted(sample, methods[part])}
     claims_by_part = {part: _claims(sample, node, methods[part], row, maps[part]) for part, node in nodes.items()}
     run = _with_drops(opened, row, way, sample, [claim for of_method in claims_by_part.values() for claim in of_method])
     parts = _parts(opened, nodes, methods, row, sample) if max(row["answer_parts"]) else {}

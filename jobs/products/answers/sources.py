@@ -131,7 +131,8 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     """The relevance of each source of a batch of answers by every method, and its scores on the ablations, by part.
 
     The inputs of a part are the shards of its relevance, and those of ablations by way of removal, which are the same
-    for all parts. A sample without ablations is a reject of all methods, one without relevance of that method alone.
+    for all parts. A sample without ablations is a reject of all methods, one without relevance, or with too few sources
+    to fit a method to, of that method alone.
     """
     from jobs.products.answers.judged import entries_of
 
@@ -159,8 +160,11 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
             continue
         for way, records in ablated.items():
             sample_maps = {part: maps[part].get(sample, {}) for part in computable}
-            for part, of_part in entries_of(opened, computable, row, way, records[sample], sample_maps).items():
-                entries[part] += of_part
+            made = entries_of(opened, computable, row, way, records[sample], sample_maps)
+            for part in computable:
+                entries[part] += made.get(part, ())
+                if part not in made:
+                    rejects[part].append(Reject(sample, NO_ABLATIONS, "its sources are too few to fit the method to"))
     return {part: Made(pa.Table.from_pylist(entries[part], schema=SCHEMA), tuple(rejects[part])) for part in nodes}
 
 

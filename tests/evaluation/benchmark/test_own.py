@@ -254,6 +254,14 @@ def test_chats_of_the_same_words_in_other_messages_are_not_the_same_sample(tmp_p
     assert len(meta_of(chats[0])["repeated"]) == 1
 
 
+def test_a_text_may_have_a_column_named_answer_and_a_prompt_without_one_is_told_so(tmp_path):
+    labelled = {"text": "Good.", "label": "good", "answer": "Yes."}
+    [row] = read(tmp_path, lines(labelled), output="label", labels=("good", "bad"))
+    assert json.loads(row["meta"])["columns"] == {"answer": "Yes."}
+    rows = read(tmp_path, lines({"prompt": "Who?", "answer": "Ann."}, {"prompt": "Who?", "answer": ""}), answers=True)
+    assert rows[1]["reason"] == "empty target or foil"
+
+
 def test_a_folder_without_samples_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"no \.jsonl or \.csv or \.tsv or \.parquet file at"):
         reading.survey(Origin("mine", "samples", path=str(tmp_path)))

@@ -291,6 +291,20 @@ def test_answers_are_told_in_a_terminal_a_frame_an_explorer_and_json(done, capsy
     assert best["sentence"].strip() in capsys.readouterr().out.splitlines(), "the file is written beside the lines"
 
 
+def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):
+    model = answering_model(tmp_path / "llama", "llama")
+    rows = [{**row, "sources": row["sources"][:2]} if at == 1 else row for at, row in enumerate(ROWS[:2])]
+    methods = ["contextcite", "leave_one_out"]
+    config = run_of(tmp_path, model, rows, methods=methods, ablations={"fit": 4, "judge": 4, "shapley": 0})
+    store = computed(config)
+    counts = {}
+    for node in nodes_of(config, store, sources):
+        record = Ledger(store).record(node.artifact)
+        counts[node.artifact.method] = (record["state"], record["explained"], record["rejects"])
+    one, both = ("complete", 1, {"no_ablations": 1}), ("complete", 2, {})
+    assert counts == {"leave_one_out": both, "contextcite": one}
+
+
 def test_a_run_without_sources_of_answers_says_so_in_one_line(done, tmp_path):
     config, store = done
     without = config.model_copy(update={"ablations": None})
