@@ -126,7 +126,7 @@ class Noise:
 
     def __call__(self, k: int) -> Tensor:
         """The `k`-th draw, [B, ...]."""
-        noise = torch.zeros(len(self._seeds), *self._shape)
+        noise = torch.zeros(len(self._seeds), *self._shape, dtype=torch.float32)
         for of_row, drawn, seed in zip(noise, self._drawn, self._seeds, strict=True):
             numbers = np.random.default_rng([seed, k]).standard_normal(of_row[drawn].shape, np.float32)
             of_row[drawn] = torch.from_numpy(numbers)

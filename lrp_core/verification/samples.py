@@ -75,5 +75,5 @@ def _labelled(view: ModelView, ids: list[int], at: int) -> Row:
 
 def _picture(view: ImageView, at: int, generator: torch.Generator) -> Row:
     """The view row number `at` of a classifier of images, of random pixels."""
-    pixels = torch.randn(view.image_shape, generator=generator).numpy()
+    pixels = torch.randn(view.image_shape, generator=generator, dtype=torch.float32).numpy()
     return {**_labelled(view, [0] * view.max_length, at), "pixel_values": pixels}

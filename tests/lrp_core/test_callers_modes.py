@@ -1,5 +1,6 @@
 """No number of a method depends on the caller's gradients, inference mode or autocast, nor on tokens it cannot see."""
 
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -10,11 +11,23 @@ from lrp_core import Batch, UserError, load_model
 from lrp_core.opening.model import view_of
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
+
+@contextmanager
+def float64_by_default():
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
 FEW = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 4}, "smoothgrad": {"samples": 3}}
 MODES = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
     "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
+    "float64": float64_by_default,
 }
 #: What of a method depends on the whole text where it is asked for.
 ALSO = [
