@@ -16,7 +16,7 @@ from lrp_core.opening.checkpoint import check_model
 from lrp_core.opening.rebuilt import separated, unrolled
 from lrp_core.records.capabilities import RULES
 from lrp_core.records.types import UnsupportedModel, UserError
-from lrp_core.rules.activation import activation
+from lrp_core.rules.activation import Activation, activation
 from lrp_core.views.encoder_decoder import EncoderDecoderView
 from lrp_core.views.generic import GenericView
 from lrp_core.views.images import ImageView
@@ -28,8 +28,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
-    unknown type, a head that predicts neither tokens nor labels, norms without weights, and activations without a rule;
-    raises UserError for weights that were made in inference mode.
+    unknown type, a head that predicts neither tokens nor labels, parts that were replaced or removed, norms without
+    weights, and activations without a rule; raises UserError for weights that were made in inference mode.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
@@ -52,14 +52,48 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         kind = EncoderDecoderView
     model = separated(unrolled(model.eval().requires_grad_(False), described), described)
     view = kind(model, described)
+    _check_layout(view)
     bare = [norm.module for norm in view.norms() if norm.module.weight is None]
     if bare:
         path = next(name for name, module in model.named_modules() if module is bare[0])
         raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
     if RULES in described.capabilities:
-        activation(view.activation_name)
+        named = activation(view.activation_name)
         activation(view.head_activation_name)
+        modules = [block.activation for block in view.blocks if block.activation is not None]
+        modules += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
+        for module in modules:
+            if not _computes(module, named):
+                raise UnsupportedModel(
+                    f"{type(model).__name__}: the activation {type(module).__name__} of its blocks is not the "
+                    f"{view.activation_name!r} that its config names and rules follow: correct the config"
+                )
     return view
+
+
+def _computes(module: nn.Module, kind: Activation) -> bool:
+    """True if an activation module computes the activation that a rule is for; no hooks run, also accelerate's."""
+    z = torch.tensor([-2.0, -0.5, 0.5, 2.0], device="cpu", dtype=torch.float32)
+    return torch.allclose(type(module).forward(module, z.clone()), z * kind.ratio(z), atol=1e-3)
+
+
+def _check_layout(view: ModelView) -> None:
+    """Raise UnsupportedModel for a model whose head or layers were replaced or removed, unlike its family or config."""
+    name, labels = type(view.model).__name__, view.kind.labels
+    try:
+        outputs, layers = len(view.unembedding.weight), len(view.attentions)
+        view.norms(), view.head_layer
+    except AttributeError as error:
+        raise UnsupportedModel(
+            f"{name} has other parts than {view.family.title} of transformers ({error}): undo the change, or take "
+            "`family: generic` for the methods that need no description"
+        ) from None
+    if layers != view.n_layers:
+        raise UnsupportedModel(f"{name} has {layers} layers, but its config says {view.n_layers}: correct the config")
+    if labels and outputs != view.n_targets:
+        raise UnsupportedModel(
+            f"{name} has {outputs} outputs, but its config says {view.n_targets} labels: correct config.num_labels"
+        )
 
 
 def _calls_parts(model: Any) -> bool:

@@ -12,7 +12,7 @@ from jobs.methods import METHODS, applicable
 from lrp_core import Batch, Method, UnsupportedModel, UnusableRows, without_sum
 from lrp_core.opening.model import view_of
 from lrp_core.readers.attention import around_attention
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 
 def methods_of(view):
@@ -217,3 +217,19 @@ def test_a_norm_whose_weights_were_taken_away_is_refused_when_wrapped(view):
     path = next(name for name, module in view.model.named_modules() if module is norm)
     with pytest.raises(UnsupportedModel, match=f"the norm {path} has no weights"):
         view_of(view.model)
+
+
+@pytest.mark.parametrize(
+    ("part", "new", "message"),
+    [
+        ("score", torch.nn.Linear(16, 5), "has 5 outputs, but its config says 3 labels"),
+        ("score", torch.nn.Sequential(torch.nn.Linear(16, 3)), "has other parts than llama models with labels"),
+        ("model.layers", slice(1), "has 1 layers, but its config says 2"),
+        ("model.layers.1.mlp.act_fn", torch.nn.ReLU(), "the activation ReLU of its blocks is not the 'silu'"),
+    ],
+)
+def test_a_model_with_replaced_parts_is_refused_by_name(part, new, message):
+    model = tiny_classifier("llama", dtype="float32").model
+    model.set_submodule(part, model.get_submodule(part)[new] if isinstance(new, slice) else new)
+    with pytest.raises(UnsupportedModel, match=message):
+        view_of(model)
