@@ -69,5 +69,10 @@ def _look(x: Tensor, passing: Passing, *, layer: int, mask: Tensor, peaks: Peaks
     """Visitor of `at_neurons`: notes the largest activations of a part in `peaks`."""
     x = passing.spread(x.detach(), mask.shape)  # [B, T, F]
     is_token = passing.there(mask).to(x.device)
-    value, position = wide(x).masked_fill(~is_token[..., None], -torch.inf).max(1)  # [B, F]
-    peaks.parts[layer, passing.part.first] = value, position
+    peaks.parts[layer, passing.part.first] = _largest(wide(x).masked_fill(~is_token[..., None], -torch.inf))
+
+
+def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of x [B, T, F] over positions and its position, each [B, F]."""
+    value, position = x.max(1)
+    return value, position
