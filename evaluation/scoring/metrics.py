@@ -154,7 +154,7 @@ def mrr(block: Block) -> np.ndarray:
     """Reciprocal rank of the best evidence token with the ranks of Ferrando et al. (2023): n - dense_rank + 1.
 
     The dense rank counts distinct values from the smallest on. Every tie at or below the evidence therefore worsens its
-    rank by one (see Close Look 5.1 on bfloat16): the rank is the strict rank plus the number of these ties.
+    rank by one (see Close Look 5.2 on bfloat16): the rank is the strict rank plus the number of these ties.
     """
     ascending = block.ascending
     tied = ascending[:, 1:] == ascending[:, :-1]  # [B, T - 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -129,7 +130,14 @@ def _check_products(config: Settings, problems: _Problems) -> None:
 
 
 def _check_names(config: Settings, problems: _Problems) -> None:
-    """Check that blocks of the configuration name models and methods of the run."""
+    """Check that blocks of the configuration name models and methods of the run, and that its files get other names."""
+    places: dict[str, tuple[str, str]] = {}
+    for model, task in product((model.name for model in config.models), config.tasks):
+        first = places.setdefault(f"{model}.{task}", (model, task))
+        with problems.of("tasks"):
+            if first != (model, task):
+                other = f"task {first[1]} of model {first[0]}"
+                raise UserError(f"task {task} of model {model} and {other} would share files: rename one")
     known = {"model": [model.name for model in config.models], "method": [m.name for m in config.every_method()]}
     for key, part in config.parts():
         for kind in known:

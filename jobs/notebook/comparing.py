@@ -191,11 +191,14 @@ def _check_ray() -> None:
 def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
     """The config entry of the model. A model in memory is saved into the root, so that workers can open it.
 
-    Raises UserError for a tokenizer of a model that is not in memory, and for a model of images in memory.
+    Raises UserError for a tokenizer of a model that is not in memory, also of one that `open_model` opened, and for a
+    model of images in memory.
     """
     if tokenizer is not None and isinstance(model, str | PathLike | Opened):
         raise UserError("`tokenizer` is for a model in memory: leave it out")
     if isinstance(model, Opened) and model.held is None:
+        if model.has_other_tokenizer:
+            raise UserError(f"{model.id} was opened with another tokenizer: save both in a folder, and give the folder")
         return {**model.resolved.config.model_dump(exclude_defaults=True), "dtype": model.dtype}
     if isinstance(model, str | PathLike):
         return {"name": name_of(str(model)), "id": str(model), "dtype": dtype}

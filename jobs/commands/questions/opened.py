@@ -46,6 +46,7 @@ class Opened:
     decoder_tokenizer: Any = None  # of an encoder-decoder's decoder, if it is not `tokenizer`
     seed: int = 0  # of random weights
     held: nn.Module | None = None  # the caller's model in memory; None if weights are loaded here
+    has_other_tokenizer: bool = False  # the caller gave one in place of the model's own
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.resolved.family.title}, {self.dtype} on {self.device}>"
@@ -128,7 +129,9 @@ def open_model(
     config = ModelConfig.model_validate({"name": name_of(model_id), "id": model_id, "family": family, **named})
     resolved = resolve(config)
     read = None if resolved.kind.images else _tokenizer(tokenizer, config)
-    return Opened(model_id, resolved, read, dtype, device, _of_decoder(decoder_tokenizer, resolved))
+    of_decoder = _of_decoder(decoder_tokenizer, resolved)
+    is_other = tokenizer is not None or of_decoder is not None
+    return Opened(model_id, resolved, read, dtype, device, of_decoder, has_other_tokenizer=is_other)
 
 
 def check_unchanged(dtype: str | None, device: str, adapter: Location | None) -> None:

@@ -126,3 +126,10 @@ def test_a_url_is_read_only_where_the_configuration_may_ask_for_it(path, hosts, 
         assert re.match(rf"config key '{key}': .*{re.escape(told)}", str(caught.value))
         assert "secret" not in str(caught.value)
         assert not read, "nothing is loaded from there"
+
+
+def test_two_pairs_of_model_and_task_never_share_the_names_of_files(tmp_path, model):
+    models = [{"name": name, "id": str(model)} for name in ("tiny", "tiny.a")]
+    config = config_of(tmp_path / "root", models=models, tasks={name: {"source": "demo"} for name in ("sva", "a.sva")})
+    with pytest.raises(ConfigError, match=r"task sva of model tiny\.a and task a\.sva of model tiny would share files"):
+        RunConfig.load(config.model_dump(mode="json"))
