@@ -49,7 +49,7 @@ class Survey:
     drawn: int  # accepted and within the limit
     rejected: int
     last_id: str  # the highest sample id drawn
-    digest: str  # hash of the samples drawn, whatever their order in the source, and of the rejects
+    digest: str  # hash of the samples drawn, and of all rejects with their reasons, whatever their order in the source
     parts: Mapping[str, int] = field(default_factory=dict)  # of the samples drawn, how many belong to each part
     repeated: int = 0  # further rows of users' files with the content of a sample
     unlabelled: int = 0  # samples drawn from users' files without label or score
@@ -76,7 +76,7 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
     first: Row | None = None
     for row in _rows(origin, fields):
         if is_reject(row):
-            rejects.append(_hash(list(row.values())))
+            rejects.append(_hash([row["sample_id"], row["reason"], row["detail"]]))
             first = first or row
             continue
         name = row["sample_id"]
@@ -96,7 +96,7 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
             rejected = f"the first at {first['where']}: {why}"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
-    found = [*(sample_id + hashes[sample_id] for sample_id in drawn), *rejects]
+    found = [*(sample_id + hashes[sample_id] for sample_id in drawn), *sorted(rejects)]
     digest = hashlib.sha256("".join(found).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
     return Survey(

@@ -144,7 +144,7 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     code, out, err = run("export", "--config", config, "--to", str(tmp_path / "out"))
     assert code == 0, err
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "Samples of words in pairs (pairs), each with" in card
+    assert "Samples of words in pairs (pairs), with the words" in card
     assert "Pairs, <https://example.org>, CC0" in card
     for listing, line in (("methods", "embedding_power"), ("tasks", "pairs"), ("models", "gpt2-renamed")):
         assert re.search(rf"^ *{line}\b", run(listing)[1], re.MULTILINE)
