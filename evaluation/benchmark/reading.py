@@ -96,8 +96,8 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
             rejected = f"the first at {first['where']}: {why}"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
-    found = [*(sample_id + hashes[sample_id] for sample_id in drawn), *sorted(rejects)]
-    digest = hashlib.sha256("".join(found).encode()).hexdigest()
+    hashed = [*(sample_id + hashes[sample_id] for sample_id in drawn), *sorted(rejects)]
+    digest = hashlib.sha256("".join(hashed).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
     return Survey(
         origin,

@@ -149,9 +149,9 @@ class Question:
         for name, text in (("second", self.second), ("label", self.label), ("prefix", self.prefix)):
             if not isinstance(text, str | None):
                 raise UserError(f"`{name}` must be a string, not {text!r}")
-        for given in (self.sentence, self.target, self.foil, self.second, self.label, self.prefix, self.answer):
-            if isinstance(given, str) and any("\ud800" <= character <= "\udfff" for character in given):
-                raise UserError(f"{given!r:.80} has half of a character (a surrogate), which no tokenizer reads")
+        for value in (self.sentence, self.target, self.foil, self.second, self.label, self.prefix, self.answer):
+            if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+                raise UserError(f"{value!r:.80} has half of a character (a surrogate), which no tokenizer reads")
         if not _is_count(self.generate) or self.generate < 1:
             raise UserError(f"`generate` must be a number of tokens, at least 1, not {self.generate!r}")
         if self.words not in get_args(Words):

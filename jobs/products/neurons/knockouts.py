@@ -201,8 +201,8 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     rankings = {part: _rankings(opened, part, rows) for part in parts}
     node: KnockoutNode = parts[0].node
     assert opened.model is not None
-    own = _needs_foil(opened.model, node.explanation)
-    unfit = [row["sample_id"] for row in rows if own and row["foil_id"] is None]
+    needs_foils = _needs_foil(opened.model, node.explanation)
+    unfit = [row["sample_id"] for row in rows if needs_foils and row["foil_id"] is None]
     no_foil = {sample: Reject(sample, NO_FOIL, "a contrastive explanation needs a foil") for sample in unfit}
     rows = [row for row in rows if row["sample_id"] not in no_foil]
 
