@@ -149,11 +149,12 @@ class _Visitor:
 def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
     """The mask [B | 1, Ti, Tj] of allowed pairs, from the mask that transformers gives the sdpa kernel.
 
-    transformers gives None if the causal flag suffices. Raises UnsupportedModel for additive masks and those of heads.
+    transformers gives None if the causal flag suffices. Raises UnsupportedModel for masks that are additive or
+    differ by head.
     """
     if mask is None:
         every = torch.ones(1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         return every.tril_() if causal else every
     if mask.dtype != torch.bool or mask.shape[1] != 1:
-        raise UnsupportedModel("vector-based methods do not cover additive biases of attention: choose another method")
+        raise UnsupportedModel("vector-based methods cover no masks that add biases or differ by head: use another")
     return mask[:, 0]

@@ -71,7 +71,7 @@ def output_weights(layer: Layer) -> Tensor:
 
 
 def _parts(layer: Layer, output: Tensor, residual: Tensor, resultant: Tensor, workers: int) -> AttentionParts:
-    """The block's AttentionParts with this output projection, residual and resultant; `workers` is of threads."""
+    """The block's AttentionParts with this output projection, residual and resultant, by `workers` threads."""
     weights, values = layer.weights(workers), layer.values()
     return AttentionParts(weights, values, output, residual, resultant, layer.allowed, layer.causal)
 

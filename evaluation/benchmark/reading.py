@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Row, is_reject, meta_of, with_meta
+from evaluation.benchmark.samples import Row, hash_of, is_reject, meta_of, with_meta
 from evaluation.benchmark.sources.base import AnySource, Generated, Source, draw, repeated
 from evaluation.benchmark.sources.files import Record, checksum, fetch
 from evaluation.benchmark.sources.own import REPEATED, Wanted, distinct_rows, renamed
@@ -61,7 +60,7 @@ class Survey:
 
 
 def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None) -> Survey:
-    """Read the whole source once, and keep nothing but counts and hashes of its samples.
+    """Read the whole source once, and keep nothing but counts, and hashes of its samples and rejects.
 
     `part` is the field of `meta` that names the part of a task a sample belongs to; rows that `fields` does not accept
     are rejects.
@@ -76,15 +75,15 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
     first: Row | None = None
     for row in _rows(origin, fields):
         if is_reject(row):
-            rejects.append(_hash([row["sample_id"], row["reason"], row["detail"]]))
+            rejects.append(hash_of([row["sample_id"], row["reason"], row["detail"]])[:16])
             first = first or row
             continue
         name = row["sample_id"]
         if REPEATED in row:
             repeated += 1
-            hashes[name] = _hash([hashes[name], row[REPEATED]])
+            hashes[name] = hash_of([hashes[name], row[REPEATED]])[:16]
             continue
-        hashes[name] = _hash(_beside_id(row))
+        hashes[name] = hash_of(_beside_id(row))[:16]
         if part is not None and (member := meta_of(row).get(part)) is not None:
             parts[name] = member
         if fields is not None and fields.output != "token" and row["label"] is None and row["score"] is None:
@@ -116,11 +115,6 @@ def _beside_id(row: Row) -> list[object]:
     """The values of a generic row that do not enter its sample id; optional ones only where they are set."""
     rest = [row["evidence"], row["scope"], row["meta"]]
     return rest + [row[name] for name in ("regions", "cluster") if row[name] is not None]
-
-
-def _hash(content: list[object]) -> str:
-    """A hash of JSON values, 16 hex digits."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def read(survey: Survey, fields: Wanted | None = None) -> Iterator[Row]:

@@ -80,7 +80,7 @@ def sample(
     if (second, label, score) != (None, None, None):
         content += [second, label, score]
     return {
-        "sample_id": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20],
+        "sample_id": hash_of(content)[:20],
         "source": source,
         "text": text,
         "slot": slot,
@@ -96,6 +96,11 @@ def sample(
         "regions": None,
         "cluster": cluster,
     }
+
+
+def hash_of(content: list[Any]) -> str:
+    """A sha256 of JSON values, in hex."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def reject(

@@ -130,7 +130,7 @@ def _check_products(config: Settings, problems: _Problems) -> None:
 
 
 def _check_names(config: Settings, problems: _Problems) -> None:
-    """Check that blocks of the configuration name models and methods of the run, and that its files get other names."""
+    """Check that blocks of the configuration name models and methods of the run, and that no two cells share files."""
     places: dict[str, tuple[str, str]] = {}
     for model, task in product((model.name for model in config.models), config.tasks):
         first = places.setdefault(f"{model}.{task}", (model, task))

@@ -24,7 +24,7 @@ class KnockoutConfig(PartOfRun):
     methods: Names | None = None
     """methods by whose relevance neurons are ranked; null: all with relevance of neurons"""
     explanation: Explanation | None = None
-    """explanation by which neurons are ranked; null: the first that every sample has"""
+    """explanation by which all methods rank neurons; null: the first that every sample has"""
     value: Literal["zero", "mean"] = "zero"
     """activation that an ablated neuron gets: 0, or its mean over the tokens of the corpus"""
     counts: Some[NeuronCount] = (1, 2, 5, 10, 20, 50)

@@ -195,7 +195,7 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
     model of images in memory.
     """
     if tokenizer is not None and isinstance(model, str | PathLike | Opened):
-        raise UserError("`tokenizer` is for a model in memory: leave it out")
+        raise UserError("`tokenizer` is for a model in memory that is not opened yet: leave it out")
     if isinstance(model, Opened) and model.held is None:
         if model.has_other_tokenizer:
             raise UserError(f"{model.id} was opened with another tokenizer: save both in a folder, and give the folder")
@@ -210,6 +210,8 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
         )
     if opened.resolved.kind.images:
         raise UserError(f"{opened.id} reads images: save it with its image processor, and give the folder")
+    if opened.decoder_tokenizer is not None:
+        raise UserError(f"{opened.id} has a tokenizer of its decoder: save all in a folder, and give the folder")
     to = Path(store.root) / "model"
     held: Any = opened.view.model if opened.held is None else opened.held
     held.save_pretrained(to)

@@ -31,7 +31,7 @@ FEW = 3  # so few rows may all fail without the unit or node counting as failed
 LABELS_PASS = "(labels)"  # ends the name of a pass in measurements if it explained every label
 NO_FOIL = "no_foil"  # the sample has no foil, which a contrastive explanation needs
 NO_RELEVANCE = "no_relevance"  # the method gave no relevance for the sample
-NO_ABLATIONS = "no_ablations"  # the ablations of the sample, of which its sources are computed, were rejected
+NO_ABLATIONS = "no_ablations"  # the sample's ablations were rejected, or are too few to fit a method to
 NOTHING_TO_FLIP = "nothing_to_flip"  # no token of the sample may be removed
 #: Reasons that lie in the data: rejects with them are no failures.
 REASONS_IN_DATA = frozenset({NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN})

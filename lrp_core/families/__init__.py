@@ -91,7 +91,7 @@ def register_model_classes() -> None:
             continue
         try:
             import_module(family.classes)
-        except Exception as error:  # whatever the package's own code raises
+        except (Exception, SystemExit) as error:  # whatever the package's own code raises
             by, reason = FAMILIES.owner(family.name), " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(
                 f"{by} brings the classes of {family.name} models in {family.classes}, which cannot be imported "

@@ -73,8 +73,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
 def _computes(module: nn.Module, kind: Activation) -> bool:
     """True if an activation module computes the activation that a rule is for; no hooks run, also accelerate's."""
-    z = torch.tensor([-2.0, -0.5, 0.5, 2.0], device="cpu", dtype=torch.float32)
-    return torch.allclose(type(module).forward(module, z.clone()), z * kind.ratio(z), atol=1e-3)
+    z = torch.tensor([-12.0, -2.5, -0.5, 0.5, 2.5, 12.0], device="cpu", dtype=torch.float32)
+    return torch.allclose(type(module).forward(module, z.clone()), z * kind.ratio(z), atol=1e-5)
 
 
 def _check_layout(view: ModelView) -> None:

@@ -76,9 +76,9 @@ class _Rows:
         return x * torch.where(first == 0, 0.0, self.first(y) / first)
 
     def routed_alike(self, logits: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the experts that a router has `chosen` by those of the first row, and their weights by their own.
+        """Replace the experts that a router has `chosen` by those of the first row, weighted by each row's own logits.
 
-        Weights [R * T, k] are probabilities, or these divided by their sum if the sum of all `weights` is 1.
+        Weights [R * T, k] are the experts' probabilities, divided by their sum if every token's sum to 1.
         """
         chosen = self.first(chosen)
         probabilities = logits.softmax(-1).gather(-1, chosen)

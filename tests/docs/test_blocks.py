@@ -92,7 +92,7 @@ RUN = {
 
 
 def claims_of(page: str, block: re.Match[str]) -> list[str]:
-    """The entries of RUN for the page that the block contains. One test covers all blocks of settings."""
+    """The entries of RUN for the page that the block contains; "settings" for YAML, of which one test covers all."""
     if block["language"] == "yaml":
         return [] if block["why"] else ["settings"]
     return [words for words in RUN.get(page, ()) if words in block["code"]]

@@ -74,7 +74,7 @@ def quantile_range(values: np.ndarray, level: float, draws: int) -> Range:
 
 @cache
 def share_range(share: float, draws: float) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share that was `share` in `draws` draws, ERRORS deviations wide."""
+    """Clopper and Pearson's interval of a share seen in `draws` draws; each tail is a normal's past ERRORS."""
     rare = stats.norm.sf(ERRORS)
     hits = share * draws
     low = 0.0 if hits <= 0 else float(stats.beta.ppf(rare, hits, draws - hits + 1))

@@ -25,7 +25,7 @@ Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed 
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
-csv.field_size_limit(2**31 - 1)  # the lines of a text beyond the limit, 131,072 characters, were read as rows
+csv.field_size_limit(2**31 - 1)  # by default, a cell beyond 131,072 characters ends at a line's end
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
@@ -92,7 +92,8 @@ def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
         for number, raw in enumerate(stream, start=1):
             where = f"{file.name}:{number}"
             try:
-                line = raw.decode("utf-8-sig").rstrip("\r\n")  # some editors begin a file with a mark of its encoding
+                content = raw.removeprefix(BOM_UTF8) if number == 1 else raw  # some editors begin files with this mark
+                line = content.decode().rstrip("\r\n")
             except UnicodeDecodeError as error:
                 yield where, Malformed("not UTF-8", str(error))
                 continue
@@ -178,7 +179,7 @@ def separated(file: Path) -> Iterator[Record]:
     """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed.
 
     The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
-    UserError for a header that names a column twice.
+    UserError for a header that names a column twice or is not UTF-8.
     """
     first = next((line for _, line in lines(file) if isinstance(line, str)), "")
     return headed(csv_rows(file, "utf-8-sig", _separator(first)), file)
@@ -188,7 +189,7 @@ def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[
     """Rows of fields, of which the first is the header, by the names of their columns.
 
     `strip` removes blanks around these names. A row of another length is Malformed. Raises UserError for a header that
-    names a column twice.
+    names a column twice or is not UTF-8.
     """
     header: list[str] | None = None
     for where, row in rows:

@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any
 
 from evaluation.benchmark.labels import index_of
-from evaluation.benchmark.samples import Malformed, Row, Span, chat_of, is_reject, meta_of, rejecting, sample
+from evaluation.benchmark.samples import Malformed, Row, Span, chat_of, hash_of, is_reject, meta_of, rejecting, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
 from evaluation.benchmark.sources.files import IN_FOLDERS, Record, fetch, records
 from evaluation.benchmark.sources.judged import score_of
@@ -109,7 +109,7 @@ def distinct_rows(source: Source, records: Iterable[Record], fields: Wanted) -> 
     Of users' own rows, those that `fields` does not accept are rejects. A further row with the content of an earlier
     sample has its `sample_id`, and under REPEATED its other columns, unless what else decides its numbers differs.
     """
-    seen: dict[str, list[Any]] = {}  # of every sample: evidence, cluster, messages, sources and units
+    seen: dict[str, str] = {}  # by sample, of users' own rows: a hash of evidence, cluster, messages, sources and units
     for where, record in records:
         for row in source.rows((where, record)):
             if is_reject(row):
@@ -118,9 +118,11 @@ def distinct_rows(source: Source, records: Iterable[Record], fields: Wanted) -> 
             name, out = row["sample_id"], list[Row]()
             with rejecting(out, "source", sample_id=name, where=where):
                 taken = fields.taken(row) if source is SAMPLES else row
-                meta = meta_of(taken)
-                columns = meta.pop("columns", {})
-                marks = [taken["evidence"], taken["cluster"], meta]
+                marks, columns = "", {}
+                if source is SAMPLES:
+                    meta = meta_of(taken)
+                    columns = meta.pop("columns", {})
+                    marks = hash_of([taken["evidence"], taken["cluster"], meta])
                 if name not in seen:
                     seen[name] = marks
                     out.append(taken)

@@ -199,7 +199,10 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
     without = [task for task in results.tasks if task not in {board.task for board in shown}]
     unmarked = [task for task in without if results.tasks[task].evidence is None]
     reason = f"no evidence is marked in their samples, so there is no {METRICS[lead()].label}; see Faithfulness"
-    unscored = "no methods are compared: they have no sample in common that a model predicts correctly, or no resamples"
+    unscored = (
+        "no methods are compared: their scores are not computed yet, their relevance is only rounding, they have no "
+        "sample in common that a model predicts correctly, or `report.resamples` of the config is 0"
+    )
     for tasks, why in ((unmarked, reason), ([task for task in without if task not in unmarked], unscored)):
         if tasks:
             lines.append((f"Task{'s' * (len(tasks) > 1)} {', '.join(tasks)}", why))

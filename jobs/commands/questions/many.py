@@ -16,7 +16,7 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.types import UnsupportedMethod, UserError
 
 Outcome = tuple[Answer, ...] | UserError
-Outcomes = Iterator[tuple[int, Outcome]]  # with the index of the question
+Outcomes = Iterator[tuple[int, Outcome]]  # with the key of the question
 _WINDOW = 1024  # questions that are tokenised and sorted by length before the first is answered
 _TOKENS = 4096  # tokens of a batch, padding included, if its number of questions is not given
 _ENOUGH = 512  # tokens of a batch from which on a larger one saves less time than its padding costs
@@ -48,7 +48,7 @@ def each_answered(
     size: int | None = None,
     **finer: Any,
 ) -> Outcomes:
-    """Yield (index of a question, its answers or the UserError that prevents them), in the order of computation.
+    """Yield (key of a question, its answers or the UserError that prevents them), in the order of computation.
 
     Questions about one prediction are answered in batches of `size`, or of up to _TOKENS tokens, with others of
     similar length; questions about several predictions one by one. `finer` are arguments of methods. Call it within

@@ -189,7 +189,9 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
             kind = type(view.model).__name__
             raise UserError(f"no tokenizer was found for the {kind} in memory: give it as `tokenizer`") from None
     dtype, device = str(view.dtype).removeprefix("torch."), str(view.device)
-    opened = Opened(name, resolved, reader, dtype, device, _of_decoder(decoder_tokenizer, resolved), held=held)
+    of_decoder = _of_decoder(decoder_tokenizer, resolved)
+    is_other = tokenizer is not None or of_decoder is not None
+    opened = Opened(name, resolved, reader, dtype, device, of_decoder, held=held, has_other_tokenizer=is_other)
     if held is None:
         vars(opened)["view"] = view
     return opened

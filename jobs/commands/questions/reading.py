@@ -268,8 +268,15 @@ def _behind(question: Question, answer: str, opened: Opened) -> list[int]:
 def tokens_of(question: Question, opened: Opened) -> list[int]:
     """The ids of all tokens of the target when it follows the text, or when a decoder writes it.
 
-    Raises UserError if there are none.
+    Raises UserError if there are none, and for tokens that the model lacks.
     """
+    ids = _target_ids(question, opened)
+    _check_known(ids, opened)
+    return ids
+
+
+def _target_ids(question: Question, opened: Opened) -> list[int]:
+    """The ids of `tokens_of`, unchecked. Raises UserError if there are none."""
     word = str(question.target).strip()
     if opened.resolved.kind.decoder:
         ids = encode(opened.writer, [word], template=False)[0].ids

@@ -48,6 +48,7 @@ def changes(first: Run, second: Run, metric: str) -> list[Change]:
     """
     first_keys, second_keys = keys_of(first), keys_of(second)
     first_tables, second_tables = _tables(first, metric), _tables(second, metric)
+    flips = max(FLIPS, 100 * len(first_tables.keys() & second_tables.keys()))  # Holm multiplies p by up to this number
     compared, p_values = [], []
     for cell, table in first_tables.items():
         both = [table, second_tables.get(cell, table.slice(0, 0))]
@@ -59,9 +60,9 @@ def changes(first: Run, second: Run, metric: str) -> list[Change]:
         if common:
             pairs = np.array([(values[sample], others[sample]) for sample in common])  # [N, 2]
             compared.append((cell, pairs))
-            numbers = cluster_numbers(clusters_of(first.ledger, cell.task), common)
+            clusters = clusters_of(first.ledger, cell.task) or clusters_of(second.ledger, cell.task)
+            numbers = cluster_numbers(clusters, common)
             sums, _ = cluster_sums(pairs[:, :, None], numbers)  # signs of a cluster change together
-            flips = max(FLIPS, 100 * len(first_tables))  # Holm multiplies p by up to the number of cells
             of_pairs = sign_flip_p(sums, flips, SEED)  # [2, 2, 1]: the runs stand for methods
             p_values.append(float(of_pairs[0, 1, 0]))
     result = []

@@ -136,7 +136,9 @@ def forget(config: RunConfig, store: Store, chosen: Sequence[str]) -> None:
         for holder in removed:
             ledger.discard(holder.artifact)
         ledger.discard(Artifact("report"))
-        for path in (*store.files("report", "", recursive=True), *store.temporaries()):  # of writers that were killed
+        # Those of the lock are of its heartbeat, and hold no samples; others are of writers that were killed.
+        killed = [path for path in store.temporaries() if not path.startswith("lock/")]
+        for path in (*store.files("report", "", recursive=True), *killed):
             store.delete(path)
         kept = [holder for holder in held if holder not in removed]
         for holder in sorted(kept, key=lambda holder: ("views", "benchmark").count(holder.artifact.product)):

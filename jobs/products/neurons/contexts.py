@@ -121,14 +121,15 @@ def source(run: Run, node: ContextsNode) -> CorpusReader:
 
 def _missing(run: Run, node: ContextsNode) -> bool:
     """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
-    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in node.parts])
-    return origins != [part.origin for part in node.parts]
+    parts = node.parts
+    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
+    return origins != [part.origin for part in parts]
 
 
 def _undecided(run: Run, node: ContextsNode) -> pa.Table | None:
     """The near ties (layer, neuron, context) that must be computed alone before the ranks are known.
 
-    None if there are none, if they were computed, or if a part is missing.
+    None if there are none, if they were computed, if a part is missing, and in precisions that are not _FINE.
     """
     if node.artifact.dtype not in _FINE or _missing(run, node) or run.store.exists(node.ties_path):
         return None

@@ -72,7 +72,8 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         known = [request.explanation for request in cell.requests]
         lacks_foils = model.inputs[artifact.task].without_foil > 0
         of_all = [name for name in known if not (lacks_foils and _needs_foil(model.resolved, name))]
-        explanation = settings.explanation or (of_all or known)[0]
+        chosen = settings.explanation or (of_all or known)[0]
+        _, explanation = first_cells.get(artifact.task, (artifact, chosen))  # one for all rankings, which are compared
         if explanation not in known:
             continue
         if settings.value == "mean" and means is None:

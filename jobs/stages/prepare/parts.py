@@ -221,9 +221,10 @@ class PartWorker:
         schema: pa.Schema,
         make: Callable[[], tuple[list[Row], list[Row]]],
     ) -> dict[str, Written]:
-        """The files of a part by path. They are written unless a shard exists whose footer has the key and part.
+        """The files of a part by path. They are written unless a shard's footer has the key, part and source.
 
-        The part is of one state of the source, which may have the same rows in another order later.
+        The source's checksum or revision counts, since the key does not depend on the order of its rows: in another
+        order, parts of the same number have other rows.
         """
         source = self._work[artifact.task].survey.origin
         (path, refused), name = _paths(artifact, part), f"{_name(part)} of {source.sha256 or source.revision}"

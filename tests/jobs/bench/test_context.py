@@ -100,7 +100,7 @@ def test_what_memory_does_not_hold_is_left_out_and_said(monkeypatch, capsys):
     assert {row["method"] for row in rows(result, "exponents in tokens")} == WAYS
 
 
-def test_a_exponent_of_is_found_and_curves_cross_where_they_do():
+def test_an_exponent_is_found_and_curves_cross_where_they_do():
     tokens = [32.0, 64.0, 128.0]
     square, line = {x: 2e-4 * x**2 for x in tokens}, {x: 0.016 * x for x in tokens}
     assert exponent_of(square) == pytest.approx(2.0)

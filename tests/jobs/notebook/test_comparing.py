@@ -176,7 +176,9 @@ def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
             closelook.compare("demo/gpt2", data, "lrp")
     with pytest.raises(closelook.UserError, match="unknown method 'lpr'"):
         closelook.compare("demo/gpt2", ROWS, "lpr")
-    with pytest.raises(closelook.UserError, match="`tokenizer` is for a model in memory: leave it out"):
+    with pytest.raises(
+        closelook.UserError, match="`tokenizer` is for a model in memory that is not opened yet: leave it out"
+    ):
         closelook.compare("demo/gpt2", ROWS, "lrp", tokenizer="demo/llama")
     with pytest.raises(closelook.UserError, match="demo/gpt2 was opened with another tokenizer"):
         closelook.compare(closelook.open_model("demo/gpt2", tokenizer=model_dir("llama")), ROWS, "lrp")

@@ -230,7 +230,9 @@ def test_knock_outs_of_samples_some_of_which_have_no_foil(tmp_path, model, inlin
         assert attribute(run, store).complete
         assert neurons(run, store).complete
         ledger = Ledger(store)
-        for cell in knockouts_of(run, make_plan(run, store).models[0], ledger):
+        cells = list(knockouts_of(run, make_plan(run, store).models[0], ledger))
+        assert cells
+        for cell in cells:
             made, record = ledger.read(cell.artifact, KNOCKOUTS), ledger.record(cell.artifact)
             assert made["explanation"].to_pylist() == [explanation] * count
             assert record["rejects"] == ({} if count == 4 else {"no_foil": 2})

@@ -123,8 +123,7 @@ def _extremes(ledger: Ledger, planned: Cell, neurons: Cell | None) -> Extremes:
 
 def _explained(ledger: Ledger, planned: Cell) -> list[dict[str, Any]]:
     """The rows of the cell's first variant whose relevance is finite, and whose explained number is not 0."""
-    request = planned.requests[0]
-    variant = (request.explanation, request.embedding)
+    variant = planned.requests[0].variant
     rows = ledger.read(planned.artifact, RELEVANCE, _COLUMNS).to_pylist()
     rows = [row for row in rows if (row["explanation"], row["embedding"]) == variant and row["explained"]]
     return [row for row in rows if np.isfinite([*row["relevance"], row["residual"] or 0.0]).all()]
