@@ -184,7 +184,7 @@ def p_range(p: float, n: int, draws: int) -> Range:
 
 
 def is_tested(n: int, pairs: int) -> bool:
-    """Whether `n` samples can tell a pair apart: p of 2 signs among 2^n, after Holm's correction, is at most 0.05."""
+    """True if `n` samples can tell a pair apart: p of 2 signs among 2^n, after Holm's correction, is at most 0.05."""
     return pairs * 2 ** (1 - n) <= 0.05
 
 

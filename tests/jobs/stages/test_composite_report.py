@@ -15,7 +15,7 @@ from jobs.stages.report.parts.methods import _extremes, extremes_part
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
-from lrp_core import Batch, load_model
+from lrp_core import Batch, Request, load_model
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute, select
 
@@ -87,7 +87,7 @@ def test_samples_whose_relevance_overflows_are_left_out_and_counted():
     rows = [row | {"sample_id": str(at), "relevance": relevance} for at, relevance in enumerate(values)]
     ledger = SimpleNamespace(read=lambda *_: pa.Table.from_pylist(rows))
     at = SimpleNamespace(model="gpt2", task="sva", dtype="float32", method="lrp")
-    request = SimpleNamespace(explanation="target", embedding="full")
+    request = Request("lrp", "target", "full")
     cell = _extremes(ledger, SimpleNamespace(artifact=at, requests=[request], samples=3), None)
     assert (cell.largest.tolist(), cell.error.tolist(), cell.left_out) == ([2.0], [0.25], 2)
 
