@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.statistics import Comparison, compare
 from lrp_core import METHODS, Batch, ModelView, load_model
 from lrp_core.readers.attention import around_attention
@@ -167,7 +168,7 @@ def compared(view: ModelView, words: list[Spelled], names: list[str]) -> Compari
             right[name] += (relevance[:, inside].argmax(-1) + 1 == letters).tolist()
         clusters += [number] * len(letters)
     hits = np.array(list(right.values()), float).T[:, :, None]  # [sounds, methods, 1]
-    comparison = compare(hits, tuple(right), (FOUND,), 2000, 0, shares=True, clusters=np.array(clusters))
+    comparison = compare(hits, tuple(right), (FOUND,), Resampling(2000, clusters=np.array(clusters)), shares=True)
     assert comparison is not None
     return comparison
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.ablations.masks import DROPPED
 from evaluation.scoring.faithfulness.scores import Summary, paired, summarise
-from evaluation.scoring.intervals import Bounds, ClusterNumbers, Clusters, cluster_numbers
+from evaluation.scoring.intervals import Bounds, Clusters, Resampling, cluster_numbers
 from evaluation.scoring.metrics import METRICS, UNITS, shown
 from evaluation.scoring.statistics import Comparison
 
@@ -104,8 +104,7 @@ def key_of(variant: Variant) -> str:
 def judgement_of(
     setting: Setting,
     rows: Mapping[str, Sequence[Row]],
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     clusters: Clusters,
 ) -> Judgement:
     """The judgement of a `setting` (model, task, way), from `rows` of the schema of sources by method.
@@ -127,18 +126,18 @@ def judgement_of(
             values.setdefault((variant, name), {})
     counts = {variant: float(np.mean(of_variant)) for variant, of_variant in prompts.items()}
     ids = sorted(samples)
-    numbers, columns, summaries = cluster_numbers(clusters, ids), {}, {}
+    drawn, columns, summaries = resampling.within(cluster_numbers(clusters, ids)), {}, {}
     for (variant, name), by_sample in values.items():
         columns[variant, name] = np.array([by_sample.get(sample, np.nan) for sample in ids])
-        summaries[variant, name] = summarise(columns[variant, name], resamples, seed, MEASURES[name].bounds, numbers)
+        summaries[variant, name] = summarise(columns[variant, name], drawn, MEASURES[name].bounds)
     own, comparisons = _own(counts), {}
     for name in MEASURES:
         stacked = np.stack([MEASURES[name].scale * columns[variant, name] for variant in own], axis=1)  # [N, V]
-        compared = paired(stacked[..., None], tuple(map(key_of, own)), (name,), resamples, seed, numbers)
+        compared = paired(stacked[..., None], tuple(map(key_of, own)), (name,), drawn)
         if compared is not None:
             comparisons[name] = compared
     leading = {variant: columns[variant, LEAD] for variant in counts}
-    alike = _alike(leading, resamples, seed, numbers)
+    alike = _alike(leading, drawn)
     return Judgement(*setting, counts, summaries, comparisons, len(ids), alike)
 
 
@@ -168,17 +167,15 @@ def _numbers(row: Row) -> Iterable[tuple[str, float]]:
             yield name, row[name]
 
 
-def _alike(
-    columns: Mapping[Variant, np.ndarray], resamples: int, seed: int, clusters: ClusterNumbers
-) -> dict[Variant, Summary]:
+def _alike(columns: Mapping[Variant, np.ndarray], resampling: Resampling) -> dict[Variant, Summary]:
     """The mean of LEAD, on common samples, of each variant that has it for all of these.
 
     Common samples are those for which every variant that is not screened has a value; `columns` [N] are the values.
     """
     common = np.all([np.isfinite(values) for variant, values in columns.items() if not variant.screened], axis=0)
-    of_common, bounds = None if clusters is None else clusters[common], MEASURES[LEAD].bounds
+    drawn, bounds = resampling.among(common), MEASURES[LEAD].bounds
     alike = {}
     for variant, values in columns.items():
         if np.isfinite(values[common]).all():
-            alike[variant] = summarise(values[common], resamples, seed, bounds, of_common)
+            alike[variant] = summarise(values[common], drawn, bounds)
     return alike

@@ -13,11 +13,11 @@ import numpy as np
 
 from evaluation.scoring.faithfulness.areas import rank_correlation
 from evaluation.scoring.faithfulness.scores import summarise
-from evaluation.scoring.intervals import FEWEST, ClusterNumbers
+from evaluation.scoring.intervals import FEWEST, Resampling
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
 _CHANCE_Z = 3.2905  # two-sided normal quantile of 99.9 %, which is strict because many cells of random are tested
-_RESAMPLES = 1000
+RESAMPLING = Resampling(1000)
 #: Names of controls in rows. A method passes or fails RANDOMISED and CHANCE; the other controls only describe it.
 RANDOMISED, CHANCE = "randomisation", "chance"  # all weights are random
 BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
@@ -95,15 +95,14 @@ class Verdict:
 
 
 def randomisation_verdict(
-    correlations: Sequence[float | None], flat: Iterable[bool], seed: int = 0, clusters: ClusterNumbers = None
+    correlations: Sequence[float | None], flat: Iterable[bool], resampling: Resampling = RESAMPLING
 ) -> Verdict:
     """The verdict on a method, from signed correlations [N] between maps of the trained and of a random model.
 
     The method fails if the lower end of the interval exceeds BAR, or if every map is `flat` [N]. Otherwise there is no
-    verdict for fewer than FEWEST samples, or for too few clusters to have an interval. `seed` is the seed of the
-    interval's resamples; for `clusters` [N] see `mean_intervals`.
+    verdict for fewer than FEWEST samples, or for too few clusters to have an interval.
     """
-    mean = mean_verdict(correlations, seed, clusters=clusters)
+    mean = mean_verdict(correlations, resampling)
     if mean.n and all(flat):
         return replace(mean, passed=False)
     if mean.n < FEWEST or np.isnan(mean.low):
@@ -129,17 +128,14 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
 
 
 def mean_verdict(
-    values: Sequence[float | None],
-    seed: int = 0,
-    bounds: tuple[float, float] = _BOUNDS,
-    clusters: ClusterNumbers = None,
+    values: Sequence[float | None], resampling: Resampling = RESAMPLING, bounds: tuple[float, float] = _BOUNDS
 ) -> Verdict:
     """The mean of `values` [N] with its interval, without a verdict (`passed` is None).
 
     `bounds` is the range of the values, by default that of correlations. None and values that are not finite are left
-    out. For `clusters` [N] see `mean_intervals`.
+    out.
     """
-    summary = summarise(np.array(values, float), _RESAMPLES, seed, bounds, clusters)  # None becomes NaN
+    summary = summarise(np.array(values, float), resampling, bounds)  # None becomes NaN
     return Verdict(summary.value, summary.low, summary.high, summary.n)
 
 

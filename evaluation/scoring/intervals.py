@@ -17,6 +17,7 @@ Shapes: N samples, C columns, G clusters (each sample is a cluster unless sample
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -37,6 +38,23 @@ ClusterNumbers = np.ndarray | None  # [N] the number of each sample's cluster; N
 NO_CLUSTERS: Clusters = MappingProxyType({})
 
 
+@dataclass(frozen=True)
+class Resampling:
+    """The random draws of intervals and tests: samples with replacement, or whole clusters of samples."""
+
+    resamples: int  # 0: nothing is drawn
+    seed: int = 0
+    clusters: ClusterNumbers = None  # of the samples from which is drawn
+
+    def within(self, clusters: ClusterNumbers) -> Resampling:
+        """A copy for samples of other `clusters` [N]."""
+        return replace(self, clusters=clusters)
+
+    def among(self, kept: np.ndarray) -> Resampling:
+        """A copy for the samples that are True in `kept` [N]."""
+        return self.within(None if self.clusters is None else self.clusters[kept])
+
+
 def clopper_pearson(successes: np.ndarray | float, n: float) -> Ends:
     """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole.
 
@@ -51,18 +69,11 @@ def clopper_pearson(successes: np.ndarray | float, n: float) -> Ends:
     return low, high
 
 
-def mean_intervals(
-    values: np.ndarray,
-    resamples: int,
-    seed: int,
-    bounds: Bounds = None,
-    clusters: ClusterNumbers = None,
-) -> Ends:
+def mean_intervals(values: np.ndarray, resampling: Resampling, bounds: Bounds = None) -> Ends:
     """Intervals (low [C], high [C]) of the means of finite `values` [N, C].
 
-    `bounds` is the range of the values, if they have one; `clusters` [N] are the numbers of the samples' clusters. Ends
-    are NaN if there is no interval: for fewer than FEWEST_CLUSTERS clusters and, unless half of the values lie on a
-    bound, for a single sample and for zero `resamples`.
+    `bounds` is the range of the values, if they have one. Ends are NaN if there is no interval: for fewer than
+    FEWEST_CLUSTERS clusters and, unless half of the values lie on a bound, for a single sample and without resamples.
     """
     columns = values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
@@ -70,8 +81,8 @@ def mean_intervals(
     if bounds is not None and len(values):
         near = ROUNDING * (bounds[1] - bounds[0])
         on_bound = ((values <= bounds[0] + near) | (values >= bounds[1] - near)).mean(axis=0) >= 0.5
-    sums, sizes = cluster_sums(values, clusters)
-    if clusters is not None and len(sums) < FEWEST_CLUSTERS:
+    sums, sizes = cluster_sums(values, resampling.clusters)
+    if resampling.clusters is not None and len(sums) < FEWEST_CLUSTERS:
         return low, high
     if bounds is not None and len(sums):
         least, most = bounds
@@ -79,10 +90,10 @@ def mean_intervals(
         successes = n * (values[:, on_bound].mean(axis=0) - least) / (most - least)
         ends = clopper_pearson(np.clip(successes, 0, n), n)
         low[on_bound], high[on_bound] = (least + (most - least) * end for end in ends)
-    if len(sums) > 1 and resamples and not on_bound.all():
+    if len(sums) > 1 and resampling.resamples and not on_bound.all():
         spread = sums[:, ~on_bound]
         if len(sums) >= FEWEST:
-            ends = _bootstrap_t(spread, sizes, resamples, seed)
+            ends = _bootstrap_t(spread, sizes, resampling)
         else:
             ends = difference_intervals(spread)
         low[~on_bound], high[~on_bound] = ends
@@ -91,7 +102,7 @@ def mean_intervals(
     return low, high
 
 
-def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int) -> Ends:
+def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resampling: Resampling) -> Ends:
     """Bootstrap-t intervals (low [C], high [C]) of means, from the `sums` [G, C] of clusters with `sizes` [G].
 
     Each resampled mean, minus the observed one, is divided by its own standard error; the quantiles of these ratios
@@ -105,7 +116,7 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
     varies = error > 1e-12 * np.abs(mean)
     least_spread = np.where(varies, LEAST_SPREAD * error, 1.0)
     studentised = []
-    for weights in resample_counts(clusters, resamples, seed):
+    for weights in resample_counts(clusters, resampling):
         total = weights @ sizes[:, None]
         means = weights @ centred / total  # minus the mean of all samples
         crossed = weights @ (sizes[:, None] * centred)
@@ -118,13 +129,13 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
     return mean - most * error, mean - least * error
 
 
-def resample_counts(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """The number of times that each of `n` samples is drawn in each of R resamples with replacement.
+def resample_counts(n: int, resampling: Resampling) -> Iterator[np.ndarray]:
+    """The number of times that each of `n` samples or clusters is drawn in each of R resamples with replacement.
 
     The counts [R, N] come in parts [r, N], so that few are in memory at once.
     """
-    rng = np.random.default_rng(seed)
-    for count in chunk_sizes(resamples, n):
+    rng = np.random.default_rng(resampling.seed)
+    for count in chunk_sizes(resampling.resamples, n):
         drawn = rng.integers(0, n, (count, n)) + n * np.arange(count)[:, None]
         yield np.bincount(drawn.ravel(), minlength=count * n).reshape(count, n)
 

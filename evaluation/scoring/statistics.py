@@ -13,7 +13,7 @@ import numpy as np
 from evaluation.scoring.intervals import (
     FEWEST_CLUSTERS,
     LEVEL,
-    ClusterNumbers,
+    Resampling,
     chunk_sizes,
     cluster_sums,
     difference_intervals,
@@ -81,7 +81,7 @@ class Comparison:
         each of them. Raises ValueError for a metric that is not compared.
 
         >>> values = np.random.default_rng(0).normal([[[1.0], [0.2], [0.0]]], 1.0, (60, 3, 1))
-        >>> compare(values, ("a", "b", "c"), ("score",), 500, 0).groups("score")
+        >>> compare(values, ("a", "b", "c"), ("score",), Resampling(500)).groups("score")
         [('a',), ('b', 'c')]
         """
         beats, k = self.beats(metric, higher_is_better), self.metrics.index(metric)
@@ -98,21 +98,19 @@ def compare(
     values: np.ndarray,
     methods: tuple[str, ...],
     metrics: tuple[str, ...],
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     scale: float | np.ndarray = 100.0,
     shares: bool | np.ndarray = False,
-    clusters: ClusterNumbers = None,
 ) -> Comparison | None:
     """Compares M methods by K metrics, from the `values` [N, M, K] of N samples.
 
     Results are multiplied by `scale`, a number or [K]; by default they are in percent. `shares` (a bool or [K]) says
-    which metrics lie between 0 and 1. `clusters` [N] are the numbers of the samples' clusters. Returns None if there
-    are no values or no `resamples`. With fewer than log2(40 x pairs of methods) samples or clusters no difference is
-    tested: all p values are 1.
+    which metrics lie between 0 and 1. Returns None if there are no values or no resamples. With fewer than
+    log2(40 x pairs of methods) samples or clusters no difference is tested: all p values are 1.
     """
     n, m, k = values.shape
-    if not n or not resamples or not values.size:
+    clusters = resampling.clusters
+    if not n or not resampling.resamples or not values.size:
         return None
     values, scale = values.astype(np.float64), np.broadcast_to(np.asarray(scale, float), k)
     low, high = np.empty((m, k)), np.empty((m, k))
@@ -121,14 +119,15 @@ def compare(
     first, second = np.triu_indices(m, 1)
     for at, share in enumerate(np.broadcast_to(shares, k)):
         scores = values[:, :, at]  # [N, M]
-        low[:, at], high[:, at] = mean_intervals(scores, resamples, seed, (0.0, 1.0) if share else None, clusters)
+        low[:, at], high[:, at] = mean_intervals(scores, resampling, (0.0, 1.0) if share else None)
         differences = scores[:, first] - scores[:, second]  # [N, pairs]
         ends = difference_intervals(differences, 1.0 if share else None, clusters)
         difference_low[first, second, at], difference_high[first, second, at] = ends
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
     sums, _ = cluster_sums(values, clusters)  # the differences of a cluster change their sign together
-    p = sign_flip_p(sums, max(FLIPS * resamples, 100 * pairs), seed)  # Holm multiplies p by up to `pairs`
+    flips = max(FLIPS * resampling.resamples, 100 * pairs)  # Holm multiplies p by up to `pairs`
+    p = sign_flip_p(sums, flips, resampling.seed)
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
     count = None if clusters is None else len(np.unique(clusters))
@@ -137,16 +136,15 @@ def compare(
     return compared.tested()
 
 
-def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None) -> np.ndarray:
-    """Means [R, C] of `values` [N, C] over samples drawn with replacement.
+def bootstrap_means(values: np.ndarray, resampling: Resampling) -> np.ndarray:
+    """Means [R, C] of `values` [N, C] over samples, or whole clusters, drawn with replacement.
 
-    With `clusters` [N], the numbers of the samples' clusters, whole clusters are drawn; R is 0 if there are fewer than
-    FEWEST_CLUSTERS.
+    R is 0 if there are fewer than FEWEST_CLUSTERS clusters.
     """
-    sums, sizes = cluster_sums(values, clusters)
-    if clusters is not None and len(sums) < FEWEST_CLUSTERS:
-        resamples = 0
-    parts = [weights @ sums / (weights @ sizes)[:, None] for weights in resample_counts(len(sums), resamples, seed)]
+    sums, sizes = cluster_sums(values, resampling.clusters)
+    if resampling.clusters is not None and len(sums) < FEWEST_CLUSTERS:
+        resampling = replace(resampling, resamples=0)
+    parts = [weights @ sums / (weights @ sizes)[:, None] for weights in resample_counts(len(sums), resampling)]
     return np.concatenate([np.empty((0, values.shape[1])), *parts])
 
 

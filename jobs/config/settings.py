@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.sources.base import Source
+from evaluation.scoring.intervals import Resampling
 from evaluation.tasks import Task
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
 from jobs.config.blocks import (
@@ -122,9 +123,9 @@ class Settings(Frozen):
     _lacking: Names = ()
 
     @property
-    def resampling(self) -> tuple[int, int]:
-        """The number of resamples of the report's bootstrap, and its seed."""
-        return self.report.resamples, self.seed
+    def resampling(self) -> Resampling:
+        """The draws of the report's bootstrap and tests."""
+        return Resampling(self.report.resamples, self.seed)
 
     @property
     def lacking(self) -> Names:

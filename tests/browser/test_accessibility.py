@@ -16,6 +16,7 @@ from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_pag
 from evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
 from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
+from evaluation.scoring.intervals import Resampling
 from tests.browser.axe import emulate, violations
 from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
@@ -57,8 +58,8 @@ def knocked_out():
     told = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
     lost = [Ablations.of("gpt2", "sva", (1, 5), told)]
     methods = some_results().methods
-    figures = ablation_figure(lost, methods, 50, 0, "zero")
-    return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], 50, 0, "zero")])
+    figures = ablation_figure(lost, methods, Resampling(50), "zero")
+    return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], Resampling(50), "zero")])
 
 
 @pytest.fixture(scope="module")

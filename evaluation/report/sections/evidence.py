@@ -18,6 +18,7 @@ from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAY
 from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
 from evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
 from evaluation.scoring.faithfulness.scores import MEASURES, summarise
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import METRICS, lead
 
 SETTINGS = (
@@ -47,19 +48,19 @@ class EvidencePoints:
 
     @classmethod
     def of(
-        cls, curve_set: CurveSet, results: Results, forwards: Mapping[str, float], resamples: int, seed: int
+        cls, curve_set: CurveSet, results: Results, forwards: Mapping[str, float], resampling: Resampling
     ) -> EvidencePoints | None:
         """The points of `curve_set`; None if no method has both numbers. `forwards` are the costs of methods."""
         joint = curve_set.joint
         if joint is None or not len(joint.evidence):
             return None
         at, points = {name: index for index, name in enumerate(joint.methods)}, []
-        bounds = (0.0, METRICS[lead()].scale)
+        drawn, bounds = resampling.within(joint.clusters), (0.0, METRICS[lead()].scale)
         for method in ordered(results.methods, joint.methods):
-            evidence = summarise(joint.evidence[:, at[method]], resamples, seed, bounds, joint.clusters)
-            delta = summarise(joint.delta[:, at[method]], resamples, seed, None, joint.clusters)
+            evidence = summarise(joint.evidence[:, at[method]], drawn, bounds)
+            delta = summarise(joint.delta[:, at[method]], drawn)
             points.append(Point(method, mean_cell(evidence), mean_cell(delta), forwards[method]))
-        return cls(curve_set, points, joint.agreement(results.baselines, resamples, seed))
+        return cls(curve_set, points, joint.agreement(results.baselines, resampling))
 
 
 def evidence_table(of_settings: Sequence[EvidencePoints], results: Results) -> Table:
@@ -175,7 +176,7 @@ WAYS_RANKS = Table(
 
 
 @fills(WAYS_RANKS)
-def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int, seed: int) -> Iterator[Entry]:
+def ways_table(curve_sets: Sequence[CurveSet], results: Results, resampling: Resampling) -> Iterator[Entry]:
     """A row for each model, each pair of perturbations, and each number that curves follow.
 
     The table has no rows if there is a single perturbation.
@@ -186,7 +187,7 @@ def ways_table(curve_sets: Sequence[CurveSet], results: Results, resamples: int,
     for (task, model, _, score), of_score in by_score.items():
         for first, second in combinations(of_score, 2):
             ids, deltas = under_both(first.areas, second.areas, results.baselines)
-            clusters = results.clusters_of(task, ids)
-            agreement = agreement_of(deltas[..., 0], deltas[..., 1], resamples, seed, clusters)
+            drawn = resampling.within(results.clusters_of(task, ids))
+            agreement = agreement_of(deltas[..., 0], deltas[..., 1], drawn)
             names = f"{WAYS[first.perturbation]}, {WAYS[second.perturbation]}"
             yield from _correlated(task, (model + OF_SCORE[score], names), agreement)

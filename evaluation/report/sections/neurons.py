@@ -31,7 +31,7 @@ from evaluation.report.table import (
 from evaluation.schema import NEURONS
 from evaluation.scoring.faithfulness.areas import mean_curve, on_common_samples
 from evaluation.scoring.head_orders import RANDOM
-from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, cluster_numbers
+from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, Resampling, cluster_numbers
 from evaluation.scoring.statistics import Comparison, compare
 
 _DIGITS = 2
@@ -82,10 +82,10 @@ class Ablations:
         lost, numbers = len(samples) - len(common), cluster_numbers(clusters, common)
         return cls(model, task, tuple(known), tuple(counts), drops, lost, empty, numbers)
 
-    def compared(self, resamples: int, seed: int) -> Comparison | None:
+    def compared(self, resampling: Resampling) -> Comparison | None:
         """Mean drops with intervals, and paired tests between rankings; None without samples."""
         counts = tuple(map(str, self.counts))
-        return compare(self.drops, self.rankings, counts, resamples, seed, 1.0, clusters=self.clusters)
+        return compare(self.drops, self.rankings, counts, resampling.within(self.clusters), 1.0)
 
 
 #: Ablated neurons in captions, by the config's name of their value.
@@ -93,7 +93,7 @@ ABLATED = {"zero": "are set to zero", "mean": "are set to their mean over the co
 
 
 def ablation_figure(
-    ablations: Sequence[Ablations], methods: Methods, resamples: int, seed: int, value: str
+    ablations: Sequence[Ablations], methods: Methods, resampling: Resampling, value: str
 ) -> list[Figure]:
     """The mean drop against the number of ablated neurons, with intervals: a panel for each task and model.
 
@@ -105,7 +105,7 @@ def ablation_figure(
     for ablation in shown:
         lines = []
         for at, name in enumerate(ablation.rankings):
-            curve = mean_curve(ablation.drops[:, at], resamples, seed, None, ablation.clusters)
+            curve = mean_curve(ablation.drops[:, at], resampling.within(ablation.clusters))
             points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
             lines.append(Line(label(methods, name), ablation.counts, curve.mean, points, curve.low, curve.high))
         scale = SymmetricalLogScale(None, linthresh=1)
@@ -124,8 +124,7 @@ def ablation_table(
     ablations: Sequence[Ablations],
     methods: Methods,
     missing: Lacking,
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     value: str,
 ) -> Table:
     """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
@@ -144,7 +143,7 @@ def ablation_table(
     columns = {str(n): Column("neurons gone", str(n), digits=_DIGITS) for n in sorted(counts)}
     frame = []
     for ablation in ablations:
-        compared = ablation.compared(resamples, seed)
+        compared = ablation.compared(resampling)
         for name in (*ablation.rankings, *ablation.empty):
             for count, column in columns.items():
                 cell = _cell(ablation, compared, name, count)

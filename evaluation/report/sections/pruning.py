@@ -29,7 +29,7 @@ from evaluation.report.table import (
 from evaluation.scoring.faithfulness.areas import on_common_samples
 from evaluation.scoring.faithfulness.scores import summarise
 from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
-from evaluation.scoring.intervals import Clusters, cluster_numbers
+from evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
 from evaluation.scoring.statistics import Comparison, compare
 from evaluation.tasks import Task
 
@@ -40,9 +40,9 @@ OURS = "Ours"  # instead of a number, for figures that Close Look does not have
 AREA = "area"
 Tasks = Mapping[str, Task]
 Setting = tuple[str, str, str]  # method, order, pooling
-Resampling = tuple[int, int]  # the number of resamples, and the seed
 _Areas = dict[Setting, dict[str, list[float]]]
 _RANDOM = (RANDOM, NOT_POOLED)
+_USUAL = Resampling(1000)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class PrunedAreas:
     paper: Mapping[Setting, Mapping[str, float]]  # heads are ranked on all samples
     halves: Mapping[Setting, Mapping[str, float]]  # heads are ranked on the half that does not hold the sample
 
-    def compared(self, order: str, pooling: str, resamples: int, seed: int, clusters: Clusters) -> Comparison | None:
+    def compared(self, order: str, pooling: str, resampling: Resampling, clusters: Clusters) -> Comparison | None:
         """Compares methods, and random orders, by the areas in `halves`, on the samples that all have.
 
         Returns None without areas or samples. `clusters` maps samples that share a cluster to its name.
@@ -82,8 +82,8 @@ class PrunedAreas:
         by_method = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
         common, areas = on_common_samples(by_method)
         values = areas.reshape(len(common), len(by_method), 1)
-        numbers = cluster_numbers(clusters, common)
-        return compare(values, tuple(by_method), (AREA,), resamples, seed, 1.0, False, numbers)
+        drawn = resampling.within(cluster_numbers(clusters, common))
+        return compare(values, tuple(by_method), (AREA,), drawn, scale=1.0)
 
 
 def areas_of(rows: Iterable[Mapping[str, Any]]) -> list[PrunedAreas]:
@@ -230,8 +230,7 @@ def areas_table(
     areas: Sequence[PrunedAreas],
     results: Results,
     lacking: Lacking = (),
-    resamples: int = 1000,
-    seed: int = 0,
+    resampling: Resampling = _USUAL,
 ) -> Table:
     """The mean area under the pruning curves of samples, which is the mean accuracy over the share of removed heads.
 
@@ -246,7 +245,7 @@ def areas_table(
     frame: list[Entry] = []
     for task, model in dict.fromkeys([*known, *absent]):
         of_task = known.get((task, model), PrunedAreas(model, task, {}, {}))
-        frame += _entries(of_task, settings, absent.get((task, model), set()), results, (resamples, seed))
+        frame += _entries(of_task, settings, absent.get((task, model), set()), results, resampling)
     return AREAS.filled(frame)
 
 
@@ -257,9 +256,9 @@ def _entries(
     results: Results,
     resampling: Resampling,
 ) -> Iterator[Entry]:
-    """The cells of a model and task; those of `lacking` methods are missing. `resampling` is (resamples, seed)."""
+    """The cells of a model and task; those of `lacking` methods are missing."""
     clusters = results.clusters.get(areas.task, {})
-    compared = {setting: areas.compared(*setting, *resampling, clusters) for setting in settings}
+    compared = {setting: areas.compared(*setting, resampling, clusters) for setting in settings}
     methods = {setting[0] for setting in areas.paper}.union(lacking)
     for method in ordered(results.methods, methods):
         labels = (areas.model, results.label(method))
@@ -279,5 +278,5 @@ def _entries(
 
 def _mean_cell(areas: Mapping[str, float], clusters: Clusters, resampling: Resampling) -> Cell:
     """The mean of the `areas` by sample, with its interval."""
-    numbers = cluster_numbers(clusters, list(areas))
-    return mean_cell(summarise(np.array(list(areas.values())), *resampling, (0, 100), numbers))
+    drawn = resampling.within(cluster_numbers(clusters, list(areas)))
+    return mean_cell(summarise(np.array(list(areas.values())), drawn, (0, 100)))

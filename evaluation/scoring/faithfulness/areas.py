@@ -22,6 +22,7 @@ from evaluation.scoring.intervals import (
     Bounds,
     ClusterNumbers,
     Clusters,
+    Resampling,
     cluster_numbers,
     cluster_sums,
     mean_intervals,
@@ -65,10 +66,10 @@ class JointScores:
     delta: np.ndarray  # [N, M] `delta_area`
     clusters: ClusterNumbers = None  # [N] numbers of the samples' clusters
 
-    def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
+    def agreement(self, without: Collection[str], resampling: Resampling) -> Agreement:
         """Spearman's correlation between the methods' mean evidence scores and mean areas, except of `without`."""
         kept = [at for at, method in enumerate(self.methods) if method not in without]
-        return agreement_of(self.evidence[:, kept], self.delta[:, kept], resamples, seed, self.clusters)
+        return agreement_of(self.evidence[:, kept], self.delta[:, kept], resampling.within(self.clusters))
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,13 @@ class Agreement:
     n: int  # samples
 
 
-def agreement_of(
-    first: np.ndarray, second: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None
-) -> Agreement:
+def agreement_of(first: np.ndarray, second: np.ndarray, resampling: Resampling) -> Agreement:
     """Spearman's correlation over methods between the means of two scores, `first` and `second` [N, M].
 
-    Both scores are of the same samples. `clusters` [N] are the numbers of the samples' clusters.
+    Both scores are of the same samples.
     """
     sides = np.concatenate([first, second], axis=1)  # [N, 2 M]
-    drawn = bootstrap_means(sides, resamples, seed, clusters) if len(sides) else np.empty((0, sides.shape[1]))
+    drawn = bootstrap_means(sides, resampling) if len(sides) else np.empty((0, sides.shape[1]))
     correlations = np.array([_between_halves(means) for means in drawn])
     low, high = finite_interval(correlations)
     value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
@@ -129,8 +128,7 @@ class MeanCurve:
 def areas_of(
     tables: CurveTables,
     perturbation: str,
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     clusters: Clusters = NO_CLUSTERS,
     chance: Collection[str] = (),
 ) -> Areas:
@@ -145,17 +143,18 @@ def areas_of(
     for method, samples in values.items():
         at_random = method in chance
         columns = np.array(list(samples.values())).T  # [3, N]
-        numbers = cluster_numbers(clusters, list(samples))  # [N]
+        drawn = resampling.within(cluster_numbers(clusters, list(samples)))
         if not at_random:
-            p_zero[method] = _p_zero(columns[0], numbers, resamples, seed)
+            p_zero[method] = _p_zero(columns[0], drawn)
         deltas[method] = {name: float(areas[0]) for name, areas in samples.items() if np.isfinite(areas[0])}
         for measure, column in zip(AREAS, columns, strict=True):
-            summary = summarise(column, resamples, seed, clusters=numbers)
+            summary = summarise(column, drawn)
             if at_random and measure == AREAS[0]:
                 summary = replace(summary, low=np.nan, high=np.nan)
             summaries[method, measure] = summary
     ids, stacked = on_common_samples(values)  # [N, M, 3]
-    compared = paired(stacked, tuple(values), AREAS, resamples, seed, cluster_numbers(clusters, ids)) if ids else None
+    drawn = resampling.within(cluster_numbers(clusters, ids))
+    compared = paired(stacked, tuple(values), AREAS, drawn) if ids else None
     return Areas(summaries, variants, compared, p_zero, deltas)
 
 
@@ -224,18 +223,18 @@ def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray | float]]) ->
     return ids, np.array([[of_method[name] for of_method in values.values()] for name in ids])
 
 
-def _p_zero(values: np.ndarray, clusters: ClusterNumbers, resamples: int, seed: int) -> float:
+def _p_zero(values: np.ndarray, resampling: Resampling) -> float:
     """The p value of a sign-flip test that the finite `values` [N] are symmetric about zero; 1 without values.
 
     The values of a cluster change their sign together.
     """
     known = np.isfinite(values)
     finite = values[known]
-    if not len(finite) or not resamples:
+    if not len(finite) or not resampling.resamples:
         return 1.0
     against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
-    against_zero, _ = cluster_sums(against_zero, None if clusters is None else clusters[known])
-    return float(sign_flip_p(against_zero, FLIPS * resamples, seed)[0, 1, 0])
+    against_zero, _ = cluster_sums(against_zero, resampling.among(known).clusters)
+    return float(sign_flip_p(against_zero, FLIPS * resampling.resamples, resampling.seed)[0, 1, 0])
 
 
 def of_score(table: pa.Table, score: str) -> pa.Table:
@@ -280,8 +279,7 @@ def mean_curves(
     table: pa.Table,
     perturbation: str,
     variant: Variant,
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     clusters: Clusters = NO_CLUSTERS,
 ) -> dict[str, MeanCurve]:
     """Mean curves by order ("morf", "lerf"), and of their difference as "delta"; empty if no sample is finite.
@@ -300,22 +298,16 @@ def mean_curves(
     if not finite.any():
         return {}
     numbers = cluster_numbers(clusters, curves["sample_id"].filter(pa.array(finite)).to_pylist())
-    return {name: mean_curve(rows[finite], resamples, seed, None, numbers) for name, rows in values.items()}
+    return {name: mean_curve(rows[finite], resampling.within(numbers)) for name, rows in values.items()}
 
 
-def mean_curve(
-    rows: np.ndarray,
-    resamples: int,
-    seed: int,
-    bounds: Bounds = None,
-    clusters: ClusterNumbers = None,
-) -> MeanCurve:
-    """The mean of finite `rows` [N, S], N at least 1, with its interval; without `resamples` its ends are the mean.
+def mean_curve(rows: np.ndarray, resampling: Resampling, bounds: Bounds = None) -> MeanCurve:
+    """The mean of finite `rows` [N, S], N at least 1, with its interval; without resamples its ends are the mean.
 
-    `bounds` is the range of the values, if they have one; `clusters` [N] are the numbers of the samples' clusters.
+    `bounds` is the range of the values, if they have one.
     """
     mean = rows.mean(axis=0)
-    low, high = mean_intervals(rows, resamples, seed, bounds, clusters) if resamples else (mean, mean)
+    low, high = mean_intervals(rows, resampling, bounds) if resampling.resamples else (mean, mean)
     return MeanCurve(mean, low, high, len(rows))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.scoring.head_orders import area
-from evaluation.scoring.intervals import Bounds, ClusterNumbers, mean_intervals
+from evaluation.scoring.intervals import Bounds, Resampling, mean_intervals
 from evaluation.scoring.statistics import Comparison, compare
 
 
@@ -86,23 +86,16 @@ class Summary:
     left_out: int  # samples whose value is not finite
 
 
-def summarise(
-    values: np.ndarray,
-    resamples: int,
-    seed: int,
-    bounds: Bounds = None,
-    clusters: ClusterNumbers = None,
-) -> Summary:
-    """The mean of `values` [N] with its interval; values that are not finite are left out and counted.
+def summarise(values: np.ndarray, resampling: Resampling, bounds: Bounds = None) -> Summary:
+    """The mean of `values` [N] with its interval (see `mean_intervals`).
 
-    For `resamples`, `seed`, `bounds` and `clusters` [N] see `mean_intervals`.
+    Values that are not finite are left out and counted.
     """
     known = np.isfinite(values)
     finite = values[known]
-    of_finite = None if clusters is None else clusters[known]
     if not len(finite):
         return Summary(np.nan, np.nan, np.nan, 0, len(values))
-    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resamples, seed, bounds, of_finite))
+    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resampling.among(known), bounds))
     return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
 
 
@@ -110,22 +103,19 @@ def paired(
     values: np.ndarray,
     methods: tuple[str, ...],
     measures: tuple[str, ...],
-    resamples: int,
-    seed: int,
-    clusters: ClusterNumbers = None,
+    resampling: Resampling,
 ) -> Comparison | None:
     """Compares V methods by `values` [N, V, M] of M measures, on the samples for which all their values are finite.
 
     A method none of whose samples is finite is left out: it would leave no sample for the other methods. Results have
-    the unit of `values` and are not turned into percent. `clusters` [N] are the numbers of the samples' clusters.
-    Returns None if no sample or method is left, and without `resamples`.
+    the unit of `values` and are not turned into percent. Returns None if no sample or method is left, and without
+    resamples.
     """
     finite = np.isfinite(values).all(axis=-1)  # [N, V]
     known = finite.any(axis=0)
     usable = finite[:, known].all(axis=-1)
-    kept, of_kept = values[usable][:, known], None if clusters is None else clusters[usable]
     names = tuple(name for name, has in zip(methods, known, strict=True) if has)
-    return compare(kept, names, measures, resamples, seed, scale=1.0, clusters=of_kept)
+    return compare(values[usable][:, known], names, measures, resampling.among(usable), scale=1.0)
 
 
 def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:

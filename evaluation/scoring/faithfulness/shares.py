@@ -30,8 +30,8 @@ from evaluation.scoring.faithfulness.flips import SHARE_ORDERS
 from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
 from evaluation.scoring.intervals import (
     NO_CLUSTERS,
-    ClusterNumbers,
     Clusters,
+    Resampling,
     chunk_sizes,
     cluster_numbers,
     cluster_sums,
@@ -81,8 +81,7 @@ def shares_of(
     tables: CurveTables,
     gold: Gold,
     perturbation: str,
-    resamples: int,
-    seed: int,
+    resampling: Resampling,
     clusters: Clusters = NO_CLUSTERS,
 ) -> Shares:
     """Effects of removing shares of tokens, from `tables` of SHARE_COLUMNS by method.
@@ -99,45 +98,42 @@ def shares_of(
     for method, samples in rows.items():
         values[method] = {name: of_sample(orders) for name, orders in samples.items()}
         stacked = np.array(list(values[method].values()))  # [N, measures, K]
-        resampling = (resamples, seed, cluster_numbers(clusters, list(samples)))
+        drawn = resampling.within(cluster_numbers(clusters, list(samples)))
         scores, finite = _gold_of(samples, gold), np.isfinite(stacked).all(axis=(1, 2))
         for at, measure in enumerate(measures):
             if has_gold:
-                summary, curve = _of_scores(stacked[:, at], scores, *resampling)
+                summary, curve = _of_scores(stacked[:, at], scores, drawn)
             else:
-                summary, curve = _of_labels(stacked[:, at], finite, MEASURES[measure].is_share, *resampling)
+                summary, curve = _of_labels(stacked[:, at], finite, MEASURES[measure].is_share, drawn)
             summaries[method, measure] = summary
             if curve is not None:
                 curves[method, measure] = curve
     ids, common = on_common_samples(values)  # [N, M, measures, K]
-    resampling, compared = (resamples, seed, cluster_numbers(clusters, ids)), None
+    drawn, compared = resampling.within(cluster_numbers(clusters, ids)), None
     if ids and has_gold:
-        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, *resampling)
+        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, drawn)
     elif ids:
-        compared = paired(common.mean(axis=-1), tuple(values), measures, *resampling)
+        compared = paired(common.mean(axis=-1), tuple(values), measures, drawn)
     return Shares(measures, summaries, variants, compared, curves)
 
 
 def _of_labels(
-    values: np.ndarray, finite: np.ndarray, is_share: bool, resamples: int, seed: int, clusters: ClusterNumbers
+    values: np.ndarray, finite: np.ndarray, is_share: bool, resampling: Resampling
 ) -> tuple[Summary, MeanCurve | None]:
     """The mean of a measure, and its mean at each share, from `values` [N, K]; None if no sample is `finite` [N]."""
     bounds = (0.0 if is_share else -1.0, 1.0)  # a difference of probabilities lies between -1 and 1
-    summary = summarise(values.mean(axis=-1), resamples, seed, bounds, clusters)
+    summary = summarise(values.mean(axis=-1), resampling, bounds)
     if not finite.any():
         return summary, None
-    of_finite = None if clusters is None else clusters[finite]
-    return summary, mean_curve(values[finite], resamples, seed, bounds, of_finite)
+    return summary, mean_curve(values[finite], resampling.among(finite), bounds)
 
 
-def _of_scores(
-    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers
-) -> tuple[Summary, MeanCurve | None]:
+def _of_scores(predictions: np.ndarray, gold: np.ndarray, resampling: Resampling) -> tuple[Summary, MeanCurve | None]:
     """Pearson's r of `predictions` [N, K] with `gold` scores [N], averaged over shares and at each share.
 
     The curve is None without an r; it is NaN where predictions do not vary, and for intervals without resamples.
     """
-    correlations = pearson(predictions, gold, resamples, seed, clusters)
+    correlations = pearson(predictions, gold, resampling)
     by_share = correlations.by_share
     if not np.isfinite(by_share).any():
         return correlations.summary, None
@@ -180,13 +176,10 @@ class Correlations:
         return Summary(float(self.by_share.mean()), low, high, self.n, self.left_out)
 
 
-def pearson(
-    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: ClusterNumbers = None
-) -> Correlations:
+def pearson(predictions: np.ndarray, gold: np.ndarray, resampling: Resampling) -> Correlations:
     """Pearson's r between `predictions` [N, K] on perturbed inputs and `gold` scores [N].
 
-    The bootstrap draws whole samples, with all their shares, or whole clusters if `clusters` [N] are the numbers of the
-    samples' clusters.
+    The bootstrap draws whole samples, with all their shares, or whole clusters.
     """
     finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
     n, left_out = int(finite.sum()), int((~finite).sum())
@@ -196,8 +189,7 @@ def pearson(
     x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
     moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
-    of_finite = None if clusters is None else clusters[finite]
-    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed, of_finite)
+    drawn = bootstrap_means(moments.reshape(n, -1), resampling.among(finite))
     drawn = drawn.reshape(len(drawn), *moments.shape[1:])
     return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
 
@@ -207,38 +199,36 @@ def paired_correlations(
     gold: np.ndarray,
     methods: tuple[str, ...],
     measures: tuple[str, ...],
-    resamples: int,
-    seed: int,
-    clusters: ClusterNumbers = None,
+    resampling: Resampling,
 ) -> Comparison | None:
     """Compares methods by Pearson's r between `predictions` [N, V, M, K] and `gold` [N], averaged over shares.
 
     The samples are those that all methods have; a method without any finite sample is left out. All intervals use the
     same resamples. p values are of a permutation test that swaps the predictions under two methods, sample by sample:
-    under the null hypothesis they are exchangeable. Samples that share a cluster number in `clusters` [N] are drawn and
-    swapped together. A method whose predictions do not vary has the value NaN, and p values of 1.
+    under the null hypothesis they are exchangeable. Samples of a cluster are drawn and swapped together.
+    A method whose predictions do not vary has the value NaN, and p values of 1.
 
-    Returns None for fewer than two samples, without methods, and without `resamples`.
+    Returns None for fewer than two samples, without methods, and without resamples.
     """
     finite = np.isfinite(predictions).all(axis=(2, 3))  # [N, V]
     known = finite.any(axis=0)
     usable = finite[:, known].all(axis=-1) & np.isfinite(gold)
     n, methods = int(usable.sum()), tuple(name for name, has in zip(methods, known, strict=True) if has)
-    if n < 2 or not methods or not resamples:
+    if n < 2 or not methods or not resampling.resamples:
         return None
     x, y = predictions[usable][:, known], gold[usable]
     x, y = x - x.mean(axis=(0, 1)), y - y.mean()  # sums of squares would cancel far from zero
     terms = np.stack([x, x * x, x * y[:, None, None, None]], axis=1)  # [n, 3, V, M, K]
     of_gold = np.stack([y, y * y], axis=1)  # [n, 2]
     whole = _mean_correlations(terms.mean(axis=0)[None], of_gold.mean(axis=0)[None])[0]
-    of_usable = None if clusters is None else clusters[usable]
-    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resamples, seed, of_usable)
+    resampling = resampling.among(usable)
+    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resampling)
     resampled = _mean_correlations(drawn[:, :-2].reshape(-1, *terms.shape[1:]), drawn[:, -2:])
     low, high = _intervals(resampled)
     difference_low, difference_high = _intervals(resampled[:, :, None] - resampled[:, None])
-    together, _ = cluster_sums(terms, of_usable)
-    p = holm(_swapped_p(together, of_gold, whole, FLIPS * resamples, seed))
-    count = None if clusters is None else len(together)
+    together, _ = cluster_sums(terms, resampling.clusters)
+    p = holm(_swapped_p(together, of_gold, whole, FLIPS * resampling.resamples, resampling.seed))
+    count = None if resampling.clusters is None else len(together)
     compared = Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p, clusters=count)
     return compared.tested()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from evaluation.scoring.controls import (
     BY_DEPTH_ABSOLUTE,
     CHANCE,
     RANDOMISED,
+    RESAMPLING,
     REWRITTEN,
     SHAPLEY,
     SHAPLEY_ERROR,
@@ -26,7 +27,7 @@ from evaluation.scoring.controls import (
     mean_verdict,
     randomisation_verdict,
 )
-from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
+from evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
 from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Node, Run
 from jobs.products.controls import randomisation, rewritten, shapley
@@ -37,17 +38,17 @@ from lrp_core.methods.records import PLANTED
 def control_rows(run: Run) -> Iterator[ControlRow]:
     """The rows of every control of the run that is done. `pandas.DataFrame(control_rows(run))` is a frame of them."""
     drawing = {record.name for record in tried_on() if record.family == BASELINE}
-    seed, clusters = run.config.seed, partial(clusters_of, run.ledger)
+    resampling, clusters = replace(RESAMPLING, seed=run.config.seed), partial(clusters_of, run.ledger)
     for node, rows in _done(run, randomisation.nodes(run), schema.RANDOMISATION):
-        yield from _randomisation_rows(node, rows, node.base in drawing, seed, clusters(node.artifact.task))
+        yield from _randomisation_rows(node, rows, node.base in drawing, resampling, clusters(node.artifact.task))
     for node, rows in _done(run, rewritten.nodes(run), schema.REWRITTEN):
         for rewriting in sorted({row["rewriting"] for row in rows}):
             changes = [row["change"] for row in rows if row["rewriting"] == rewriting]
             yield _row(node, REWRITTEN, largest(changes), rewriting)
     for node, rows in _done(run, shapley.nodes(run), schema.SHAPLEY):
-        of = _numbered(clusters(node.artifact.task), rows)
-        yield _row(node, SHAPLEY, mean_verdict([row["correlation"] for row in rows], seed, clusters=of))
-        yield _row(node, SHAPLEY_ERROR, mean_verdict([row["error"] for row in rows], seed, (0.0, 1.0), of))
+        drawn = _drawn(resampling, clusters(node.artifact.task), rows)
+        yield _row(node, SHAPLEY, mean_verdict([row["correlation"] for row in rows], drawn))
+        yield _row(node, SHAPLEY_ERROR, mean_verdict([row["error"] for row in rows], drawn, (0.0, 1.0)))
 
 
 def _done(
@@ -74,31 +75,31 @@ def broken(rows: Iterable[ControlRow]) -> list[str]:
     return lines
 
 
-def _numbered(clusters: Clusters, rows: Iterable[Mapping[str, Any]]) -> ClusterNumbers:
-    """The number of each row's cluster [N]; None if there are no clusters."""
-    return cluster_numbers(clusters, [row["sample_id"] for row in rows])
+def _drawn(resampling: Resampling, clusters: Clusters, rows: Iterable[Mapping[str, Any]]) -> Resampling:
+    """The draws for the samples of `rows`."""
+    return resampling.within(cluster_numbers(clusters, [row["sample_id"] for row in rows]))
 
 
 def _randomisation_rows(
-    node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Clusters
+    node: Node, rows: list[dict[str, Any]], draws: bool, resampling: Resampling, clusters: Clusters
 ) -> Iterator[ControlRow]:
     """Yield the verdict on a method's randomisation and its correlations by depth.
 
     `draws` is True for a method that draws relevance at random, which must be at chance instead.
     """
     last = [row for row in rows if row["last"]]
-    signed, of = [row["signed"] for row in last], _numbered(clusters, last)
+    signed, drawn = [row["signed"] for row in last], _drawn(resampling, clusters, last)
     if draws:
         yield _row(node, CHANCE, chance_verdict(signed, [row["tokens"] for row in last]))
     else:
-        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], seed, of))
-    yield _row(node, ARCHITECTURE, mean_verdict([row["architecture"] for row in last], seed, clusters=of))
+        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], drawn))
+    yield _row(node, ARCHITECTURE, mean_verdict([row["architecture"] for row in last], drawn))
     depths = sorted({(row["step"], row["depth"]) for row in rows})
     for control, column in ((BY_DEPTH, "signed"), (BY_DEPTH_ABSOLUTE, "absolute")):
         for step, depth in depths:
             of_step = [row for row in rows if row["step"] == step]
-            values, of = [row[column] for row in of_step], _numbered(clusters, of_step)
-            yield _row(node, control, mean_verdict(values, seed, clusters=of), depth)
+            values, drawn = [row[column] for row in of_step], _drawn(resampling, clusters, of_step)
+            yield _row(node, control, mean_verdict(values, drawn), depth)
 
 
 def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:

@@ -174,9 +174,9 @@ class Reported:
             overlaps = self._overlaps(perturbed) if ways else {}
             published = perturbed.model.config.id.rpartition("/")[2]
             for way in ways:
-                areas, curves = areas_of(perturbed.tables, way, *config.resampling, clusters, results.baselines), {}
+                areas, curves = areas_of(perturbed.tables, way, config.resampling, clusters, results.baselines), {}
                 for method, variant in areas.variants.items():
-                    means = mean_curves(perturbed.tables[method], way, variant, *config.resampling, clusters)
+                    means = mean_curves(perturbed.tables[method], way, variant, config.resampling, clusters)
                     if means:
                         curves[method] = means
                 yield CurveSet(
@@ -223,6 +223,6 @@ class Reported:
         if metric not in applicable(self.results.tasks[task]):
             return {}
         for method, samples in self._followed(perturbed):
-            of = self.results.clusters_of(task, samples["sample_id"].to_pylist())
-            overlaps[method] = summarise(samples[metric].to_numpy(), *self.run.config.resampling, (0, 1), of)
+            drawn = self.run.config.resampling.within(self.results.clusters_of(task, samples["sample_id"].to_pylist()))
+            overlaps[method] = summarise(samples[metric].to_numpy(), drawn, (0, 1))
         return overlaps

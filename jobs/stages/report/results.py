@@ -222,8 +222,8 @@ def _compare(run: Run, results: Results, cell_keys: list[CellKey]) -> Comparison
     methods = tuple(cell_key.method for cell_key in cell_keys)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
-    clusters = results.clusters_of(cell_keys[0].task, ids.to_pylist())
-    return compare(stacked, methods, tuple(measured), *run.config.resampling, scale, shares, clusters)
+    drawn = run.config.resampling.within(results.clusters_of(cell_keys[0].task, ids.to_pylist()))
+    return compare(stacked, methods, tuple(measured), drawn, scale, shares)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:

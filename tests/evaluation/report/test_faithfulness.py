@@ -20,6 +20,7 @@ from evaluation.report.sections.faithfulness import (
 from evaluation.report.table import MISSING, NOISE, SMALLEST_ROW, UNDEFINED, UNSEEN
 from evaluation.scoring.faithfulness.areas import JointScores, areas_of, joint_scores, mean_curves
 from evaluation.scoring.faithfulness.scores import summarise
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -31,8 +32,8 @@ NAMES = ("lrp", "gradient_x_input", "random")
 
 
 def drawn_of(task="sva", model="gpt2", tables=TABLES, **changes):
-    areas = areas_of(tables, "zero", 300, 0)
-    curves = {method: mean_curves(tables[method], "zero", v, 300, 0) for method, v in areas.variants.items()}
+    areas = areas_of(tables, "zero", Resampling(300))
+    curves = {method: mean_curves(tables[method], "zero", v, Resampling(300)) for method, v in areas.variants.items()}
     return CurveSet(model, task, "float32", "zero", areas, curves, **changes)
 
 
@@ -44,7 +45,7 @@ def hits_of(samples):
 
 def held_of(one, results, samples=tuple(f"s{at}" for at in range(N)), tables=TABLES):
     both = joint_scores(hits_of(samples), tables, "zero")
-    return EvidencePoints.of(replace(one, joint=both), results, dict.fromkeys(NAMES, 1.0), 300, 0)
+    return EvidencePoints.of(replace(one, joint=both), results, dict.fromkeys(NAMES, 1.0), Resampling(300))
 
 
 def some_results():
@@ -57,7 +58,7 @@ def some_results():
         dtypes={("gpt2", "sva"): ("float32",)},
         states={},
         scores={},
-        comparisons={("gpt2", "sva", "float32"): compare(hits.astype(float), NAMES, (lead(),), 300, 0)},
+        comparisons={("gpt2", "sva", "float32"): compare(hits.astype(float), NAMES, (lead(),), Resampling(300))},
     )
 
 
@@ -98,7 +99,7 @@ def test_p_values_are_adjusted_for_every_row_of_the_table():
 
 def test_left_out_samples_are_counted_and_sets_that_are_not_drawn_are_missing(results):
     one = drawn_of(tables={**TABLES, "random": table_of(0.0, 1, lost=(2, 5))}, lacking=["gradient_x_input"])
-    one = replace(one, areas=areas_of({"lrp": TABLES["lrp"], "random": one_of_lost()}, "zero", 300, 0))
+    one = replace(one, areas=areas_of({"lrp": TABLES["lrp"], "random": one_of_lost()}, "zero", Resampling(300)))
     table = areas_table([one], results)
     assert by_method(table, "left out")["Random"].value == 2
     assert by_method(table, "ΔA")["Gradient×Input"].state == MISSING
@@ -162,7 +163,7 @@ def test_evidence_and_faithfulness_are_of_the_same_samples_and_random_is_not_ran
 def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resampled_samples(results):
     rng = np.random.default_rng(1)
     evidence, delta = rng.normal(size=(2, 40, 5)) + np.arange(5) * [[[0.2]], [[0.1]]]
-    told = JointScores(tuple("abcde"), evidence, delta).agreement((), 400, 0)
+    told = JointScores(tuple("abcde"), evidence, delta).agreement((), Resampling(400))
     assert told.value == pytest.approx(spearmanr(evidence.mean(0), delta.mean(0)).statistic)
     drawn = [rng.integers(0, 40, 40) for _ in range(400)]
     again = [spearmanr(evidence[at].mean(0), delta[at].mean(0)).statistic for at in drawn]
@@ -170,7 +171,7 @@ def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resam
 
 
 def test_without_evidence_nothing_is_held_against_it(results):
-    assert EvidencePoints.of(drawn_of("next_word"), results, {}, 300, 0) is None
+    assert EvidencePoints.of(drawn_of("next_word"), results, {}, Resampling(300)) is None
     assert held_of(drawn_of(), results, samples=("other",)) is None
 
 
@@ -187,7 +188,7 @@ def test_figures_have_a_panel_for_each_model_and_order(results):
 
 
 def test_overlap_stands_beside_the_area_where_a_task_has_evidence_and_nothing_elsewhere(results):
-    overlap = {"lrp": summarise(np.array([0.5, 1.0, 0.75]), 100, 0)}
+    overlap = {"lrp": summarise(np.array([0.5, 1.0, 0.75]), Resampling(100))}
     published = {"published": "flan-t5-xl"}
     drawn = [drawn_of("sva", overlap=overlap), drawn_of("next_word"), drawn_of("qa", overlap=overlap, **published)]
     table = overview_table(drawn, replace(results, tasks={name: TASKS[name] for name in ("sva", "next_word", "qa")}))
@@ -236,7 +237,7 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
 
 def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     kept = {name: table for name, table in TABLES.items() if name != "gradient_x_input"}
-    one = drawn_of(tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), 100, 0)})
+    one = drawn_of(tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), Resampling(100))})
     held = held_of(one, results, tables={**kept, "gradient_x_input": kept["lrp"].slice(0, 0)})
     assert all(point.method != "gradient_x_input" for point in held.points)
     assert set(against_zero([one])) == {(0, "lrp"), (0, "random")}

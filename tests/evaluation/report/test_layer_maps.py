@@ -7,6 +7,7 @@ import pytest
 
 from evaluation.report.results import normxlogit_layers
 from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
 from evaluation.scoring.statistics import compare
 from jobs.methods import METHODS
@@ -46,7 +47,7 @@ def test_intervals_and_tests_of_layers_are_those_of_their_samples():
     values = np.stack([draw.random((40, 6)), 0.05 + draw.random((40, 6))], 1)  # [N, M, K]
     values[:, 1, 5] = values[:, 0, 5] + 0.5  # of layer 2 and the last metric, beyond any chance
     names = tuple(of_layer(layer, metric) for layer in (1, 2) for metric in shown(BY_LAYER))
-    measured = compare(values, NAMES, names, resamples=2000, seed=1)
+    measured = compare(values, NAMES, names, Resampling(2000, 1))
     compared = {("blimp5", "roberta-base"): measured}
     table = layer_table(SCORES, METHODS, frozenset(), compared)
     differences = layer_differences(SCORES, METHODS, frozenset(), compared)

@@ -10,6 +10,7 @@ from evaluation.report.overview.glossary import TERMS
 from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, method_seconds, weak_points
 from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey, Results, Score, Variant
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -24,7 +25,7 @@ def compared(shares, measure, scale=100.0, names=NAMES):
     """A comparison of hits with these shares, drawn sample by sample."""
     drawn = np.random.default_rng(0).random((N, 1, 1))
     hits = (drawn < np.array(shares)[None, :, None]).astype(float)
-    return compare(hits, names, (measure,), 500, 0, scale, shares=True)
+    return compare(hits, names, (measure,), Resampling(500), scale, shares=True)
 
 
 def some_results(shares=(0.95, 0.95, 0.5, 0.1), names=NAMES):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
+from evaluation.scoring.intervals import Resampling
 
 
 def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
@@ -15,7 +16,7 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     told["random"]["s07"][2] = np.nan
     told["void"] = {}
     told["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), told)], {}, [], 50, 0, "zero")
+    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), told)], {}, [], Resampling(50), "zero")
     used = [name for name in told["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):
@@ -29,6 +30,6 @@ def test_bands_lie_around_the_means_also_without_resamples():
     draw = np.random.default_rng(0)
     told = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random")}
     for resamples in (0, 50):
-        [figure] = ablation_figure([Ablations.of("gpt2", "sva", (1, 5), told)], {}, resamples, 0, "zero")
+        [figure] = ablation_figure([Ablations.of("gpt2", "sva", (1, 5), told)], {}, Resampling(resamples), "zero")
         for *_, mean, low, high in list(csv.reader(figure.data.splitlines()))[1:]:
             assert float(low) <= float(mean) <= float(high)

@@ -9,6 +9,7 @@ from evaluation.ablations.means import DROPPED, judgement_of
 from evaluation.report.explorers import MethodSources, SourcesExplorer
 from evaluation.report.explorers import answer_entry as entry
 from evaluation.report.sections.sources import Judged, error_figures, sources_tables
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import UNITS, shown
 from jobs.methods import METHODS
 
@@ -43,7 +44,7 @@ def judged(lacking=(), **facts):
         budgets = zip(BUDGETS, (0.5, 0.8), strict=True)
         rows["contextcite"] += [row(sample, lds(mean), "none", many, whole=many == 64) for many, mean in budgets]
         rows["random"] += [row(sample, None if at in lacking else 0.0, "none")]
-    judgement = judgement_of(("llama", "sources", "remove"), rows, 200, 0, {})
+    judgement = judgement_of(("llama", "sources", "remove"), rows, Resampling(200), {})
     forwards = {variant: 2.0 * (variant.method == "lrp") + judgement.prompts[variant] for variant in judgement.prompts}
     return Judged(judgement, forwards, dict.fromkeys(forwards, 0.25), **facts)
 

@@ -14,6 +14,7 @@ from evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, l
 from evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
 from evaluation.report.sections.tables import score_tables
 from evaluation.report.table import Cell, Column, Row, Table, marked_if_best
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS, Task
@@ -115,7 +116,7 @@ def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
 
 def test_numbers_with_an_interval_are_of_the_samples_that_all_methods_have():
     hits = np.random.default_rng(0).random((8, 3, 1)) < 0.5
-    compared = compare(hits.astype(float), ("attnlrp", "lrp", "random"), ("pg",), 100, 0, shares=True)
+    compared = compare(hits.astype(float), ("attnlrp", "lrp", "random"), ("pg",), Resampling(100), shares=True)
     shown = table(some_results(comparisons={("gpt2", "sva", "float32"): compared}), "table1_random")
     [cell] = [row.cells[0] for row in shown.rows if row.labels == ("gpt2", "AttnLRP") and row.section == "sva"]
     assert (cell.value, cell.n) == (compared.mean[0, 0], 8)
@@ -134,7 +135,7 @@ def test_every_method_stands_beside_random_with_its_difference():
 def test_difference_comes_with_its_interval_and_p_value():
     rng = np.random.default_rng(0)
     drawn = np.stack([rng.random((80, len(METRICS))) < share for share in (0.9, 0.2)], axis=1).astype(float)
-    compared = compare(drawn, ("attnlrp", "random"), tuple(METRICS), 300, 0)
+    compared = compare(drawn, ("attnlrp", "random"), tuple(METRICS), Resampling(300))
     results = some_results(methods=("attnlrp", "random"), comparisons={("gpt2", "sva", "float32"): compared})
     cell = table(results, "table1_random").rows[0].cells[1]
     assert cell.low < cell.value < cell.high
@@ -249,11 +250,11 @@ def test_close_look_repeats_table_1_in_its_other_tables():
 def test_the_group_that_no_method_beats_is_marked_whatever_is_largest(higher):
     shares = np.array([0.9, 0.88, 0.2]) if higher else np.array([0.1, 0.12, 0.8])
     drawn = np.random.default_rng(0).random((60, 3, 1)) < shares[None, :, None]
-    compared = compare(drawn.astype(float), ("a", "b", "c"), ("x",), 500, 0, shares=True)
+    compared = compare(drawn.astype(float), ("a", "b", "c"), ("x",), Resampling(500), shares=True)
     marks = [marked_if_best(Cell(50.0), compared, name, "x", higher).mark for name in "abc"]
     assert marks == ["best", "best", ""]
     assert marked_if_best(Cell(None, "missing"), compared, "a", "x", higher).mark == ""
-    equal = compare(np.ones((60, 2, 1)), ("a", "b"), ("x",), 500, 0, shares=True)
+    equal = compare(np.ones((60, 2, 1)), ("a", "b"), ("x",), Resampling(500), shares=True)
     assert marked_if_best(Cell(50.0), equal, "a", "x", higher).mark == "", "nothing is told apart"
     assert marked_if_best(Cell(50.0), None, "a", "x", higher).mark == ""
 

@@ -10,6 +10,7 @@ from evaluation.report.sections.evidence import ways_table
 from evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
 from evaluation.report.table import UNDEFINED
 from evaluation.scoring.faithfulness.areas import areas_of, mean_curves
+from evaluation.scoring.intervals import Resampling
 from jobs.methods import METHODS
 from tests.evaluation.report.test_faithfulness import some_results
 from tests.evaluation.scoring.test_areas import N, table_of
@@ -25,7 +26,7 @@ def tables_of(way, seed, lost=(), names=tuple(MEANS)):
 
 
 def drawn_of(way, seed, model="gpt2", score="target", **changes):
-    areas = areas_of(tables_of(way, seed, **changes), way, 50, 0)
+    areas = areas_of(tables_of(way, seed, **changes), way, Resampling(50))
     return CurveSet(model, "sva", "float32", way, areas, {}, score=score)
 
 
@@ -40,7 +41,7 @@ def results():
 
 def test_the_correlation_is_spearmans_of_means_on_samples_that_all_have_under_both_ways(results):
     one, other = drawn_of("zero", 0, lost=(1, 4)), drawn_of("resample", 50, lost=(4, 9))
-    table = ways_table([one, other], results, 200, 0)
+    table = ways_table([one, other], results, Resampling(200))
     [row] = table.rows
     assert row.labels == ("gpt2", "zeroed, resampled")
     samples = [f"s{at}" for at in range(N) if at not in (1, 4, 9)]
@@ -65,33 +66,33 @@ def test_every_two_ways_of_a_model_and_score_have_a_row_and_a_single_way_none(re
         drawn_of("delete", 8, score="contrast"),
         drawn_of("zero", 9, "llama"),
     ]
-    table = ways_table(drawn, results, 50, 0)
+    table = ways_table(drawn, results, Resampling(50))
     assert [row.labels for row in table.rows] == [
         ("gpt2", "zeroed, deleted"),
         ("gpt2", "zeroed, resampled"),
         ("gpt2", "deleted, resampled"),
         ("gpt2, target − foil", "zeroed, deleted"),
     ]
-    assert not ways_table(drawn[-1:], results, 50, 0).rows
+    assert not ways_table(drawn[-1:], results, Resampling(50)).rows
 
 
 def test_a_method_without_finite_curves_under_one_way_is_not_ranked(results):
     lost = tuple(range(N))
     one, other = drawn_of("zero", 0, lost=lost), drawn_of("resample", 50)
-    [row] = ways_table([one, other], results, 50, 0).rows
+    [row] = ways_table([one, other], results, Resampling(50)).rows
     assert [cell.value for cell in row.cells[1:]] == [3, N]
     few = drawn_of("resample", 50, names=("lrp", "random"))
-    [row] = ways_table([drawn_of("zero", 0), few], results, 50, 0).rows
+    [row] = ways_table([drawn_of("zero", 0), few], results, Resampling(50)).rows
     assert row.cells[0].state == UNDEFINED
     assert [cell.value for cell in row.cells[1:]] == [1, N]
-    [row] = ways_table([one, few], results, 50, 0).rows
+    [row] = ways_table([one, few], results, Resampling(50)).rows
     assert [cell.value for cell in row.cells[1:]] == [0, 0]
 
 
 def test_clusters_are_drawn_together(results):
     drawn = [drawn_of("zero", 0), drawn_of("resample", 50)]
     clustered = replace(results, clusters={"sva": {f"s{at}": str(at % 2) for at in range(N)}})
-    alone, together = (ways_table(drawn, one, 200, 0).rows[0].cells[0] for one in (results, clustered))
+    alone, together = (ways_table(drawn, one, Resampling(200)).rows[0].cells[0] for one in (results, clustered))
     assert alone.value == pytest.approx(together.value)
     assert (alone.low, alone.high) != (together.low, together.high)
 
@@ -104,7 +105,10 @@ def test_captions_say_what_stands_in_place_of_tokens_where_they_are_resampled(re
     curves = []
     for one in drawn:
         tables = tables_of(one.perturbation, 0)
-        means = {name: mean_curves(tables[name], one.perturbation, ("target", "full"), 20, 0) for name in tables}
+        means = {
+            name: mean_curves(table, one.perturbation, ("target", "full"), Resampling(20))
+            for name, table in tables.items()
+        }
         curves.append(replace(one, curves=means))
     zeroed, resampled = (figure.caption for figure in curve_figures(curves, results))
     assert words in resampled

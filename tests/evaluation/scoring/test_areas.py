@@ -15,6 +15,7 @@ from evaluation.scoring.faithfulness.areas import (
     scores_of,
     shown_variant,
 )
+from evaluation.scoring.intervals import Resampling
 
 N = 40
 
@@ -52,7 +53,7 @@ def table_of(
 
 def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
     table = table_of(2.0, 0)
-    measured = areas_of({"lrp": table}, "zero", 200, 0)
+    measured = areas_of({"lrp": table}, "zero", Resampling(200))
     rows = table.to_pylist()
     morf, lerf = ([row["area"] for row in rows if row["order"] == order] for order in ("morf", "lerf"))
     assert measured.summaries["lrp", "area_morf"].value == pytest.approx(np.mean(morf))
@@ -65,7 +66,7 @@ def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
 
 def test_random_orders_have_no_difference_and_the_mean_area_of_both():
     tables = {"lrp": table_of(2.0, 0), "random": table_of(0.0, 1, lost=(3,))}
-    measured = areas_of(tables, "zero", 200, 0, chance=["random"])
+    measured = areas_of(tables, "zero", Resampling(200), chance=["random"])
     rows = [row["area"] for row in tables["random"].to_pylist() if row["sample_id"] != "s3"]
     delta, *both = (measured.summaries["random", measure] for measure in ("delta_area", "area_morf", "area_lerf"))
     assert (delta.value, delta.n, delta.left_out) == (0, N - 1, 1)
@@ -74,7 +75,7 @@ def test_random_orders_have_no_difference_and_the_mean_area_of_both():
         assert area.value == pytest.approx(np.mean(rows))
         assert area.low < area.value < area.high
     assert list(measured.p_zero) == ["lrp"]
-    compared, alone = measured.comparison, areas_of({"lrp": tables["lrp"]}, "zero", 200, 0)
+    compared, alone = measured.comparison, areas_of({"lrp": tables["lrp"]}, "zero", Resampling(200))
     kept = [delta for name, delta in alone.deltas["lrp"].items() if name != "s3"]
     at = compared.metrics.index("delta_area")
     assert compared.mean[0, at] - compared.mean[1, at] == pytest.approx(np.mean(kept))
@@ -82,7 +83,7 @@ def test_random_orders_have_no_difference_and_the_mean_area_of_both():
 
 def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
     tables = {"lrp": table_of(2.0, 0), "same": table_of(0.0, 1), "random": table_of(0.0, 2)}
-    measured = areas_of(tables, "zero", 500, 0)
+    measured = areas_of(tables, "zero", Resampling(500))
     compared = measured.comparison
     assert compared.methods == ("lrp", "same", "random")
     at = compared.metrics.index("delta_area")
@@ -92,13 +93,13 @@ def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
 
 
 def test_samples_that_are_not_finite_are_left_out_and_counted():
-    measured = areas_of({"lrp": table_of(2.0, 0, lost=(3, 4)), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    measured = areas_of({"lrp": table_of(2.0, 0, lost=(3, 4)), "random": table_of(0.0, 1)}, "zero", Resampling(100))
     assert (measured.summaries["lrp", "delta_area"].n, measured.summaries["lrp", "delta_area"].left_out) == (N - 2, 2)
     assert measured.comparison.n == N - 2
 
 
 def test_methods_are_compared_on_the_samples_that_all_have():
-    measured = areas_of({"lrp": table_of(2.0, 0, samples=30), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    measured = areas_of({"lrp": table_of(2.0, 0, samples=30), "random": table_of(0.0, 1)}, "zero", Resampling(100))
     assert measured.summaries["random", "delta_area"].n == N
     assert measured.comparison.n == 30
 
@@ -119,8 +120,8 @@ def test_curves_of_one_score_stand_alone():
     both = pa.concat_tables([contrast, target])
     assert scores_of([both]) == ["target", "contrast"]
     assert shown_variant(of_score(both, "contrast")) == ("contrastive", "full")
-    measured = areas_of({"lrp": of_score(both, "contrast")}, "zero", 100, 0)
-    assert measured.summaries == areas_of({"lrp": contrast}, "zero", 100, 0).summaries
+    measured = areas_of({"lrp": of_score(both, "contrast")}, "zero", Resampling(100))
+    assert measured.summaries == areas_of({"lrp": contrast}, "zero", Resampling(100)).summaries
     nothing_explained = table_of(2.0, 0, "none", "none", score="contrast")
     assert scores_of([target, nothing_explained]) == ["target"], "nothing explains the contrast"
     assert scores_of([]) == ["target"]
@@ -129,19 +130,19 @@ def test_curves_of_one_score_stand_alone():
 def test_curves_of_several_scores_of_a_variant_are_not_mixed():
     table = pa.concat_tables([table_of(2.0, 0, "none", "none", score=score) for score in ("target", "contrast")])
     with pytest.raises(ValueError, match="several scores"):
-        areas_of({"random": table}, "zero", 100, 0)
+        areas_of({"random": table}, "zero", Resampling(100))
 
 
 def test_other_perturbations_are_no_part_of_it():
     table = pa.concat_tables([table_of(2.0, 0), table_of(9.0, 1, perturbation="mask")])
-    alone = areas_of({"lrp": table_of(2.0, 0)}, "zero", 100, 0)
-    assert areas_of({"lrp": table}, "zero", 100, 0).summaries == alone.summaries
-    assert areas_of({"lrp": table}, "delete", 100, 0).summaries == {}
+    alone = areas_of({"lrp": table_of(2.0, 0)}, "zero", Resampling(100))
+    assert areas_of({"lrp": table}, "zero", Resampling(100)).summaries == alone.summaries
+    assert areas_of({"lrp": table}, "delete", Resampling(100)).summaries == {}
 
 
 def test_curves_of_different_lengths_are_averaged_at_shares_of_their_tokens():
     table = table_of(2.0, 0)
-    measured = mean_curves(table, "zero", ("target", "full"), 100, 0)
+    measured = mean_curves(table, "zero", ("target", "full"), Resampling(100))
     for order in ("morf", "lerf"):
         curves = [(row["removed"], row["logit"]) for row in table.to_pylist() if row["order"] == order]
         at = 10

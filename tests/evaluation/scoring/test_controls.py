@@ -6,6 +6,7 @@ from scipy import stats
 
 from evaluation.scoring.controls import (
     BAR,
+    RESAMPLING,
     agreement,
     chance_verdict,
     mean_verdict,
@@ -95,12 +96,12 @@ def test_intervals_count_clusters_and_few_of_them_say_nothing():
     spread = [0.05, 0.9, 0.4, 0.6] * 10
     clusters = np.repeat(np.arange(20), 2)
     twice = [value for value in spread for _ in range(2)]
-    alone, together = mean_verdict(spread), mean_verdict(twice, clusters=np.repeat(np.arange(40), 2))
+    alone, together = mean_verdict(spread), mean_verdict(twice, RESAMPLING.within(np.repeat(np.arange(40), 2)))
     assert (together.low, together.high) == pytest.approx((alone.low, alone.high), abs=0.01)
     assert mean_verdict(twice).high < together.high
-    assert randomisation_verdict(spread, [False] * 40, clusters=clusters).passed is False
-    alike = mean_verdict([0.05, 0.9] * 20, clusters=clusters)
+    assert randomisation_verdict(spread, [False] * 40, RESAMPLING.within(clusters)).passed is False
+    alike = mean_verdict([0.05, 0.9] * 20, RESAMPLING.within(clusters))
     assert (alike.low, alike.high) == pytest.approx((alike.value, alike.value))
-    few = randomisation_verdict(spread, [False] * 40, clusters=clusters % 9)
+    few = randomisation_verdict(spread, [False] * 40, RESAMPLING.within(clusters % 9))
     assert few.passed is None
     assert np.isnan(few.low)

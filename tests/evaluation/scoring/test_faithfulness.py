@@ -14,6 +14,7 @@ from evaluation.scoring.faithfulness.scores import (
     with_gaps,
 )
 from evaluation.scoring.faithfulness.shares import shares_of
+from evaluation.scoring.intervals import Resampling
 from tests.oracles import faithfulness as oracle
 
 pytestmark = pytest.mark.numeric
@@ -98,10 +99,10 @@ def test_outputs_that_are_not_numbers_make_no_accuracy_either():
 
 
 def test_a_summary_counts_what_it_leaves_out():
-    measured = summarise(np.array([1.0, np.nan, 3.0, np.inf, 2.0]), 500, seed=0)
+    measured = summarise(np.array([1.0, np.nan, 3.0, np.inf, 2.0]), Resampling(500))
     assert (measured.value, measured.n, measured.left_out) == (2.0, 3, 2)
     assert -np.inf < measured.low < 2.0 < measured.high < np.inf
-    nothing = summarise(np.full(3, np.nan), 500, seed=0)
+    nothing = summarise(np.full(3, np.nan), Resampling(500))
     assert (nothing.n, nothing.left_out) == (0, 3)
     assert np.isnan([nothing.value, nothing.low, nothing.high]).all()
 
@@ -113,7 +114,7 @@ def test_an_interval_of_lost_probability_ends_at_what_can_be_lost():
         for order in SHARE_ORDERS:
             numbers = {"logit": [0.0] * 10, "probability": [1.0] + [left] * 9, "correct": [1.0] * 10}
             rows.append(place | {"order": order, "score": "target"} | numbers)
-    measured = shares_of({"lrp": pa.Table.from_pylist(rows)}, {}, "mask", 50, 0)
+    measured = shares_of({"lrp": pa.Table.from_pylist(rows)}, {}, "mask", Resampling(50))
     lost = measured.summaries["lrp", "aopc"]
     assert lost.value == pytest.approx(0.7)
     assert -1 <= lost.low < lost.value < lost.high <= 1
@@ -138,12 +139,12 @@ def test_methods_are_compared_on_the_samples_that_all_have():
     values[:, 0] += 1
     values[:5, 1] = np.nan
     values[:, 2] = np.nan
-    measured = paired(values, ("good", "bad", "broken"), ("delta_area",), 300, seed=0)
+    measured = paired(values, ("good", "bad", "broken"), ("delta_area",), Resampling(300))
     assert (measured.methods, measured.n) == (("good", "bad"), 55)
     assert measured.mean[0, 0] == pytest.approx(values[5:, 0].mean())
     assert measured.p[0, 1, 0] < 0.01
     assert measured.difference_low[0, 1, 0] > 0.9
-    assert paired(np.full((4, 2, 1), np.nan), ("a", "b"), ("delta_area",), 300, seed=0) is None
+    assert paired(np.full((4, 2, 1), np.nan), ("a", "b"), ("delta_area",), Resampling(300)) is None
 
 
 def test_every_measure_prefers_an_order_by_what_tokens_are_worth_to_the_reverse():

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from evaluation.scoring.intervals import (
+    Resampling,
     clopper_pearson,
     difference_intervals,
     mean_intervals,
@@ -48,7 +49,7 @@ def draws(name, n, rng):
 @pytest.mark.parametrize("name", ["bernoulli", "ones", "normal", "lognormal"])
 def test_intervals_of_means_cover(name, n):
     values, mean, bounds = draws(name, n, np.random.default_rng([n, len(name)]))
-    low, high = mean_intervals(values, 1000, 0, bounds)
+    low, high = mean_intervals(values, Resampling(1000), bounds)
     assert ((low <= mean) & (mean <= high)).mean() >= LEAST
 
 
@@ -57,7 +58,7 @@ def test_an_interval_ends_where_most_values_are_nearly_equal(n):
     rng = np.random.default_rng(n)
     large = rng.random((n, 500)) < 0.2
     values = np.where(large, rng.normal(40, 10, large.shape), rng.normal(0, 1e-5, large.shape))
-    low, high = mean_intervals(values, 300, 0)
+    low, high = mean_intervals(values, Resampling(300))
     assert (high - low).max() < 100
     assert ((low <= 8) & (high >= 8)).mean() >= 0.9
 
@@ -74,7 +75,7 @@ def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes)
     covered = {}
     for name, given in (("clusters", clusters), ("samples", None)):
         for way, (low, high) in {
-            "resampled": mean_intervals(values, 1000, 0, clusters=given),
+            "resampled": mean_intervals(values, Resampling(1000, clusters=given)),
             "student": difference_intervals(values, clusters=given),
         }.items():
             covered[name, way] = ((low <= 7) & (high >= 7)).mean()
@@ -87,7 +88,7 @@ def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes)
 def test_intervals_of_uneven_clusters_move_with_the_values():
     clusters = np.repeat(np.arange(len(UNEVEN)), UNEVEN)
     values = np.random.default_rng(3).normal(size=(len(clusters), 2))
-    for interval in (lambda given: mean_intervals(given, 500, 0, clusters=clusters), difference_of(clusters)):
+    for interval in (lambda given: mean_intervals(given, Resampling(500, clusters=clusters)), difference_of(clusters)):
         near, far = (np.array(interval(values + shift)) for shift in (0, 100))
         np.testing.assert_allclose(far, near + 100, atol=1e-9)
 
@@ -99,7 +100,7 @@ def difference_of(clusters):
 def test_uneven_clusters_of_equal_values_count_as_fewer_samples():
     clusters = np.repeat(np.arange(len(UNEVEN)), UNEVEN)
     counted = len(clusters) ** 2 / np.square(UNEVEN).sum()  # 15.4 of 26 clusters
-    low, high = mean_intervals(np.ones((len(clusters), 1)), 500, 0, (0.0, 1.0), clusters)
+    low, high = mean_intervals(np.ones((len(clusters), 1)), Resampling(500, clusters=clusters), (0.0, 1.0))
     assert (low, high) == (pytest.approx(0.025 ** (1 / counted)), 1.0)
     low, high = difference_intervals(np.full((len(clusters), 1), 0.3), 1.0, clusters)
     unseen = 1 - 0.025 ** (1 / counted)
@@ -108,10 +109,11 @@ def test_uneven_clusters_of_equal_values_count_as_fewer_samples():
 
 def test_few_clusters_and_single_samples_have_no_interval():
     values = np.random.default_rng(0).normal(size=(40, 3))
-    for ends in (mean_intervals(values, 100, 0, clusters=np.arange(40) % 9), mean_intervals(values[:1], 100, 0)):
+    nine = Resampling(100, clusters=np.arange(40) % 9)
+    for ends in (mean_intervals(values, nine), mean_intervals(values[:1], Resampling(100))):
         assert np.isnan(ends).all()
     assert np.isnan(difference_intervals(values, clusters=np.arange(40) % 9)).all()
-    assert np.isfinite(mean_intervals(values, 100, 0, clusters=np.arange(40) % 10)).all()
+    assert np.isfinite(mean_intervals(values, Resampling(100, clusters=np.arange(40) % 10))).all()
 
 
 def test_intervals_of_differences_cover_and_equal_ones_are_not_certain():

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from evaluation.scoring import intervals
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
 
 
 def test_bootstrap_interval_is_the_textbook_one_for_a_mean():
     values = np.random.default_rng(0).random((400, 1))
-    low, high = interval(bootstrap_means(values, 4000, seed=0))
+    low, high = interval(bootstrap_means(values, Resampling(4000)))
     error = 1.96 * values.std() / 20
     assert (low[0], high[0]) == pytest.approx((values.mean() - error, values.mean() + error), abs=error / 8)
 
 
 def test_a_constant_has_an_interval_without_width():
-    low, high = interval(bootstrap_means(np.full((7, 1), 0.25), 50, seed=0))
+    low, high = interval(bootstrap_means(np.full((7, 1), 0.25), Resampling(50)))
     assert low[0] == high[0] == 0.25
 
 
@@ -55,7 +56,7 @@ def test_holm_by_hand():
 def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
     rng = np.random.default_rng(4)
     values = np.stack([rng.random((200, 1)) < 0.8, rng.random((200, 1)) < 0.5], axis=1).astype(float)
-    measured = compare(values, ("good", "bad"), ("pg",), 500, seed=0)
+    measured = compare(values, ("good", "bad"), ("pg",), Resampling(500))
     good, bad = measured.at("good", "pg"), measured.at("bad", "pg")
     assert measured.p[good[0], bad[0], 0] < 0.01
     assert measured.difference_low[0, 1, 0] > 0 > measured.difference_high[1, 0, 0]
@@ -64,16 +65,16 @@ def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
 
 def test_chunks_and_a_second_call_give_the_same_numbers(monkeypatch):
     values = np.random.default_rng(5).random((20, 2, 2))
-    first = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
+    first = compare(values, ("a", "b"), ("x", "y"), Resampling(100, 7))
     monkeypatch.setattr(intervals, "_CHUNK", 64)
-    again = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
+    again = compare(values, ("a", "b"), ("x", "y"), Resampling(100, 7))
     np.testing.assert_allclose(first.low, again.low)
     np.testing.assert_array_equal(first.p, again.p)
 
 
 def test_without_samples_or_resamples_there_is_no_comparison():
-    assert compare(np.zeros((0, 2, 1)), ("a", "b"), ("x",), 100, 0) is None
-    assert compare(np.zeros((3, 2, 1)), ("a", "b"), ("x",), 0, 0) is None
+    assert compare(np.zeros((0, 2, 1)), ("a", "b"), ("x",), Resampling(100)) is None
+    assert compare(np.zeros((3, 2, 1)), ("a", "b"), ("x",), Resampling(0)) is None
 
 
 def worlds(better, count=400, methods=5, n=60):
@@ -86,7 +87,7 @@ def worlds(better, count=400, methods=5, n=60):
         values = rng.normal(size=(n, 1, 1)) + rng.normal(size=(n, methods, 1))
         values[:, 0] += better * np.sqrt(2)
         names = tuple(map(str, range(methods)))
-        firsts.append(compare(values, names, ("x",), 200, 0, scale=1.0).groups("x")[0])
+        firsts.append(compare(values, names, ("x",), Resampling(200), scale=1.0).groups("x")[0])
     return firsts
 
 
@@ -101,7 +102,7 @@ def test_a_better_method_is_named_the_winner():
 def test_groups_go_from_the_best_down_and_follow_the_metrics_direction():
     means = np.array([3.0, 2.9, 2.0, 1.0])
     values = means[None, :, None] + 0.3 * np.random.default_rng(7).normal(size=(40, 4, 1))
-    told = compare(values, tuple("abcd"), ("x",), 500, 0, scale=1.0)
+    told = compare(values, tuple("abcd"), ("x",), Resampling(500), scale=1.0)
     assert [set(group) for group in told.groups("x")] == [{"a", "b"}, {"c"}, {"d"}]
     assert [set(group) for group in told.groups("x", higher_is_better=False)] == [{"d"}, {"c"}, {"a", "b"}]
 
@@ -110,16 +111,16 @@ def test_signs_of_a_cluster_flip_together_and_few_clusters_test_nothing():
     rng = np.random.default_rng(8)
     clusters = np.repeat(np.arange(12), 10)
     shared = rng.normal(size=(12, 2, 1))[clusters]
-    alone, together = (compare(shared, ("a", "b"), ("x",), 500, 0, clusters=c) for c in (None, clusters))
+    alone, together = (compare(shared, ("a", "b"), ("x",), Resampling(500, clusters=c)) for c in (None, clusters))
     assert together.p[0, 1, 0] > alone.p[0, 1, 0]
     shared[:, 0] += 9
-    few = compare(shared, ("a", "b"), ("x",), 500, 0, clusters=clusters % 5)
+    few = compare(shared, ("a", "b"), ("x",), Resampling(500, clusters=clusters % 5))
     assert (few.p == 1).all()
 
 
 def test_few_samples_test_nothing_and_tell_no_smallest_difference():
     values = 9.0 * np.arange(3)[None, :, None] + np.random.default_rng(9).random((7, 3, 1))
-    seven, six = (compare(values[:n], tuple("abc"), ("x",), 500, 0) for n in (7, 6))
+    seven, six = (compare(values[:n], tuple("abc"), ("x",), Resampling(500)) for n in (7, 6))
     assert (seven.is_tested, six.is_tested) == (True, False)
     assert six.smallest is None
     assert (six.p == 1).all()
@@ -128,11 +129,11 @@ def test_few_samples_test_nothing_and_tell_no_smallest_difference():
 def test_many_methods_are_told_apart_with_few_resamples():
     names = tuple(map(str, range(8)))
     values = 9.0 * np.arange(8)[None, :, None] + np.random.default_rng(9).random((40, 8, 1))
-    assert [len(group) for group in compare(values, names, ("x",), 50, 0).groups("x")] == [1] * 8
+    assert [len(group) for group in compare(values, names, ("x",), Resampling(50)).groups("x")] == [1] * 8
 
 
 def test_a_share_of_all_samples_has_an_interval_with_a_width():
-    told = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), 500, 0, shares=True)
+    told = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), Resampling(500), shares=True)
     assert told.low[0, 0] == pytest.approx(88.4, abs=0.1)
     assert told.high[0, 0] == 100
 

@@ -8,6 +8,7 @@ import pytest
 
 from evaluation.schema import CURVES, PRUNING
 from evaluation.scoring.faithfulness.shares import shares_of
+from evaluation.scoring.intervals import Resampling
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.node import Run
 from jobs.products.curves import curves_of as curve_nodes
@@ -142,7 +143,7 @@ def test_aopc_sufficiency_accuracy_and_correlation_are_those_of_their_formulas(d
     _, views = views_of(*done, task)
     gold = {view["sample_id"]: view["score"] for view in views}
     tables = {name: pa.Table.from_pylist(rows, CURVES) for name, rows in curves_of(*done, task).items()}
-    measured = shares_of(tables, gold, "mask", 20, 0)
+    measured = shares_of(tables, gold, "mask", Resampling(20))
     for method, table in tables.items():
         expected = defaultdict(list)
         columns = defaultdict(list)

@@ -10,7 +10,7 @@ from evaluation.benchmark.samples import sample
 from evaluation.report.overview.leaderboard import boards
 from evaluation.report.overview.standings import OtherNumbers
 from evaluation.schema import GENERIC
-from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.intervals import Resampling, mean_intervals
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
 from jobs.stages.report.reported import Reported
@@ -57,7 +57,7 @@ def test_intervals_are_those_of_clusters_and_few_clusters_have_none(run):
     of = np.array([int(name[1:]) % 24 for name in ids])
     assert 10 <= len(set(of)) < len(ids), "some share one"
     at, k = comparison.methods.index("attnlrp"), comparison.metrics.index("rma")
-    low, high = mean_intervals(samples["rma"].to_numpy()[:, None], 1000, 0, (0.0, 1.0), of)
+    low, high = mean_intervals(samples["rma"].to_numpy()[:, None], Resampling(1000, clusters=of), (0.0, 1.0))
     assert comparison.low[at, k] == pytest.approx(100 * low[0])
     assert comparison.high[at, k] == pytest.approx(100 * high[0])
     assert comparison.low[at, k] != alone.low[at, k]

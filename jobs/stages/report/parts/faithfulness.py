@@ -38,7 +38,7 @@ def faithfulness_part(report: Reported) -> Part:
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
     made += [choices_table(chosen, results)] if chosen else []
-    ways = ways_table(shown, results, *report.run.config.resampling)
+    ways = ways_table(shown, results, report.run.config.resampling)
     made += [ways] if ways.rows else []
     figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     needs = (
@@ -81,7 +81,7 @@ def evidence_part(report: Reported) -> Part:
             cell_key = CellKey(curve_set.model, curve_set.task, curve_set.dtype, method)
             chosen = {method: options[cell_key]} if cell_key in options else {}
             cost[method] = forwards(config, [method], lengths[curve_set.model, curve_set.task], chosen)
-        both = EvidencePoints.of(curve_set, results, cost, *config.resampling)
+        both = EvidencePoints.of(curve_set, results, cost, config.resampling)
         held += [] if both is None else [both]
     needs = "evidence in the samples, and scores and curves of the same methods"
     how = report.why_lacking("Nothing has both", ["perturb"], "`closelook evaluate` and `perturb`", needs)
@@ -113,7 +113,7 @@ def _taken(report: Reported) -> Iterator[ShareSet]:
         known = removed.published(task, model, perturbed_cells.model.resolved.config.id)
         for flips in perturbed_cells.cells[0].flips:
             if flips.measure != AREAS:
-                shares = shares_of(perturbed_cells.tables, gold, flips.way, *config.resampling, clusters)
+                shares = shares_of(perturbed_cells.tables, gold, flips.way, config.resampling, clusters)
                 setting = (model, task, dtype, flips.way)
                 lacking, noise = perturbed_cells.lacking, perturbed_cells.noise
                 yield ShareSet(*setting, shares, lacking=lacking, noise=noise, published=known)

@@ -113,8 +113,8 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
-    run, clusters = report.run, report.results.clusters_of(shown[0][0].task, common)
-    return compare(stacked, methods, names, *run.config.resampling, scale, shares, clusters)
+    clusters = report.results.clusters_of(shown[0][0].task, common)
+    return compare(stacked, methods, names, report.run.config.resampling.within(clusters), scale, shares)
 
 
 def _values(report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]) -> Values:
@@ -146,7 +146,7 @@ def pruning_part(report: Reported) -> Part:
         else:
             lacking.add((model_task["task"], model_task["model"], curves.method))
     drawn = curves_of(rows)
-    tables = [areas_table(areas_of(rows), results, lacking, *report.run.config.resampling)] if drawn else []
+    tables = [areas_table(areas_of(rows), results, lacking, report.run.config.resampling)] if drawn else []
     needs = "relevance of attention heads"
     how = report.why_lacking("No curves are computed", ["prune", "heads"], "`closelook prune`", needs)
     note = f"{len(lacking)} of {len(planned)} sets of curves are missing: run `closelook prune`." if lacking else ""
@@ -165,7 +165,7 @@ def knockouts_part(report: Reported) -> Part:
             lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
     knockouts = [_knockouts(report, cells) for cells in groups.values()]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    drawn = (*config.resampling, value)
+    drawn = (config.resampling, value)
     figures = ablation_figure(knockouts, methods, *drawn)
     tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
     stages, needs = "`closelook attribute` and `closelook neurons`", "`neurons.knockout` and methods with neurons"

@@ -51,7 +51,7 @@ def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:
                 rows.setdefault((at.model, at.task, row["way"]), {}).setdefault(at.method, []).append(row)
     for setting, by_method in rows.items():
         clusters = clusters_of(run.ledger, setting[1])
-        yield judgement_of(setting, by_method, *run.config.resampling, clusters)
+        yield judgement_of(setting, by_method, run.config.resampling, clusters)
 
 
 def _judged(report: Reported, nodes: Sequence[SourcesNode], judgement: Judgement) -> Judged:

@@ -8,6 +8,7 @@ from evaluation.benchmark.demo import MODELS, generate, model_dir
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.views import tokenise
 from evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
+from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
 from lrp_core import Batch, attribute, load_model
 from lrp_core.readers.predictions import with_predictions
@@ -41,7 +42,7 @@ def test_lrp_and_attnlrp_beat_random_and_random_is_no_better_than_its_reverse(na
     p_random = []
     for task in ("sva", "next_word"):
         result = differences(name, task)
-        low, high = interval(bootstrap_means(result, RESAMPLES, 0))
+        low, high = interval(bootstrap_means(result, Resampling(RESAMPLES)))
         assert low[0] > high[2], f"{task}: lrp beside random"
         assert low[1] > high[2], f"{task}: attnlrp beside random"
         beside_zero = np.stack([result[:, 2], np.zeros(SAMPLES)], axis=1)[..., None]
