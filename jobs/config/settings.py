@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.sources.base import Source
-from evaluation.scoring.intervals import Resampling
 from evaluation.tasks import Task
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
 from jobs.config.blocks import (
@@ -37,6 +36,9 @@ from jobs.tasks import sources as known_sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.records.explained import LINEAR
 from lrp_core.records.types import nearest
+
+if TYPE_CHECKING:
+    from evaluation.scoring.intervals import Resampling
 
 Sizes = dict[str, int | None]  # task -> number of samples; None: all of them
 #: Keys that ask for relevance finer than that of tokens, each for a number of samples by task.
@@ -125,6 +127,8 @@ class Settings(Frozen):
     @property
     def resampling(self) -> Resampling:
         """The draws of the report's bootstrap and tests."""
+        from evaluation.scoring.intervals import Resampling
+
         return Resampling(self.report.resamples, self.seed)
 
     @property
