@@ -87,20 +87,20 @@ def root_of(folder: Path, name: str, **changes: bytes) -> Store:
 
 
 def test_what_differs_is_false_unless_its_manifest_or_that_of_its_source_says_why(tmp_path):
-    wanted = root_of(tmp_path, "undisturbed")
-    assert compared(wanted, root_of(tmp_path, "same")).equal == 3, "times are no product"
+    expected = root_of(tmp_path, "undisturbed")
+    assert compared(expected, root_of(tmp_path, "same")).equal == 3, "times are no product"
     changed = root_of(tmp_path, "changed", **{RELEVANCE: b"A", SCORES: b"B", TABLE: b"C"})
-    assert list(compared(wanted, changed).false) == [RELEVANCE, SCORES, TABLE]
+    assert list(compared(expected, changed).false) == [RELEVANCE, SCORES, TABLE]
     record = changed.manifest(CELL.name) | {"rejects": {"ended_worker": 1}}
     changed.write_manifest(CELL.name, record)
-    assert compared(wanted, changed).named == [RELEVANCE, SCORES, TABLE]
+    assert compared(expected, changed).named == [RELEVANCE, SCORES, TABLE]
     changed.delete(SCORES)
-    assert compared(wanted, changed).lost == [SCORES]
+    assert compared(expected, changed).lost == [SCORES]
     changed.write_manifest(CELL.name, record | {"state": "partial"})
-    assert compared(wanted, changed).lost == [RELEVANCE, SCORES]
+    assert compared(expected, changed).lost == [RELEVANCE, SCORES]
     for path in changed.files("manifest", ".json"):
         changed.write_bytes(path, b"{")
-    assert len(compared(wanted, changed).lost) == 3, "nothing says that they are there"
+    assert len(compared(expected, changed).lost) == 3, "nothing says that they are there"
 
 
 def parquet(values: list, samples: str = "ab") -> bytes:
@@ -126,16 +126,16 @@ def test_numbers_may_differ_by_rounding_and_nothing_else_may(other, is_equal):
 
 
 def test_rows_may_be_in_another_order_where_batches_were_computed_row_by_row():
-    wanted, other = parquet([[1.0], [2.0]]), parquet([[2.0], [1.0]], samples="ba")
-    assert rounding(wanted, other, "a.parquet") == math.inf
-    assert rounding(wanted, other, "a.parquet", in_any_order=True) == 0
-    assert rounding(wanted, parquet([[2.0], [1.0]]), "a.parquet", in_any_order=True) > ROUNDING_BY_ROW
+    expected, other = parquet([[1.0], [2.0]]), parquet([[2.0], [1.0]], samples="ba")
+    assert rounding(expected, other, "a.parquet") == math.inf
+    assert rounding(expected, other, "a.parquet", in_any_order=True) == 0
+    assert rounding(expected, parquet([[2.0], [1.0]]), "a.parquet", in_any_order=True) > ROUNDING_BY_ROW
 
 
 @pytest.mark.parametrize(("cell", "is_equal"), [("2.00001", True), ("2.1", False), ("two", False), ("2.0,3", False)])
 def test_printed_numbers_may_differ_by_rounding(cell, is_equal):
-    found = rounding(b"method,PG\nlrp,2.0\n", f"method,PG\nlrp,{cell}\n".encode(), "a.csv")
-    assert (found <= ROUNDING_BY_ROW) == is_equal
+    difference = rounding(b"method,PG\nlrp,2.0\n", f"method,PG\nlrp,{cell}\n".encode(), "a.csv")
+    assert (difference <= ROUNDING_BY_ROW) == is_equal
 
 
 def test_rounding_is_told_relative_to_the_largest_number_of_a_file():
@@ -144,18 +144,18 @@ def test_rounding_is_told_relative_to_the_largest_number_of_a_file():
 
 
 def test_numbers_differ_by_rounding_and_by_more_of_it_where_a_batch_was_computed_row_by_row(tmp_path):
-    wanted = root_of(tmp_path, "undisturbed", **{RELEVANCE: parquet([[1.0]]), SCORES: parquet([[2.0]])})
-    found = root_of(tmp_path, "near", **{RELEVANCE: parquet([[1.000001]]), SCORES: parquet([[2.0001]])})
-    assert (list(compared(wanted, found).rounded), list(compared(wanted, found).false)) == ([RELEVANCE], [SCORES])
-    record = found.manifest(CELL.name)
-    found.write_manifest(CELL.name, record | {"fallbacks": {"batches_by_row": 0}})
-    assert list(compared(wanted, found).false) == [SCORES]
-    found.write_manifest(CELL.name, record | {"fallbacks": {"batches_by_row": 1}})
-    told = compared(wanted, found)
-    assert (told.false, told.equal, list(told.rounded)) == ({}, 1, [RELEVANCE, SCORES])
-    assert 2e-5 < max(told.rounded.values()) < 1e-4
-    found.write_bytes(SCORES, parquet([[2.01]]))
-    assert list(compared(wanted, found).false) == [SCORES], "more than rounding"
+    expected = root_of(tmp_path, "undisturbed", **{RELEVANCE: parquet([[1.0]]), SCORES: parquet([[2.0]])})
+    near = root_of(tmp_path, "near", **{RELEVANCE: parquet([[1.000001]]), SCORES: parquet([[2.0001]])})
+    assert (list(compared(expected, near).rounded), list(compared(expected, near).false)) == ([RELEVANCE], [SCORES])
+    record = near.manifest(CELL.name)
+    near.write_manifest(CELL.name, record | {"fallbacks": {"batches_by_row": 0}})
+    assert list(compared(expected, near).false) == [SCORES]
+    near.write_manifest(CELL.name, record | {"fallbacks": {"batches_by_row": 1}})
+    comparison = compared(expected, near)
+    assert (comparison.false, comparison.equal, list(comparison.rounded)) == ({}, 1, [RELEVANCE, SCORES])
+    assert 2e-5 < max(comparison.rounded.values()) < 1e-4
+    near.write_bytes(SCORES, parquet([[2.01]]))
+    assert list(compared(expected, near).false) == [SCORES], "more than rounding"
 
 
 def test_a_worker_that_is_told_to_hangs_in_one_batch(tmp_path, monkeypatch):

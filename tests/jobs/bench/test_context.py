@@ -66,11 +66,11 @@ def test_memory_is_counted_over_layers_where_there_are_some(monkeypatch):
 
 
 def test_attnlrp_and_checkpointing_have_their_targets(result):
-    told = {name: (ratio["target"], ratio["better"]) for name, ratio in result["ratios"].items()}
+    targets = {name: (ratio["target"], ratio["better"]) for name, ratio in result["ratios"].items()}
     for kernel in ("sdpa", "eager"):
-        assert told[f"gpt2: T=48: attnlrp, seconds / forward and backward, {kernel}"] == (1.1, "lower")
-    assert told["gpt2-medium: T=48: checkpointing, seconds / without"] == (1.5, "lower")
-    assert told["gpt2-medium: T=48: checkpointing, peak bytes / without"] == (0.25, "lower")
+        assert targets[f"gpt2: T=48: attnlrp, seconds / forward and backward, {kernel}"] == (1.1, "lower")
+    assert targets["gpt2-medium: T=48: checkpointing, seconds / without"] == (1.5, "lower")
+    assert targets["gpt2-medium: T=48: checkpointing, peak bytes / without"] == (0.25, "lower")
     assert all(math.isfinite(ratio["value"]) for ratio in result["ratios"].values())
 
 

@@ -12,10 +12,12 @@ from tests.jobs.small import REPOSITORY
 
 def test_checks_of_the_cpu_pass_and_those_of_a_gpu_are_left_out_by_name(tmp_path):
     names = ["kernel", "out_of_memory", "offload", "checkpointing"]
-    own = gpu.main(["--device", "cpu", "--out", str(tmp_path), *(text for name in names for text in ("--check", name))])
-    assert [one.state for one in own] == ["left out", "left out", "passed", "passed"]
+    checks = gpu.main(
+        ["--device", "cpu", "--out", str(tmp_path), *(text for name in names for text in ("--check", name))]
+    )
+    assert [check.state for check in checks] == ["left out", "left out", "passed", "passed"]
     record = json.loads((tmp_path / "checks.json").read_text())
-    assert [one["name"] for one in record["checks"]] == names
+    assert [check["name"] for check in record["checks"]] == names
     assert "torch" in record["versions"]
 
 

@@ -28,9 +28,9 @@ def test_table_4_takes_the_methods_of_a_run_with_their_options(capsys):
     more = "{name: ig9, method: integrated_gradients, steps: 9}"
     more += ", {name: plural, method: logat, word: plural}"  # random weights have no tokenizer
     methods = f"methods=[lrp, alti_logit, {{integrated_gradients: {{steps: 2}}}}, {more}]"
-    given = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]"]
+    options = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]"]
     rows = {
-        row["method"]: row for row in heads.main(["--quick", "--repeats", "1", "--parts", "table_4", *given])["rows"]
+        row["method"]: row for row in heads.main(["--quick", "--repeats", "1", "--parts", "table_4", *options])["rows"]
     }
     assert set(rows) == {"lrp", "integrated_gradients", "ig9"}, "alti_logit is not of this model"
     assert (

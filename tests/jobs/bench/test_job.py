@@ -65,8 +65,8 @@ def test_a_store_with_latency_is_measured_beside_the_others(tmp_path, inline, mo
         return job.by_ray(config, store)
 
     monkeypatch.setattr(job, "in_own_process", in_process)
-    told, timed = job.by_ray, []
-    monkeypatch.setattr(job, "by_ray", lambda config, store: (timed.append(store), told(config, store))[1])
+    by_ray, timed = job.by_ray, []
+    monkeypatch.setattr(job, "by_ray", lambda config, store: (timed.append(store), by_ray(config, store))[1])
     bench = Bench("job", "cpu")
     job.overhead(bench.about(geometry="gpt2"), job.Runs(tmp_path, quick=True), repeats=1, latency_s=0.002)
     assert [type(store) for store in timed] == [Store, Store, Store, SlowStore]

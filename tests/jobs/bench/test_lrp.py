@@ -58,9 +58,9 @@ def test_bad_options_are_one_line(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         lrp.main(arguments)
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
 
 
 def test_work_is_what_a_pass_computes_reads_and_writes():

@@ -57,9 +57,9 @@ def test_models_are_columns_and_missed_targets_say_so():
 
 
 def test_a_paragraph_names_command_device_versions_and_file():
-    said = page.paragraph(SHIPPED / "lrp-gpu.json", a_result())
+    paragraph = page.paragraph(SHIPPED / "lrp-gpu.json", a_result())
     for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "jobs/bench/results/lrp-gpu.json"):
-        assert part in said
+        assert part in paragraph
 
 
 def test_only_what_is_between_the_markers_changes():

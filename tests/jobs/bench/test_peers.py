@@ -19,9 +19,9 @@ def threads_as_before():
 def test_a_peer_with_an_interpreter_tells_the_same_and_others_are_left_out_by_name(capsys):
     pytest.importorskip("captum", reason="captum is not installed")
     result = peers.main(["--quick", "--texts", "3", "--captum", sys.executable])
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for peer in ("inseq", "lxt"):
-        assert f"gpt2 shrunk: {peer} is left out, --{peer} names no interpreter" in said
+        assert f"gpt2 shrunk: {peer} is left out, --{peer} names no interpreter" in out
     ratios = result["ratios"]
     for name in ("gpt2", "bert-base"):
         difference = ratios[f"{name} shrunk: gradient_x_input, difference from captum"]

@@ -12,7 +12,7 @@ def test_the_bench_reports_rows_a_second_and_memory(tmp_path):
     assert json.loads(file.read_text()) == json.loads(json.dumps(result))
     ratios = result["ratios"]
     for name in ("gpt2", "bert-base"):
-        speed, memory = (ratios[f"{name}: T=64: {what} flipped / bare"] for what in ("rows/s", "peak bytes"))
+        speed, memory = (ratios[f"{name}: T=64: {quantity} flipped / bare"] for quantity in ("rows/s", "peak bytes"))
         assert (speed["target"], speed["better"]) == (0.9, "higher")
         assert memory["value"] > 0.5
         methods = {title.partition(" T=64: ")[2]: ratio for title, ratio in ratios.items() if name in title}

@@ -46,8 +46,8 @@ def test_a_unit_takes_as_long_as_its_gpu_needs_for_its_precision():
         schedule = simulate([job], [NodesConfig(gpus=1, labels=labels)])
         assert schedule.makespan_s == pytest.approx(START_S + 10 * factor + 10)
         assert schedule.lower_bound_s == pytest.approx(10 * factor + 10)
-    said = NodesConfig(gpus=1, tflops={"float64": FLOPS["float64"] / 2e12})
-    assert simulate([job], [said]).makespan_s == pytest.approx(START_S + 30)
+    nodes = NodesConfig(gpus=1, tflops={"float64": FLOPS["float64"] / 2e12})
+    assert simulate([job], [nodes]).makespan_s == pytest.approx(START_S + 30)
 
 
 def test_double_precision_waits_for_gpus_that_are_fast_at_it_and_others_leave_them():

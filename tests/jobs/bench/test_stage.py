@@ -102,12 +102,12 @@ def test_a_model_that_cannot_be_loaded_fails_alone(tmp_path, models, inline):
 def test_other_weights_are_measured_again(tmp_path, models):
     config, store = run_of(tmp_path, models[0])
     plan = stage.make_plan(config, store)
-    (one,) = stage.measurements_of(config.bench, plan)
+    (measurement,) = stage.measurements_of(config.bench, plan)
     other = save_model(tmp_path / "gpt2", seed=1)
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
-    (moved,) = stage.measurements_of(config.bench, Plan((replace(one.plan, resolved=changed),)))
-    assert moved.artifact.place == one.artifact.place
-    assert moved.artifact.key != one.artifact.key
+    (moved,) = stage.measurements_of(config.bench, Plan((replace(measurement.plan, resolved=changed),)))
+    assert moved.artifact.place == measurement.artifact.place
+    assert moved.artifact.key != measurement.artifact.key
 
 
 def test_a_task_that_the_run_does_not_have_is_an_error():
