@@ -218,7 +218,7 @@ def crd(kind: str) -> dict:
 def closed(schema: dict) -> dict:
     """The schema, and those within it, without fields that are not named."""
     if isinstance(schema, list):
-        return [closed(one) for one in schema]
+        return [closed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     known = {name: closed(value) for name, value in schema.items()}
@@ -238,7 +238,7 @@ def test_kuberays_own_schema_takes_the_manifest():
 
 
 def test_the_cronjob_submits_to_the_cluster_that_there_is():
-    (address,) = (one["value"] for one in submitter()["env"] if one["name"] == "RAY_ADDRESS")
+    (address,) = (variable["value"] for variable in submitter()["env"] if variable["name"] == "RAY_ADDRESS")
     assert address == f"http://{load('raycluster.yaml')['metadata']['name']}-head-svc:8265"
 
 
@@ -257,7 +257,7 @@ def test_what_pods_mount_and_act_as_is_there_and_may_be_written_to():
     claims = {volume["persistentVolumeClaim"]["claimName"] for pod in pods() for volume in pod["volumes"]}
     accounts = {pod["serviceAccountName"] for pod in pods() if "serviceAccountName" in pod}
     assert claims == {load("volume.yaml")["metadata"]["name"]}
-    assert accounts == {one["metadata"]["name"] for one in load("account.yaml")["items"]}
+    assert accounts == {account["metadata"]["name"] for account in load("account.yaml")["items"]}
     user = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "runAsNonRoot": True}
     assert all(pod["securityContext"] == user for pod in pods())
 
@@ -278,7 +278,7 @@ def test_the_launchers_nodes_get_the_package_that_is_built_here_and_the_stores_r
     cluster = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text())
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     wheel = f"dist/{project['name']}-{project['version']}-py3-none-any.whl"
-    mounted = {local: there for there, local in cluster["file_mounts"].items()}
+    mounted = {local: remote for remote, local in cluster["file_mounts"].items()}
     assert wheel in mounted
     last = cluster["setup_commands"][-1]
     assert f"{mounted[wheel]}[" in last

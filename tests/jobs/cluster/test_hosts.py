@@ -85,5 +85,5 @@ def test_a_host_has_one_worker_at_a_time_which_may_take_over_from_the_one_before
 
 @pytest.mark.parametrize(("workers", "shared"), [([(1, 1)] * 2, True), ([(1, 1), (1, 2)], False)])
 def test_models_that_ask_for_one_worker_each_go_through_warm_processes(workers, shared):
-    works = [SimpleNamespace(model=SimpleNamespace(workers=own)) for own in workers]
+    works = [SimpleNamespace(model=SimpleNamespace(workers=bounds)) for bounds in workers]
     assert share_hosts(works) is shared

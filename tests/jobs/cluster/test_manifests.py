@@ -39,8 +39,8 @@ def pods(tmp_path):
 
 
 def environment_of(container: dict) -> dict[str, str]:
-    own = {one["name"]: one["value"] for one in container.get("env", ())}
-    return (SECRET if "envFrom" in container else {}) | own
+    variables = {variable["name"]: variable["value"] for variable in container.get("env", ())}
+    return (SECRET if "envFrom" in container else {}) | variables
 
 
 def started(pods: Pods, group: dict, *arguments: str) -> Container:
@@ -94,7 +94,7 @@ def test_the_scheduled_run_as_the_manifests_say_it(pods):
     code, out = submitted()
     assert code == 0, out
     assert "open s3://closelook/paper/report/index.html" in out
-    assert [one.process.poll() for one in (head, *workers)] == [None] * 3
+    assert [pod.process.poll() for pod in (head, *workers)] == [None] * 3
 
 
 @pytest.mark.nightly

@@ -191,27 +191,27 @@ def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_tha
 
 
 def test_pools_grow_where_workers_fit_after_those_that_lost_their_nodes():
-    one, two = Share(1, 0), Share(1, 0, (("zone", "b"),))
-    there = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
-    slots = Slots(list(there.values()), list(there), look=lambda: there)
-    first, second = slots.take(one, 1, 2), slots.take(two, 1, 1)
+    anywhere, zoned = Share(1, 0), Share(1, 0, (("zone", "b"),))
+    nodes = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
+    slots = Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
+    first, second = slots.take(anywhere, 1, 2), slots.take(zoned, 1, 1)
     assert (first, second) == ([0, 0], [1])
-    assert not slots.grow(one, first, 3), "no room"
-    del there["b"]
-    there |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
+    assert not slots.grow(anywhere, first, 3), "no room"
+    del nodes["b"]
+    nodes |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
     slots.refresh()
     assert second == [1], "its worker waits for a node of its zone"
-    assert slots.grow(one, first, 3)
-    assert not slots.grow(one, first, 3), "it has as many as it may"
-    assert slots.take(two, 1, 1) is None, "a node that came later must say where it is"
-    there["e"] = ({"zone": "b"}, 1.0)
+    assert slots.grow(anywhere, first, 3)
+    assert not slots.grow(anywhere, first, 3), "it has as many as it may"
+    assert slots.take(zoned, 1, 1) is None, "a node that came later must say where it is"
+    nodes["e"] = ({"zone": "b"}, 1.0)
     slots.refresh()
     assert [slots._ids[node] for node in second] == ["e"]
-    assert not slots.grow(two, second, 2), "the node is the worker's that lost its own"
-    slots.give_back(two, second)
-    slots.give_back(one, first)
-    assert slots.room(one) == 5
-    assert len(slots.take(one, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
+    assert not slots.grow(zoned, second, 2), "the node is the worker's that lost its own"
+    slots.give_back(zoned, second)
+    slots.give_back(anywhere, first)
+    assert slots.room(anywhere) == 5
+    assert len(slots.take(anywhere, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
 
 
 def test_workers_are_packed_by_node():
@@ -241,10 +241,10 @@ def test_the_paper_finds_room_on_a_machine_that_says_nothing_of_its_gpus():
 
 def test_workers_go_to_the_nodes_that_they_were_counted_on():
     slots = Slots([({}, 2.0), ({}, 2.0)], ["a", "b"])
-    pair, one = Share(1, 0), Share(2, 0)
-    first, second = slots.take(pair, 2, 2), slots.take(one, 1, 1)
+    pair, large = Share(1, 0), Share(2, 0)
+    first, second = slots.take(pair, 2, 2), slots.take(large, 1, 1)
     assert slots.placed(pair, first).selectors()[:2] == [{"ray.io/node-id": "in(a)"}, {"ray.io/node-id": "in(a,b)"}]
-    assert slots.placed(one, second).selectors()[0] == {"ray.io/node-id": "in(b)"}
+    assert slots.placed(large, second).selectors()[0] == {"ray.io/node-id": "in(b)"}
     grown = Slots([({"gpu-memory": "80gb"}, 1.0)]).placed(Share(1, 0, (("gpu-memory", "141gb"),)), [0])
     assert grown.selectors() == [{"gpu-memory": "in(141gb,180gb,192gb,288gb)"}], (
         "of a cluster that grows, no node is known"

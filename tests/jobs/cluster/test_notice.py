@@ -27,16 +27,16 @@ with notice.NOTICE.unit():
 """
 
 
-@pytest.mark.parametrize(("finish_s", "said", "last"), [(600, "finished", "done\n"), (0.1, "dropped", "")])
-def test_a_worker_finishes_or_drops_its_unit_and_begins_no_other(finish_s, said, last):
+@pytest.mark.parametrize(("finish_s", "outcome", "last"), [(600, "finished", "done\n"), (0.1, "dropped", "")])
+def test_a_worker_finishes_or_drops_its_unit_and_begins_no_other(finish_s, outcome, last):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    arguments = [sys.executable, "-c", WORKER, str(finish_s), said]
+    arguments = [sys.executable, "-c", WORKER, str(finish_s), outcome]
     with subprocess.Popen(arguments, text=True, **pipes) as worker:
         assert worker.stdout.readline() == "begun\n"
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 143
-    assert (out, err.splitlines()[-1]) == (last, f"SIGTERM: its units are {said}")
+    assert (out, err.splitlines()[-1]) == (last, f"SIGTERM: its units are {outcome}")
 
 
 def test_a_worker_takes_no_more_than_20_seconds_of_a_notice():

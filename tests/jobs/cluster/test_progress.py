@@ -45,9 +45,9 @@ def test_lines_come_at_most_every_ten_seconds():
 
 def test_models_that_wait_or_load_are_told_of_though_no_unit_ends(monkeypatch):
     monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
-    told, enough = io.StringIO(), threading.Event()
-    screen = Console(file=told, force_terminal=False)
-    monkeypatch.setattr(screen, "print", lambda line, **options: (told.write(f"{line}\n"), enough.set()))
+    output, enough = io.StringIO(), threading.Event()
+    screen = Console(file=output, force_terminal=False)
+    monkeypatch.setattr(screen, "print", lambda line, **options: (output.write(f"{line}\n"), enough.set()))
     with Progress({"gpt2": 16, "bert": 4, "llama": 2}, screen, slots="GPUs") as progress:
         for model in ("gpt2", "llama"):
             progress.begin(model)
@@ -56,4 +56,4 @@ def test_models_that_wait_or_load_are_told_of_though_no_unit_ends(monkeypatch):
         assert enough.wait(30), "nothing was committed, and yet there is a line"
         enough.clear()
         assert enough.wait(30), "a line that began after the last change"
-    assert told.getvalue().splitlines()[-1] == "attribute: gpt2 loading, 16 rows to do; bert waiting for GPUs"
+    assert output.getvalue().splitlines()[-1] == "attribute: gpt2 loading, 16 rows to do; bert waiting for GPUs"

@@ -28,21 +28,21 @@ SECRET = 'hunter2-"never"-to-be-seen'
 @pytest.fixture
 def counters(monkeypatch):
     """Ray's counters, by name and tags: how often each was told of, and what it adds up to."""
-    told = {}
+    counts = {}
 
     class Counter:
         def __init__(self, name, about, tags):
             self._name = name
 
         def inc(self, value, tags):
-            times, total = told.get((self._name, *tags.values()), (0, 0))
-            told[self._name, *tags.values()] = times + 1, total + value
+            times, total = counts.get((self._name, *tags.values()), (0, 0))
+            counts[self._name, *tags.values()] = times + 1, total + value
 
     metrics = SimpleNamespace(Counter=Counter)
     ray = SimpleNamespace(is_initialized=lambda: True, util=SimpleNamespace(metrics=metrics))
     for name, instead in (("ray", ray), ("ray.util", ray.util), ("ray.util.metrics", metrics)):
         monkeypatch.setitem(sys.modules, name, instead)
-    return told
+    return counts
 
 
 def lines_of(store):

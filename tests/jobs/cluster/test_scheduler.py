@@ -88,18 +88,18 @@ def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
 
 def test_a_pool_grows_when_a_node_comes_unless_a_model_waits(do, cluster, monkeypatch):
     """One node comes, of two that `large` waits for, and later another."""
-    there, seen = {"a": ({}, 2.0)}, []
-    cluster.places = lambda: Slots(list(there.values()), list(there), look=lambda: there)
+    nodes, seen = {"a": ({}, 2.0)}, []
+    cluster.places = lambda: Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
     monkeypatch.setattr(scheduler, "LOOK_S", 0.01)
 
     def stream(config, stage, work, share, workers):
         if work.name == "large":
             yield REPORT
             return
-        there["b"] = ({}, 1.0)
+        nodes["b"] = ({}, 1.0)
         time.sleep(0.2)
         seen.append(workers.size)
-        there["c"] = ({}, 1.0)
+        nodes["c"] = ({}, 1.0)
         wait_for(lambda: workers.size >= 4)
         seen.append(workers.size)
         yield REPORT

@@ -62,10 +62,10 @@ def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wa
     assert len(line.splitlines()) == 1
     assert waiting.poll() is None
     (tmp_path / "go").touch()
-    for process, said in ((owner, "attribute: 3 computed, 0 up to date"), (waiting, "nothing to do")):
+    for process, message in ((owner, "attribute: 3 computed, 0 up to date"), (waiting, "nothing to do")):
         code, out, err = ended(process)
         assert code == 0, err
-        assert said in out
+        assert message in out
     assert relevance_of(config, store) == expected
 
 
