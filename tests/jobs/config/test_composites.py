@@ -37,8 +37,8 @@ def test_a_model_of_its_own_methods_knows_the_names():
 def test_a_list_of_rules_is_a_grid_that_select_chooses_from():
     grid = {"linear": ["epsilon", {"gamma": 1}], "softmax": ["epsilon", "zplus"]}
     config = loaded({"grid": grid}, {"attnlrp": {"composite": "grid"}}, select={})
-    own = [options["composite"] for options in left_open(config.methods[0])]
-    assert own == ["epsilon", "softmax zplus", "linear gamma 1", "linear gamma 1, softmax zplus"]
+    composites = [options["composite"] for options in left_open(config.methods[0])]
+    assert composites == ["epsilon", "softmax zplus", "linear gamma 1", "linear gamma 1, softmax zplus"]
     both = loaded({"grid": grid}, {"attnlrp": {"composite": ["vit", "grid"]}}, select={})
     assert len(left_open(both.methods[0])) == 5
     with pytest.raises(ConfigError, match=r"attnlrp lists values for 'composite': add `select: {}`"):

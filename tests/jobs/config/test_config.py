@@ -209,10 +209,10 @@ def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_and_5_to_8():
         (of_answers, {"smoothgrad": ("sigma", 0.1), "atman_qa": ("suppression", 0.9)}),
         (of_reviews, {"smoothgrad_imdb": ("sigma", 0.05), "atman_imdb": ("suppression", 0.7)}),
     ):
-        assert {one.base for one in others.values()} == set(methods)
+        assert {method.base for method in others.values()} == set(methods)
         assert all(others[name].values[option] == value for name, (option, value) in options.items())
     assert (config.tasks["imdb"].limit, config.perturb.measures) == (4000, ("areas",))
-    assert {one.base or name for name, one in of_images.items()} == set(methods)
+    assert {method.base or name for name, method in of_images.items()} == set(methods)
     table_5 = {
         "smoothgrad_vit": ("sigma", 0.01),
         "atman_vit": ("similarity", 0.1),

@@ -48,10 +48,10 @@ def test_a_run_that_changes_it_says_which_keys_and_goes_on(computed, closelook):
     _, root = computed
     code, out, _ = closelook("attribute", "--root", root, "--set", "methods=[attnlrp, lrp]", "--set", "seed=1")
     assert code == 0
-    said = out.splitlines()
-    begin = said.index(f"the configuration kept in {root} changes:")
+    lines = out.splitlines()
+    begin = lines.index(f"the configuration kept in {root} changes:")
     methods = '  methods: ["attnlrp", "gradient_x_input", "random"] -> ["attnlrp", "lrp"]'
-    assert said[begin + 1 : begin + 4] == ["  seed: 0 -> 1", methods, "attribute: 1 computed, 1 up to date"]
+    assert lines[begin + 1 : begin + 4] == ["  seed: 0 -> 1", methods, "attribute: 1 computed, 1 up to date"]
     before = files(root)
     code, out, _ = closelook("attribute", "--root", root)
     assert (code, "configuration kept in" in out, "nothing to do" in out) == (0, False, True)
@@ -146,8 +146,8 @@ def test_the_order_of_models_is_kept_though_it_is_no_difference(tmp_path):
     config = RunConfig.load("demo", str(tmp_path))
     store = Store(config.root)
     turned = config.model_copy(update={"models": config.models[::-1]})
-    for one in (config, turned):
-        with keeping(one, store) as changed:
+    for variant in (config, turned):
+        with keeping(variant, store) as changed:
             assert changed == []
     assert kept(store).models == turned.models
 
@@ -189,11 +189,11 @@ def test_tasks_and_methods_of_lost_packages_are_left_out_of_every_section(key, t
 def test_a_plan_by_the_kept_configuration_wants_the_same_cells(computed):
     path, root = computed
     store = Store(root)
-    wanted = [
+    cells = [
         [planned.artifact for planned in make_plan(config, store).cells()]
         for config in (kept(store), RunConfig.load(path))
     ]
-    assert wanted[0] == wanted[1]
+    assert cells[0] == cells[1]
 
 
 def test_a_root_of_a_version_without_columns_is_read_as_it_was_meant(computed):

@@ -94,7 +94,7 @@ def told(err):
 
 
 @pytest.mark.parametrize(
-    ("path", "hosts", "told"),
+    ("path", "hosts", "message"),
     [
         ("https://example.org/mine.jsonl", [], "it is on the web server example.org: add `hosts: [example.org]`"),
         ("http://example.org:80/mine.jsonl", ["www.example.org"], "the web server example.org"),
@@ -109,7 +109,7 @@ def told(err):
         ("file:///data/mine.jsonl", [], None),
     ],
 )
-def test_a_url_is_read_only_where_the_configuration_may_ask_for_it(path, hosts, told, tmp_path, model, monkeypatch):
+def test_a_url_is_read_only_where_the_configuration_may_ask_for_it(path, hosts, message, tmp_path, model, monkeypatch):
     read = []
     monkeypatch.setattr("jobs.config.known.has_foils", lambda path, columns: read.append(path) or True)
     for key, settings in {
@@ -118,12 +118,12 @@ def test_a_url_is_read_only_where_the_configuration_may_ask_for_it(path, hosts, 
     }.items():
         config = config_of(tmp_path / "root", model, hosts=hosts, explanations=["contrastive"], **settings)
         config = config.model_dump(mode="json")
-        if told is None:
+        if message is None:
             assert RunConfig.load(config).hosts == tuple(hosts)
             continue
         with pytest.raises(ConfigError) as caught:
             RunConfig.load(config)
-        assert re.match(rf"config key '{key}': .*{re.escape(told)}", str(caught.value))
+        assert re.match(rf"config key '{key}': .*{re.escape(message)}", str(caught.value))
         assert "secret" not in str(caught.value)
         assert not read, "nothing is loaded from there"
 

@@ -12,7 +12,7 @@ from lrp_core.records.types import UserError
 def test_options_stand_behind_colons_and_methods_between_commas():
     several = "lrp, attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre"
     entries = every_typed(several)
-    assert [one.name for one in entries] == several.replace(", ", ",").split(",")
+    assert [entry.name for entry in entries] == several.replace(", ", ",").split(",")
     assert entries[0] is METHODS["lrp"]
     assert entries[1].key() == METHODS["attnlrp"].configured(composite="vit").key()
     assert entries[2].values["steps"] == 25
@@ -26,7 +26,7 @@ def test_what_stands_between_brackets_belongs_to_the_value():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("atnlrp:composite=vit", "unknown method 'atnlrp' (did you mean 'attnlrp'?)"),
         ("attnlrp:composit=vit", "attnlrp has no option 'composit' (did you mean 'composite'?)"),
@@ -37,10 +37,10 @@ def test_what_stands_between_brackets_belongs_to_the_value():
         ("lrp,attnlrp,lrp", "method 'lrp' is named twice"),
     ],
 )
-def test_what_cannot_be_is_one_line(text, said):
+def test_what_cannot_be_is_one_line(text, message):
     with pytest.raises(UserError) as error:
         every_typed(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
