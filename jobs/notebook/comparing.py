@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluation.benchmark.sources.own import as_text
 from jobs.commands.init import DEMO_TASKS, first_record, task_of_samples, usual_methods
 from jobs.commands.progress import shown
 from jobs.commands.questions.opened import AUTO, Opened, name_of, open_model
@@ -244,7 +245,7 @@ def _written(data: Any, store: Store) -> str:
         rows = json.loads(data.to_json(orient="records", double_precision=15, date_format="iso"))
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
-    lines = [json.dumps(row, ensure_ascii=False) for row in _rows(rows)]
+    lines = [json.dumps(row, ensure_ascii=False, default=as_text) for row in _rows(rows)]
     if "://" in store.root:
         raise UserError(
             f"rows in memory are written into the root: give `root` as a path, not {store.root}, or write the rows to "

@@ -22,6 +22,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
@@ -331,7 +333,8 @@ def _parsed(written: Any) -> Any:
 def _rest(record: Fields, known: tuple[str, ...]) -> dict[str, Any]:
     """The columns that are not `known`, as entries of `meta`: {"columns": {name: value}}, {} without such columns.
 
-    Raises Malformed for a name that is nearly a known one, and for values that JSON cannot hold.
+    Dates, times and decimals are kept as texts. Raises Malformed for a name that is nearly a known one, and for other
+    values that JSON cannot hold.
     """
     rest = {str(name): value for name, value in record.items() if name not in known}
     for name in rest:
@@ -340,11 +343,23 @@ def _rest(record: Fields, known: tuple[str, ...]) -> dict[str, Any]:
             raise Malformed(f"unknown column {name!r}", f"did you mean {near!r}?")
     for name, value in rest.items():
         try:
-            json.dumps(value)
+            rest[name] = json.loads(json.dumps(value, default=as_text))
         except (TypeError, ValueError):
             detail = f"{name!r} holds a {type(value).__name__}: write it as text, or drop the column"
             raise Malformed("a column with values that JSON cannot hold", detail) from None
     return {"columns": rest} if rest else {}
+
+
+def as_text(value: Any) -> str:
+    """A date, time, duration or decimal as text, for JSON (`default` of `json.dumps`): dates and times by ISO 8601.
+
+    Raises TypeError for a value of another type.
+    """
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta | Decimal):
+        return str(value)
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def _meant(name: str, missing: Sequence[str]) -> str | None:

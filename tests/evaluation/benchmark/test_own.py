@@ -3,6 +3,8 @@
 import bz2
 import gzip
 import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -183,6 +185,23 @@ def parquet_of(rows):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows), sink)
     return sink.getvalue().to_pybytes()
+
+
+def test_dates_and_decimals_of_other_columns_are_kept_as_texts(tmp_path):
+    moment = datetime(2024, 5, 17, 8, 30, tzinfo=UTC)
+    other = {"id": moment.date(), "asked": moment, "at": moment.time(), "took": timedelta(hours=1)}
+    other |= {"price": Decimal("1.50"), "all": [moment.date()]}
+    [row] = read(tmp_path, parquet_of([GOOD | other]), "mine.parquet")
+    assert meta_of(row)["columns"] == {
+        "id": "2024-05-17",
+        "asked": "2024-05-17T08:30:00+00:00",
+        "at": "08:30:00",
+        "took": "1:00:00",
+        "price": "1.50",
+        "all": ["2024-05-17"],
+    }
+    with pytest.raises(UserError, match="JSON cannot hold: 'photo' holds a bytes"):
+        read(tmp_path, parquet_of([GOOD | {"photo": b"jpg"}]), "mine.parquet")
 
 
 def damaged(content):

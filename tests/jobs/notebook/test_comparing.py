@@ -166,6 +166,12 @@ def test_a_frame_may_hold_arrays_times_and_missing_values(tmp_path):
     assert json.loads(second) == {"text": "b", "foil": "is"}
 
 
+def test_rows_in_memory_may_hold_dates(tmp_path):
+    rows = [ROWS[0] | {"seen": pd.Timestamp("2020-01-02")}]
+    written = Path(comparing._written(rows, Store(str(tmp_path)))).read_text(encoding="utf-8")
+    assert json.loads(written) == ROWS[0] | {"seen": "2020-01-02T00:00:00"}
+
+
 def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
     for data, message in (
         (3, "`data` is a file, a folder, a frame or a list of rows, not a int"),
