@@ -76,6 +76,9 @@ def check(config: Settings) -> None:
 def _check_tasks(config: Settings, problems: _Problems) -> None:
     from evaluation.scoring.metrics import applicable
 
+    with problems.of("tasks"):
+        if not config.tasks:
+            raise UserError("a run needs at least one task: add one, as in `tasks: {sva: {source: demo}}`")
     for task in config.tasks:
         record = None
         with problems.of(f"tasks.{task}.source"):
@@ -101,7 +104,12 @@ def _check_models(config: Settings, problems: _Problems) -> None:
 
 
 def _check_products(config: Settings, problems: _Problems) -> None:
-    """Check the blocks of single products: `ablations`, `perturb`, `controls`, `labels` and `neurons`."""
+    """Check the blocks of single products: `prune`, `ablations`, `perturb`, `controls`, `labels` and `neurons`."""
+    with problems.of("prune"):
+        if config.prune is not None and not any(config.prune.takes(task=task) for task in config.finer("heads")):
+            raise UserError(
+                "heads are removed by their relevance: name tasks of it in `heads`, as {sva: 100}, or leave out `prune`"
+            )
     with problems.of("ablations"):
         if config.ablations is not None and not _of_answers(config) and not config.left_out:
             raise UserError("no task of the run explains whole answers: add one, or leave out `ablations`")

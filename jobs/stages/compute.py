@@ -31,6 +31,8 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
     "ablations": AblationsConfig,
     "controls": ControlsConfig,
 }
+#: By stage, the config key without which it has nothing to do, and an example of its value.
+_NEEDED = {"neurons": ("neurons", "neurons.tasks={sva: 100}"), "prune": ("heads", "heads={sva: 100}")}
 
 
 def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
@@ -92,8 +94,9 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
 
 def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
     """The config; if it has no settings for the stage, with their defaults, since the stage was asked for."""
-    if stage == "neurons" and config.neurons is None:
-        raise UserError("config key 'neurons' is not set: give numbers of samples, as neurons.tasks={sva: 100}")
+    key, example = _NEEDED.get(stage, ("", ""))
+    if key and not getattr(config, key):
+        raise UserError(f"config key {key!r} is not set: give numbers of samples, as {example}")
     default = _DEFAULTS.get(stage)
     if default is None or getattr(config, stage) is not None:
         return config

@@ -52,6 +52,9 @@ def test_every_shipped_config_parses(name, tmp_path):
             ["prune.models=[gtp2]"],
             "config key 'prune.models': no model 'gtp2' in this run (did you mean 'gpt2'?)",
         ),
+        ("demo", ["heads=null"], "config key 'prune': heads are removed by their relevance: name tasks of it"),
+        ("demo", ["prune.tasks=[sentiment]"], "config key 'prune': heads are removed by their relevance: name tasks"),
+        ("smoke", ["tasks={}"], "config key 'tasks': a run needs at least one task: add one, as in `tasks: {sva: "),
         ("demo", ["prune.methods=[attnlpr]"], "config key 'prune.methods': no method 'attnlpr' in this run"),
         ("demo", ["prune.tasks=[svb]"], "prune.tasks: no task 'svb' (did you mean 'sva'?)"),
         (

@@ -32,6 +32,7 @@ from jobs.store import Artifact, Ledger
 from jobs.store.artifacts import samples_of
 from lrp_core import POOLINGS, Batch, load_model
 from lrp_core.readers.readout import rows_for
+from lrp_core.records.types import UserError
 from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.oracles.rules import pruned_alone
@@ -44,7 +45,7 @@ HEADS_OF_MODEL = 2
 
 
 def run_of(root, model, **changes):
-    config = config_of(root, model, heads={"sva": None}, **{"prune": SETTINGS, **changes})
+    config = config_of(root, model, **{"heads": {"sva": None}, "prune": SETTINGS, **changes})
     return config, prepared(config, ROWS)
 
 
@@ -371,6 +372,12 @@ def test_curves_wait_for_their_heads_and_say_so(tmp_path, model):
     assert not summary.complete
     assert summary.failures[0] == "heads gpt2/sva/float32/attnlrp is not complete: run `closelook attribute`"
     assert store.files("pruning", recursive=True) == []
+
+
+def test_a_run_without_relevance_of_heads_is_told_what_to_set(tmp_path, model):
+    config, store = run_of(tmp_path, model, heads=None)
+    with pytest.raises(UserError, match=r"config key 'heads' is not set: .* as heads=\{sva: 100\}"):
+        prune(config, store)
 
 
 @pytest.mark.parametrize(
