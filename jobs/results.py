@@ -20,7 +20,7 @@ from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES
 from jobs.config import ConfigError, RunConfig
 from jobs.config.kept import as_known, left_out_line, models_kept
 from jobs.plan.models import load_tokenizer
-from jobs.products.scores import metrics_lacking
+from jobs.products.table import lacking_in
 from jobs.store import Artifact, Ledger, Store, artifact_in, is_complete
 from lrp_core.records.types import UserError, nearest
 
@@ -89,12 +89,12 @@ class Run:
 
     @cached_property
     def lacking(self) -> list[str]:
-        """Phrases that name the methods, tasks, families and metrics of the run that no installed package defines."""
+        """Phrases that name what the run has and no installed package defines, such as a method or a product."""
         try:
             config = self.config
         except ConfigError:  # another version wrote it: the error is raised where the configuration is needed
             config = None
-        return [*(config.lacking if config is not None else ()), *metrics_lacking(self.ledger)]
+        return [*(config.lacking if config is not None else ()), *lacking_in(self.ledger)]
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:

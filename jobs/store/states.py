@@ -92,6 +92,10 @@ class States:
             if record is not None:
                 yield name, record
 
+    def products(self) -> set[str]:
+        """The names of the products that have manifests."""
+        return {name.partition(".")[0] for name in self._listed()}
+
     def _listed(self) -> dict[str, bytes]:
         """The content of all manifests by name. Raises StoreError if the root has a later format."""
         with self._listing:
@@ -119,8 +123,7 @@ class States:
         """List all files of the store in another thread while the block runs, since listing very many takes long."""
 
         def list_ahead() -> None:
-            products = {name.partition(".")[0] for name in self._listed()}
-            self._listings.ahead(folder for product in products for folder in Artifact(product).folders)
+            self._listings.ahead(folder for product in self.products() for folder in Artifact(product).folders)
 
         with ThreadPoolExecutor(1) as thread:
             listing = thread.submit(list_ahead)

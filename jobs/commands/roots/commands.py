@@ -74,7 +74,8 @@ def status(run: RunOptions) -> None:
     from jobs.commands.roots.status import status as show
 
     if not show(loaded, store):
-        say("not all is done (exit code 1): `closelook run` with the same options computes what is missing")
+        needed = "once packages define what is left out, " if loaded.lacking else ""
+        say(f"not all is done (exit code 1): {needed}`closelook run` with the same options computes what is missing")
         raise typer.Exit(1)
 
 

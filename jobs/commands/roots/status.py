@@ -16,8 +16,7 @@ from jobs.config.kept import left_out_line
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.choices import undecided
 from jobs.plan.node import Choice, Plan, Run, state_of
-from jobs.products.scores import metrics_lacking
-from jobs.products.table import PRODUCTS, nodes, stale
+from jobs.products.table import PRODUCTS, lacking_in, nodes, stale
 from jobs.products.trials import TRIALS
 from jobs.store import Artifact, Ledger, State, Store, is_complete
 
@@ -153,7 +152,7 @@ def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
 
 def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:
     """Lines about what the run lacks or leaves out, and about artifacts that wait, are damaged, unverified or stale."""
-    if lacking := [*config.lacking, *metrics_lacking(ledger)]:
+    if lacking := [*config.lacking, *lacking_in(ledger)]:
         yield left_out_line(lacking)
     yield from (f"left out: {line}" for line in config.left_out)
     for model, task in plan.unprepared:

@@ -22,8 +22,7 @@ from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import DEMO_MODELS
 from jobs.plan.choices import undecided
 from jobs.plan.node import Plan, Run
-from jobs.products.scores import metrics_lacking
-from jobs.products.table import of_packages
+from jobs.products.table import lacking_in, of_packages
 from jobs.products.whole import REPORT_VERSION, report_of
 from jobs.stages.record import StageSummary
 from jobs.stages.report.answers import answer_entries
@@ -58,7 +57,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     if ledger.is_done(artifact) and store.exists(first_page):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(run)
-    absent = [*config.lacking, *metrics_lacking(ledger)]
+    absent = [*config.lacking, *lacking_in(ledger)]
     lacking = [f"{left_out_line(absent)}."] if absent else []
     samples = Explorer.of(explorer(run, results))
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]

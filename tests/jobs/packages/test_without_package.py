@@ -14,7 +14,8 @@ from tests.jobs.small import ended, save_model
 pytestmark = pytest.mark.nightly  # a run with a package and processes without it
 LACKING = (
     "left out, since no installed package defines it: method 'open_loop', method 'embedding_power', "
-    "task 'pairs' of source 'pairs', family 'gpt2-renamed' of model 'renamed', metric 'chosen'"
+    "task 'pairs' of source 'pairs', family 'gpt2-renamed' of model 'renamed', metric 'chosen', "
+    "product 'entropy'"
 )
 METHODS = ["attnlrp", "open_loop", "random", {"name": "squared", "method": "embedding_power", "power": 2}]
 MINE = {"text": "w5 w7 ___", "target": "w9", "foil": "w8", "evidence": "w7"}
@@ -66,11 +67,15 @@ def command(left):
 def test_status_counts_what_is_known_and_names_what_no_package_brings(left, command):
     code, out, err = command("status", "--root", str(left.root))
     assert (code, err) == (1, "")
-    assert [line for line in out.splitlines() if "left out" in line] == [LACKING]
+    assert [line for line in out.splitlines() if "left out, since" in line] == [LACKING]
     assert re.search(r"known +mine +float32 +relevance +2 +0 +0 +0 +2 +0", out)
     assert re.search(r"known +mine +float32 +scores +2 +0 +0", out), "without its metric, scores of the others count"
     assert re.search(r"known +mine +float32 +curves +1 +0 +0", out)
     assert "renamed: is of a family that no installed package brings" in out
+    assert out.splitlines()[-1] == (
+        "not all is done (exit code 1): once packages define what is left out, `closelook run` with the same options "
+        "computes what is missing"
+    )
 
 
 def test_report_is_written_of_what_is_known_and_names_what_no_package_brings(left, command):
