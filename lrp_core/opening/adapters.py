@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lrp_core.families import class_in, family_of
+from lrp_core.opening.checkpoint import without_numbers
 from lrp_core.parts.layers import ADDED_WEIGHTS
 from lrp_core.records.types import UnsupportedModel, UserError
 
@@ -145,9 +145,7 @@ def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None,
 
     Shapes are compared with those of a model on the meta device, so no weights are needed.
     """
-    with torch.device("meta"):
-        auto = getattr(transformers, family_of(config, name=family).kind.auto)
-        model = auto.from_config(config)
+    model = without_numbers(config, family)
     modules = dict(model.named_modules())
     expected_shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     adapted, problems = set(), []

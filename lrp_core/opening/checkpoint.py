@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.families import family_of_type, register_model_classes
+from lrp_core.families import family_of, family_of_type, register_model_classes
 from lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
@@ -73,6 +73,16 @@ def config_in(folder: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise UserError(f"{file} holds no JSON object: download it again, or repair it")
     return fields
+
+
+def without_numbers(config: PretrainedConfig, family: str | None = None) -> PreTrainedModel:
+    """A model of `config` on the meta device: its weights have shapes and no numbers. Raises as `family_of`."""
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        model: PreTrainedModel = getattr(transformers, family_of(config, name=family).kind.auto).from_config(config)
+    return model
 
 
 def check_folder(folder: Path) -> None:

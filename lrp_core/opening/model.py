@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from accelerate.utils import has_offloaded_params
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -29,7 +30,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
     unknown type, a head that predicts neither tokens nor labels, parts that were replaced or removed, norms without
-    weights, and activations without a rule; raises UserError for weights that were made in inference mode.
+    weights, and activations without a rule; raises UserError for weights that were made in inference mode or are on the
+    meta device.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
@@ -38,6 +40,10 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     if any(parameter.is_inference() for parameter in model.parameters()):
         reason = "was made inside torch.inference_mode, so that no gradients can be taken"
         raise UserError(f"{type(model).__name__} {reason}: make or load it outside")
+    empty = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
+    if empty is not None and not any(map(has_offloaded_params, model.modules())):
+        reason = f"has weights on the meta device, which holds no numbers ({empty})"
+        raise UserError(f"{type(model).__name__} {reason}: load them, as from_pretrained does")
     described = family_of(model.config, type(model).__name__, family)
     if isinstance(described, GenericFamily):
         return GenericView(model.eval().requires_grad_(False), described).check()
@@ -90,10 +96,11 @@ def _check_layout(view: ModelView) -> None:
         ) from None
     if layers != view.n_layers:
         raise UnsupportedModel(f"{name} has {layers} layers, but its config says {view.n_layers}: correct the config")
-    if labels and outputs != view.n_targets:
-        raise UnsupportedModel(
-            f"{name} has {outputs} outputs, but its config says {view.n_targets} labels: correct config.num_labels"
-        )
+    if outputs < view.n_targets or (labels and outputs > view.n_targets):
+        said = f"{view.n_targets} labels: correct config.num_labels"
+        if not labels:
+            said = f"{view.n_targets} tokens: give a head with a row for each, or correct config.vocab_size"
+        raise UnsupportedModel(f"{name} has {outputs} outputs, but its config says {said}")
 
 
 def _calls_parts(model: Any) -> bool:

@@ -33,17 +33,19 @@ class GenericView(ModelView):
     def check(self) -> GenericView:
         """Test the model on a short text; return the view.
 
-        Raises UnsupportedModel for a model that takes no embeddings, gives other logits for embeddings than for the
-        tokens, or is said to be causal but depends on later tokens.
+        Raises UnsupportedModel for a model that takes no embeddings, has fewer logits than tokens or labels, gives
+        other logits for embeddings than for the tokens, or is said to be causal but depends on later tokens.
         """
         name, embedding = type(self.model).__name__, self.model.get_input_embeddings()
         if not isinstance(embedding, nn.Module) or "inputs_embeds" not in self._takes:
             raise UnsupportedModel(f"{name} takes no embeddings in place of tokens, which every method needs")
-        if self.device.type == "meta":
-            return self  # weights on the meta device have no numbers to test
         with torch.no_grad():
             ids = self._probe()
             whole = self._logits(input_ids=ids)
+            if whole.shape[-1] < self.n_targets:
+                raise UnsupportedModel(
+                    f"{name} has {whole.shape[-1]} outputs for {self.n_targets} tokens or labels: give one for each"
+                )
             again = self._logits(inputs_embeds=embedding(ids))
             self._same(whole, again, "gives other logits for the embeddings of tokens than for the tokens")
             if self.kind.causal and not self.kind.labels:

@@ -268,11 +268,10 @@ def _unplanned(run: Run) -> dict[CellKey, str]:
 
 def _size(model: ModelConfig) -> Size:
     """The size of a model, from its architecture alone. Tied parameters count once."""
-    from lrp_core import random_model
+    from lrp_core.opening.checkpoint import without_numbers
 
     config = architecture(model)
-    weights = random_model(config, device="meta", family=model.family).model.parameters()
-    parameters = sum(parameter.numel() for parameter in weights)
+    parameters = sum(parameter.numel() for parameter in without_numbers(config, model.family).parameters())
     return Size(parameters, config.num_hidden_layers, config.num_attention_heads, config.hidden_size)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs.methods import METHODS, applicable
-from lrp_core import Batch, Method, UnsupportedModel, UnusableRows, without_sum
+from lrp_core import Batch, Method, UnsupportedModel, UnusableRows, UserError, without_sum
 from lrp_core.opening.model import view_of
 from lrp_core.readers.attention import around_attention
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
@@ -233,3 +233,20 @@ def test_a_model_with_replaced_parts_is_refused_by_name(part, new, message):
     model.set_submodule(part, model.get_submodule(part)[new] if isinstance(new, slice) else new)
     with pytest.raises(UnsupportedModel, match=message):
         view_of(model)
+
+
+@pytest.mark.parametrize("family", [None, "generic"])
+def test_a_head_with_fewer_rows_than_there_are_tokens_is_refused_by_name(family):
+    model = tiny_model("gpt2", "float32").model
+    model.lm_head = torch.nn.Linear(16, 40)
+    with pytest.raises(UnsupportedModel, match=r"GPT2LMHeadModel has 40 outputs.* 50 tokens"):
+        view_of(model, family)
+
+
+@pytest.mark.parametrize("family", [None, "generic"])
+def test_a_model_without_numbers_is_refused_by_name(family):
+    for part in ("", "transformer.h.1.mlp"):
+        model = tiny_model("gpt2", "float32").model
+        model.get_submodule(part).to("meta")
+        with pytest.raises(UserError, match=r"GPT2LMHeadModel has weights on the meta device, .* \(transformer\."):
+            view_of(model, family)
