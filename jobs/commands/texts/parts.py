@@ -24,7 +24,7 @@ from jobs.commands.questions.opened import Opened
 from jobs.commands.texts.computing import Asking, Computed, Text, compute
 from jobs.config.methods import every_typed
 from jobs.plan.models import tokenizers_key
-from jobs.store import key_of, short
+from jobs.store import TEMPORARY, key_of, short
 
 VERSION = 1  # to be raised when a change of code gives the same texts other rows
 PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part
@@ -88,9 +88,17 @@ class Folder:
 
 @contextmanager
 def replacing(path: Path, suffix: str = "unfinished") -> Iterator[Path]:
-    """Yield the path of a temporary file with this suffix, which is renamed to `path` at the end of the block."""
-    unfinished = path.with_name(f"{path.name}.{suffix}")
-    yield unfinished
+    """Yield the path of a temporary file with this suffix, which is renamed to `path` at the end of the block.
+
+    If the block raises an error, the file is removed. One that a killed process leaves is replaced by the next one of
+    this name; in a root, `closelook gc` removes it, too.
+    """
+    unfinished = path.with_name(f"{TEMPORARY}{path.name}.{suffix}")
+    try:
+        yield unfinished
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
     os.replace(unfinished, path)
 
 

@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluation.schema import TOKENS, WORDS, check
+from jobs.commands.texts.parts import replacing
+from jobs.store import Store
 
 TEXTS = {
     "A": "The ship that followed their clocks looked boring today.",
@@ -98,6 +100,25 @@ def test_rows_of_words_beside_their_slots_are_those_of_explain_file(run, closelo
             behind = frame["start"] > frame.index.get_level_values("id").map(slots)
             frame.loc[behind, ["start", "end"]] -= len("___")
         compared([frame[frame["model"] == model] for frame in rows], explained)
+
+
+def test_rows_that_are_not_finished_are_removed_or_found_by_gc(tmp_path):
+    path, store = tmp_path / "rows.parquet", Store(str(tmp_path))
+
+    def interrupted():
+        with replacing(path) as file:
+            file.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not list(tmp_path.iterdir())
+    killed = replacing(path)
+    killed.__enter__().write_text("half")
+    assert [tmp_path / name for name in store.temporaries()] == list(tmp_path.iterdir()) != []
+    with replacing(path) as file:
+        file.write_text("whole")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_export_wants_to_be_told_what(closelook, tmp_path):
