@@ -320,8 +320,9 @@ class Method:
             return function
         try:
             return imported_object(function)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UserError(f"method {self.name}: cannot import its function {function!r} ({error})") from error
+        except (Exception, SystemExit) as error:  # whatever the code of a package raises when it is imported
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"method {self.name}: cannot import its function {function!r} ({reason})") from error
 
     @cached_property
     def _parameters(self) -> frozenset[str]:

@@ -129,7 +129,11 @@ def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = No
             reason = f"its file has no {labelled.unembedding}.weight: use a base that has this head"
         raise UserError(f"the adapter {folder} is for a classifier, but {reason}")
     named = class_in(labelled.kind.classes, labelled)
-    assert named is not None  # families that describe a head with labels have a class with it
+    if named is None:
+        raise UserError(
+            f"the adapter {folder} is for a classifier, but transformers knows no class of {labelled.title}: the "
+            "module that the family names as `classes` must register one"
+        )
     config.architectures = [named]
     config.num_labels = shape[0]
     return config

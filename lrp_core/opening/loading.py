@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from lrp_core.opening import adapters
 from lrp_core.opening.checkpoint import check_folder, conversion, read_config
 from lrp_core.opening.model import view_of
 from lrp_core.records.capabilities import ATTENTION
-from lrp_core.records.types import UserError, nearest
+from lrp_core.records.types import UserError, did_you_mean, nearest
 from lrp_core.views.view import ModelView
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
@@ -121,7 +120,8 @@ def _check_directory(name: str) -> None:
     if directory.is_dir():
         check_folder(directory)
     elif directory.is_absolute() or name.startswith((".", "~")):
-        raise UserError(f"there is no model directory {name}{_nearest(directory)}")
+        folders = [path.name for path in directory.parent.glob("*/")]
+        raise UserError(f"there is no model directory {name}{did_you_mean(directory.name, folders)}")
 
 
 def _tokenizer(name: str, revision: str | None) -> Any:
@@ -149,8 +149,10 @@ def random_model(
 ) -> ModelView:
     """A view of a model with random weights, drawn from `seed` in float32 on `device`, then rounded to `dtype`.
 
-    The global random state does not change. Raises UserError for an unknown dtype, UnsupportedModel as `view_of`.
+    The global random state does not change. Raises UserError for an unknown dtype or device, UnsupportedModel as
+    `view_of`.
     """
+    check_place(dtype, device)
     auto, attention = _auto(config, family), _attention(config, attn, family)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
@@ -234,10 +236,3 @@ def _without_report() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_news)
-
-
-def _nearest(directory: Path) -> str:
-    """The end of a message about a missing folder: a folder beside it with a similar name, or nothing."""
-    siblings = [path.name for path in directory.parent.iterdir() if path.is_dir()] if directory.parent.is_dir() else []
-    match = difflib.get_close_matches(directory.name, siblings, n=1)
-    return f"; did you mean {directory.parent / match[0]}?" if match else ""

@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 from lrp_core import UnsupportedModel, UserError, load_model, random_model
 from lrp_core.families import FAMILIES
+from lrp_core.opening import loading
 from lrp_core.opening.loading import _tokenizer
 from tests.tiny import FEWER, MORE, TINY, tiny_config
 
@@ -132,6 +133,13 @@ def test_random_weights_do_not_depend_on_the_dtype_that_a_config_names():
     for one, other in zip(*(random_model(of).model.parameters() for of in (config, in_half)), strict=True):
         assert torch.equal(one, other)
     assert in_half.dtype == torch.bfloat16, "the config is the caller's"
+
+
+@pytest.mark.parametrize("place", [{"dtype": "flot32"}, {"device": "gpu"}])
+def test_an_unknown_dtype_or_device_is_refused_before_weights_are_drawn(place, monkeypatch):
+    monkeypatch.setattr(loading, "_auto", lambda config, family: pytest.fail("weights are drawn"))
+    with pytest.raises(UserError, match=r"unknown (dtype 'flot32'|device 'gpu')"):
+        random_model(tiny_config("bert"), **place)
 
 
 #: What well-known checkpoints of earlier years look like.

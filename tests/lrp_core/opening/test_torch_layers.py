@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, UnsupportedModel, attribute, load_model
+from lrp_core import METHODS, Batch, UnsupportedModel, UserError, attribute, load_model
 from lrp_core.families import FAMILIES
 from lrp_core.opening.adapters import with_head_of
 from lrp_core.opening.model import view_of
@@ -57,6 +58,16 @@ def test_an_adapter_with_a_head_makes_a_described_model_the_classifier_of_its_ow
     save_file(head, tmp_path / "adapter_model.safetensors")
     config = with_head_of(TorchConfig(architectures=["TorchModel"]), tmp_path)
     assert (config.architectures, config.num_labels) == (["TorchForSequenceClassification"], 5)
+
+
+def test_an_adapter_of_a_family_without_a_classifier_in_transformers_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(FAMILIES._records, "bare", replace(TORCH_CLASSIFIER, name="bare", variants=()))
+    config = TorchConfig(architectures=["TorchModel"])
+    config.model_type = "bare"
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "task_type": "SEQ_CLS"}))
+    save_file({"base_model.model.classifier.weight": torch.zeros(5, 32)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="transformers knows no class of bare models with labels: the module "):
+        with_head_of(config, tmp_path)
 
 
 @pytest.mark.thinned(2)

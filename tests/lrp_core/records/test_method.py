@@ -140,11 +140,22 @@ def test_records_need_no_torch():
 def test_a_function_may_be_named_and_is_imported_when_it_is_called(gpt2, samples):
     named = Method("named", 1, "Named", "tests.lrp_core.records.test_method:scaled", options=OPTIONS)
     assert named(gpt2, samples).tokens.unique().tolist() == [1.0]
-    lost = Method("lost", 1, "Lost", "tests.nowhere:scaled")
-    with pytest.raises(
-        UserError, match=r"^method lost: cannot import its function 'tests.nowhere:scaled' \(No module named"
-    ):
-        lost(gpt2, samples)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit('no licence')", "SystemExit: no licence"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_is_named(code, reason, gpt2, samples, tmp_path, monkeypatch):
+    (tmp_path / "broken_plugin.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError) as caught:
+        Method("lost", 1, "Lost", "broken_plugin:scaled")(gpt2, samples)
+    assert str(caught.value) == f"method lost: cannot import its function 'broken_plugin:scaled' ({reason})"
 
 
 OF_TOKENS = {name: method for name, method in METHODS.items() if "tokens" in method.gives}
