@@ -22,7 +22,7 @@ from lrp_core.device.transfer import to_device
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.layers import LinearLayer, NormView, weights_of
 from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Requests, Results, UnsupportedMethod, UserError
+from lrp_core.records.types import Batch, Requests, Results, UserError
 from lrp_core.records.variants import unpadded
 from lrp_core.rules.activation import activation
 from lrp_core.views.view import ModelView
@@ -43,13 +43,9 @@ def explain_many(
     """DecompX: relevance of a token is what its vector adds to the explained number.
 
     For a regressor with `score` "norm" it is the norm of the token's last vector. Samples run one by one, without
-    padding. Raises UnsupportedMethod for a model with gated MLPs, and UserError for a contrastive request without foils
-    and if `byte_budget`, the bytes besides the weights, does not hold the vectors of one sample.
+    padding. Raises UserError for a contrastive request without foils, and if `byte_budget`, the bytes besides the
+    weights, does not hold the vectors of one sample.
     """
-    if view.family.gate is not None:
-        raise UnsupportedMethod(
-            f"decompx does not decompose gated MLPs, as of {view.family.title}: use alti or globenc"
-        )
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     logits = view.logits(view.hidden(batch), batch)
     of_norm = view.predicts_score and score == "norm"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
+from lrp_core.records.capabilities import ATTENTION, ONE_STACK, PLAIN_MLPS, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
 from lrp_core.records.explained import NO_CHOICE
 from lrp_core.records.option import Option
 from lrp_core.records.registry import Registry
@@ -93,7 +93,7 @@ METHODS: Registry[Method] = Registry(
                 choices=("norm", "parts"),
             ),
         ),
-        needs=(ATTENTION, ONE_STACK, POST_NORM, RULES),
+        needs=(ATTENTION, ONE_STACK, POST_NORM, RULES, PLAIN_MLPS),
         forwards=lambda _, tokens: 1.5 * tokens,
         order=15,
         about="every state as a sum of one vector for each input token, through all blocks and the head",

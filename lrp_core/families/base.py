@@ -25,6 +25,7 @@ from lrp_core.records.capabilities import (
     MASKING,
     NEURONS,
     ONE_STACK,
+    PLAIN_MLPS,
     PLAIN_SUMS,
     POSITIONS,
     POST_NORM,
@@ -117,6 +118,8 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
         of_norms |= {UNCENTRED} if self.norm == "rms" else set()
         transformed = self.logit_cap_field is not None or self.head_dense is not None
         bare = not self.added_norms and not transformed if self.norm_order == "pre" else self.norm_order == "post"
+        if self.norm_order != "post" or (self.gate is None and self.experts is None):
+            of_norms |= {PLAIN_MLPS}
         of_stack = set() if self.kind.decoder else {STATES, ONE_STACK, NEURONS}
         known = {GRADIENTS, RULES, ATTENTION, POSITIONS} | of_norms | of_stack | ({PLAIN_SUMS} if bare else set())
         return frozenset(known.union(perturbable(self.kind)).difference(self.lacks))

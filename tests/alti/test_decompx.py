@@ -8,6 +8,7 @@ import torch
 import alti.decompx
 from alti import METHODS
 from lrp_core import Batch, UnsupportedMethod, UserError
+from lrp_core.families import FAMILIES
 from tests.oracles import vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
@@ -44,8 +45,15 @@ def test_parts_of_decompx_sum_to_the_logit_biases_and_all(name, tiny):
 def test_gated_mlps_are_refused_by_name():
     view = tiny_model("bert")
     gated = replace(view, family=replace(view.family, gate="intermediate.dense"))
-    with pytest.raises(UnsupportedMethod, match="does not decompose gated MLPs, as of bert models: use alti"):
+    with pytest.raises(UnsupportedMethod, match="decompx needs feed-forward layers without gates, which bert models"):
         METHODS["decompx"](gated, Batch.collate(ragged_rows(view), 0))
+
+
+def test_gated_mlps_are_not_planned():
+    gated = replace(FAMILIES["bert"], gate="intermediate.dense")
+    assert METHODS["decompx"].applies(FAMILIES["bert"].capabilities)
+    assert not METHODS["decompx"].applies(gated.capabilities)
+    assert METHODS["alti"].applies(gated.capabilities)
 
 
 def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to_it():
