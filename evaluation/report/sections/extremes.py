@@ -72,6 +72,7 @@ def extremes_figures(extremes: Sequence[Extremes], methods: Methods) -> list[Fig
     caption = (
         "The largest relevance of any token at each boundary between blocks, from above the last block (right) to "
         "below the first block (0), in units of the explained number: the maximum over samples and, dashed, the median."
+        " Samples with a value that is not finite are left out."
     )
     plot = Plot("extremes_by_layer", "Unstable rules by layer", caption, ("boundary", _UNIT), 2, whole=True)
     return figures + plot.figures(by_layer, methods)
@@ -112,7 +113,7 @@ BY_LAYER = Table(
     "extremes_by_layer",
     "Unstable rules by layer",
     "The largest relevance of a token at each layer boundary, in units of the explained number: medians and maxima "
-    "over samples. Boundary 0 is below the first block.",
+    "over samples. Boundary 0 is below the first block. Samples with a value that is not finite are left out.",
     ("model", "method", "boundary"),
 )
 

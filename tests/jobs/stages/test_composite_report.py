@@ -79,6 +79,7 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
         at = np.array(inside)[:, int(row.labels[2])]
         assert [cell.value for cell in row.cells] == pytest.approx([np.median(at), at.max(), 4], rel=1e-3)
     assert results.label("lrp_identity_softmax") in layers.svg
+    assert all("not finite are left out" in caption for caption in (layers.caption, by_layer.caption))
 
 
 def test_samples_whose_relevance_overflows_are_left_out_and_counted():
