@@ -151,7 +151,8 @@ class Question:
                 raise UserError(f"`{name}` must be a string, not {text!r}")
         for value in (self.sentence, self.target, self.foil, self.second, self.label, self.prefix, self.answer):
             if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-                raise UserError(f"{value!r:.80} has half of a character (a surrogate), which no tokenizer reads")
+                path = "; if it is the path of an image, rename the file" if value is self.sentence else ""
+                raise UserError(f"{value!r:.80} has half of a character (a surrogate), which no tokenizer reads{path}")
         if not _is_count(self.generate) or self.generate < 1:
             raise UserError(f"`generate` must be a number of tokens, at least 1, not {self.generate!r}")
         if self.words not in get_args(Words):

@@ -202,6 +202,11 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ),
         ({"text": f"{TEXT} \udce9"}, "has half of a character (a surrogate), which no tokenizer reads"),
         (
+            {"text": "caf\udce9.png", "model": "demo/vit", "target": None, "foil": None},
+            "path of an image, rename the file",
+        ),
+        ({"target": "are\udce9"}, "(a surrogate), which no tokenizer reads"),
+        (
             {"text": "The [MASK] are old", "model": "demo/bert", "target": None, "foil": None},
             "demo/bert predicts at the token [MASK]: mark its place by ___ instead",
         ),
