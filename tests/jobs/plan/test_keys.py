@@ -39,7 +39,7 @@ OF_SAMPLES = set(PRODUCTS) - {"contexts", *UNTRIED}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, model):
+def folder(tmp_path_factory, model):
     """A folder with two corpora and the same model under other weights."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "texts.txt").write_text("w4 w5 w6\nw7 w8\n")
@@ -49,18 +49,18 @@ def place(tmp_path_factory, model):
 
 
 @pytest.fixture
-def keys(tmp_path, model, place):
+def keys(tmp_path, model, folder):
     """The key of everything that a run wants, by product and method, after a change of its samples or settings."""
 
     def of(row=(), weights=model, file="texts.txt", tasks=3, knockout=KNOCKOUT, corpus=(), **settings):
-        corpus = {"source": "text", "path": str(place / file), "tokens": 16, "top": 4, **dict(corpus)}
+        corpus = {"source": "text", "path": str(folder / file), "tokens": 16, "top": 4, **dict(corpus)}
         neurons = {"tasks": {"sva": tasks}, "knockout": knockout, "corpus": corpus}
         rows = rows_of(10)
         rows[2] |= dict(row)
         config = config_of(tmp_path, weights, **{**RUN, "neurons": neurons, **settings})
         store = prepared(config, rows)
         every = nodes(Run(config, make_plan(config, store), Ledger(store)))
-        named = {f"{product.name} {one.artifact.method}".strip(): one.artifact.key for product, one in every}
+        named = {f"{product.name} {node.artifact.method}".strip(): node.artifact.key for product, node in every}
         del named["report"]  # it is written anew whatever changes
         return named
 
@@ -142,9 +142,9 @@ def test_other_settings_change_the_keys_of_what_depends_on_them(settings, names,
     assert changed(before, keys(**settings)) == all_of(names, before)
 
 
-def test_other_weights_change_the_key_of_everything(keys, place):
+def test_other_weights_change_the_key_of_everything(keys, folder):
     before = keys()
-    assert changed(before, keys(weights=place / "gpt2")) == set(before)
+    assert changed(before, keys(weights=folder / "gpt2")) == set(before)
 
 
 def test_the_seed_changes_what_is_drawn(keys):

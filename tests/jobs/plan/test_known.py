@@ -37,12 +37,12 @@ except SystemExit:
 @pytest.fixture
 def done(tmp_path, model, inline):
     """A complete run whose samples are entered as `prepare` enters them."""
-    own = Path(shutil.copytree(model, tmp_path / "model"))
-    config = config_of(tmp_path / "root", own, heads={"sva": 8}, perturb={"samples": 5, "ways": ["zero"]})
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = config_of(tmp_path / "root", folder, heads={"sva": 8}, perturb={"samples": 5, "ways": ["zero"]})
     store = prepared(config, rows_of(12))
     enter_views(store)
     assert all(summary.complete for summary in stages.run(config, store, ["attribute", "evaluate", "perturb"]))
-    return config, own
+    return config, folder
 
 
 def enter_views(store):
@@ -58,8 +58,8 @@ def enter_views(store):
 def keys(config, store, trust_known):
     """The keys of all that the run wants, by product and place."""
     plan = make_plan(config, store, trust_known=trust_known)
-    wanted = nodes(Run(config, plan, Ledger(store)))
-    return {(product.name, str(node.artifact)): node.artifact.key for product, node in wanted}
+    planned = nodes(Run(config, plan, Ledger(store)))
+    return {(product.name, str(node.artifact)): node.artifact.key for product, node in planned}
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -53,9 +53,9 @@ def test_a_geometry_has_the_size_of_its_model(name):
 
 
 def test_an_identity_is_that_of_the_weights_wherever_they_lie(tmp_path):
-    here, there = save_model(tmp_path / "a"), save_model(tmp_path / "b")
+    first, second = save_model(tmp_path / "a"), save_model(tmp_path / "b")
     other = save_model(tmp_path / "c", seed=1)
-    identities = [resolve(ModelConfig(name="m", id=str(path))).identity for path in (here, there, other)]
+    identities = [resolve(ModelConfig(name="m", id=str(path))).identity for path in (first, second, other)]
     assert identities[0] == identities[1] != identities[2]
 
 

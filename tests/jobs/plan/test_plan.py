@@ -199,8 +199,8 @@ def test_what_is_stored_by_another_version_of_its_schema_is_another_cell(base, m
     before, schema_of = keys(config, store), planning.schema_of
 
     def newer(name, dtype):
-        own = schema_of(name, dtype)
-        return own.with_metadata({**own.metadata, b"closelook.version": b"999"}) if name == product else own
+        schema = schema_of(name, dtype)
+        return schema.with_metadata({**schema.metadata, b"closelook.version": b"999"}) if name == product else schema
 
     monkeypatch.setattr(planning, "schema_of", newer)
     after = keys(config, store)

@@ -43,8 +43,8 @@ def counted(view):
 
 def rows_for(view):
     """Predictions that read all tokens: at the first of an encoder, at the last of a causal model."""
-    place = {"position": TOKENS - 1 if view.kind.causal else 0, "target_id": 1, "foil_id": 0}
-    return [{"sample_id": str(at), "input_ids": [*range(5 + at, 5 + at + TOKENS)], **place} for at in range(ROWS)]
+    prediction = {"position": TOKENS - 1 if view.kind.causal else 0, "target_id": 1, "foil_id": 0}
+    return [{"sample_id": str(at), "input_ids": [*range(5 + at, 5 + at + TOKENS)], **prediction} for at in range(ROWS)]
 
 
 def run_of(methods, explanations):

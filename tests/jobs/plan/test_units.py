@@ -32,8 +32,8 @@ def test_units_hold_every_sample_once_within_budget(n, budget, shard_rows, foill
     rows = rows_of(n, seed=n)
     for row in rows[:foilless]:
         row["foil_id"] = None
-    own = inputs_of(rows)
-    units = cut_units(own, range(n), budget, shard_rows)
+    samples = inputs_of(rows)
+    units = cut_units(samples, range(n), budget, shard_rows)
     assert sorted(row for unit in units for row in unit.rows) == list(range(n))
     assert len({unit.name for unit in units}) == len(units)
     for unit in units:
@@ -159,10 +159,10 @@ def test_many_samples_lie_in_a_file_and_are_what_few_in_memory_are():
     assert not nothing, "few rows stay in memory"
     assert mapped.equals(whole)
     assert len(mapped.to_batches()) == 4
-    assert digests == {name: digest_of(table.select(own), 8) for name, own in columns.items()}
+    assert digests == {name: digest_of(table.select(selected), 8) for name, selected in columns.items()}
     many, few = Inputs.of("t", "sva", mapped, digests), Inputs.of("t", "sva", whole)
     assert many.digest == digests["inputs"]
-    units, same = (cut_units(one, one.subset(20, seed=0), 64, 8) for one in (many, few))
+    units, same = (cut_units(samples, samples.subset(20, seed=0), 64, 8) for samples in (many, few))
     assert [unit.name for unit in units] == [unit.name for unit in same]
     assert [many.unit("{}", unit.rows) for unit in units] == [few.unit("{}", unit.rows) for unit in same]
     assert many.with_foil(9) == few.with_foil(9)
@@ -199,6 +199,6 @@ def test_rows_are_gathered_from_chunks_in_their_order(rows):
 
 
 def test_all_samples_in_another_order_are_cut_alike():
-    own = inputs_of(rows_of(30))
-    a, b = (cut_units(own, rows, 64, 8) for rows in (range(30), range(29, -1, -1)))
+    samples = inputs_of(rows_of(30))
+    a, b = (cut_units(samples, rows, 64, 8) for rows in (range(30), range(29, -1, -1)))
     assert [list(unit.rows) for unit in a] == [list(unit.rows) for unit in b]
