@@ -63,8 +63,8 @@ def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to
     norms, parts = (METHODS["decompx"](view, batch, score=score) for score in ("norm", "parts"))
     for i, row in enumerate(rows):
         length = len(row["input_ids"])
-        wanted = oracles.decompx_vectors(view, row)[row["position"]].norm(dim=-1)
-        torch.testing.assert_close(norms.tokens[i, :length], wanted, **EXACT)
+        expected = oracles.decompx_vectors(view, row)[row["position"]].norm(dim=-1)
+        torch.testing.assert_close(norms.tokens[i, :length], expected, **EXACT)
         torch.testing.assert_close(parts.tokens[i, :length], oracles.decompx(view, row)[:, 0], **EXACT)
     assert norms.residual is None
     torch.testing.assert_close(parts.residual, torch.zeros_like(parts.residual), **EXACT)
@@ -73,19 +73,19 @@ def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to
 def test_decompx_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, relevance = (METHODS["decompx"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-3, atol=1e-4)
+    expected, relevance = (METHODS["decompx"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_the_budget_bounds_what_is_held_and_changes_no_number(monkeypatch):
     view = tiny_model("bert")
     batch = Batch.collate(ragged_rows(view), 0)
-    wanted = METHODS["decompx"](view, batch).tokens
+    expected = METHODS["decompx"](view, batch).tokens
     with pytest.raises(UserError, match=r"DecompX needs (\d+) bytes for one sample of \d+ tokens") as error:
         METHODS["decompx"](view, replace(batch), byte_budget=1000)
     assert "\n" not in str(error.value)
     monkeypatch.setattr(alti.decompx, "_HIDDEN", 1)
-    torch.testing.assert_close(METHODS["decompx"](view, batch).tokens, wanted, **EXACT)
+    torch.testing.assert_close(METHODS["decompx"](view, batch).tokens, expected, **EXACT)
 
 
 def test_decompx_is_refused_by_name_for_models_that_normalise_before():

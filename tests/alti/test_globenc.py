@@ -21,8 +21,8 @@ def test_globenc_equals_the_oracle(tiny, side):
     for i, row in enumerate(rows):
         maps, length, position = oracles.globenc(view, row), len(row["input_ids"]), row["position"]
         real = slice(-length, None) if side == "left" else slice(0, length)
-        wanted = torch.linalg.multi_dot(maps[::-1])[position]
-        torch.testing.assert_close(relevance.tokens[i, real], wanted, rtol=0, atol=1e-10)
+        expected = torch.linalg.multi_dot(maps[::-1])[position]
+        torch.testing.assert_close(relevance.tokens[i, real], expected, rtol=0, atol=1e-10)
         for layer, of_layer in enumerate(maps):
             torch.testing.assert_close(relevance.layers[i, layer, real], of_layer[position], rtol=0, atol=1e-10)
         assert abs(float(relevance.tokens[i].sum()) - 1) < 1e-10
@@ -36,8 +36,8 @@ def test_globenc_multiplies_norms_as_they_are_where_rows_are_not_normalised(side
     for i, row in enumerate(rows):
         maps, length, position = oracles.globenc(view, row, normalise=False), len(row["input_ids"]), row["position"]
         real = slice(-length, None) if side == "left" else slice(0, length)
-        wanted = torch.linalg.multi_dot(maps[::-1])[position]
-        torch.testing.assert_close(relevance.tokens[i, real], wanted, rtol=1e-9, atol=0)
+        expected = torch.linalg.multi_dot(maps[::-1])[position]
+        torch.testing.assert_close(relevance.tokens[i, real], expected, rtol=1e-9, atol=0)
         for layer, of_layer in enumerate(maps):
             torch.testing.assert_close(relevance.layers[i, layer, real], of_layer[position], rtol=1e-9, atol=0)
 
@@ -60,16 +60,16 @@ def test_globenc_is_refused_by_name_for_models_that_normalise_before():
 def test_globenc_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, relevance = (METHODS["globenc"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-6)
+    expected, relevance = (METHODS["globenc"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers_of", ["alti", "globenc"])
 def test_layers_are_rows_of_the_layers_own_maps(layers_of):
     view = tiny_model("roberta")
     batch = Batch.collate(ragged_rows(view), 0)
-    whole, one = (METHODS[layers_of](v, batch, layers=True).layers for v in (view, _first_layer_of(view)))
-    torch.testing.assert_close(whole[:, :1], one)
+    whole, first = (METHODS[layers_of](v, batch, layers=True).layers for v in (view, _first_layer_of(view)))
+    torch.testing.assert_close(whole[:, :1], first)
 
 
 def _first_layer_of(view):
