@@ -153,9 +153,9 @@ def test_a_batch_goes_to_a_gpu_by_asynchronous_copies_of_pinned_memory(view, bat
         no_gpu.setattr(torch.Tensor, "pin_memory", pin)
         no_gpu.setattr(torch.Tensor, "to", copied)
         moved = batch.to("cuda:0")
-    given = [value for value in vars(batch).values() if value is not None]
-    assert len(given) == len(pinned) == len(copies) >= 5
-    for value, copy, (source, *how) in zip(given, pinned, copies, strict=True):
+    tensors = [value for value in vars(batch).values() if value is not None]
+    assert len(tensors) == len(pinned) == len(copies) >= 5
+    for value, copy, (source, *how) in zip(tensors, pinned, copies, strict=True):
         assert source is copy
         assert torch.equal(copy, value)
         assert how == ["cuda:0", {"non_blocking": True}]
@@ -164,8 +164,8 @@ def test_a_batch_goes_to_a_gpu_by_asynchronous_copies_of_pinned_memory(view, bat
 
 def test_a_batch_that_is_there_already_is_not_copied(batch, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda value: pytest.fail("nothing is pinned for a CPU"))
-    there = batch.to("cpu")
-    assert all(value is getattr(batch, name) for name, value in vars(there).items())
+    moved = batch.to("cpu")
+    assert all(value is getattr(batch, name) for name, value in vars(moved).items())
 
 
 def test_unknown_choices_name_the_known_ones(view, batch):

@@ -61,10 +61,10 @@ def test_the_mode_of_the_caller_changes_no_number(family, mode):
     with MODES[mode]():
         inside = numbers(view, batch_of(view))
     after = numbers(view, batch_of(view))
-    for name, wanted in expected.items():
-        for one, other, later in zip(wanted, inside[name], after[name], strict=True):
-            assert torch.equal(one, other), name
-            assert torch.equal(one, later), name
+    for name, outside in expected.items():
+        for tensor, other, later in zip(outside, inside[name], after[name], strict=True):
+            assert torch.equal(tensor, other), name
+            assert torch.equal(tensor, later), name
             assert not other.is_inference()
 
 
@@ -111,12 +111,12 @@ def test_tokens_behind_the_prediction_change_nothing(family):
         expected, relevance = method(view, batch, **options), method(view, behind, **options)
         torch.testing.assert_close(relevance.explained, expected.explained, msg=name)
         for part in ("tokens", "decoder_tokens"):
-            wanted, ours = getattr(expected, part), getattr(relevance, part)
-            if wanted is None:
+            alone, ours = getattr(expected, part), getattr(relevance, part)
+            if alone is None:
                 continue
             for i, row in enumerate(rows):
                 length = len(row["decoder_input_ids" if part == "decoder_tokens" else "input_ids"])
-                torch.testing.assert_close(ours[i, :length], wanted[i, :length], rtol=1e-9, atol=1e-11, msg=name)
+                torch.testing.assert_close(ours[i, :length], alone[i, :length], rtol=1e-9, atol=1e-11, msg=name)
                 assert not ours[i, length:].any(), name
 
 
@@ -125,7 +125,7 @@ def test_the_visible_tokens_are_those_up_to_the_prediction(side):
     view = tiny_model("gpt2")
     rows = [{**row, "position": 1} for row in ragged_rows(view, (4, 2))]
     batch = Batch.collate(rows, 0, side)
-    wanted = [[1, 1, 0, 0], [1, 1, 0, 0] if side == "right" else [0, 0, 1, 1]]
-    assert view.visible(batch).int().tolist() == wanted
+    expected = [[1, 1, 0, 0], [1, 1, 0, 0] if side == "right" else [0, 0, 1, 1]]
+    assert view.visible(batch).int().tolist() == expected
     view = tiny_model("bert")
     assert torch.equal(view.visible(batch), batch.attention_mask.bool())

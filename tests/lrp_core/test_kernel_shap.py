@@ -24,23 +24,23 @@ def test_kernel_shap_of_few_tokens_is_the_shapley_value(view, explanation):
 
 def test_kernel_shap_enumerates_as_soon_as_it_is_no_dearer(view):
     (row,) = ragged_rows(view, (5,))
-    wanted = oracles.shapley(view, row, "contrastive")
+    expected = oracles.shapley(view, row, "contrastive")
     sizes, undo = widths(view)
     (exact,) = explain("kernel_shap", view, [row], samples=2**5 - 2)
     undo()
-    close([exact], [wanted])
+    close([exact], [expected])
     assert sum(rows for rows, _ in sizes) == 1 + 2**5 - 1, "the whole text, no token, and every set between"
     (drawn,) = explain("kernel_shap", view, [row], samples=2**5 - 3)
-    assert (drawn - wanted).norm() > 1e-6 * wanted.norm()
+    assert (drawn - expected).norm() > 1e-6 * expected.norm()
 
 
 @pytest.mark.thinned(3)
 def test_kernel_shap_of_drawn_sets_comes_close_to_shapley_values_and_keeps_their_sum(view):
     (row,) = ragged_rows(view, (8,))
     relevance = METHODS["kernel_shap"](view, Batch.collate([row], 0), samples=200)
-    wanted = oracles.shapley(view, row, "contrastive")
-    assert (relevance.tokens[0] - wanted).norm() < 0.2 * wanted.norm()
-    torch.testing.assert_close(relevance.tokens[0].sum(), wanted.sum(), rtol=1e-6, atol=1e-6)
+    expected = oracles.shapley(view, row, "contrastive")
+    assert (relevance.tokens[0] - expected).norm() < 0.2 * expected.norm()
+    torch.testing.assert_close(relevance.tokens[0].sum(), expected.sum(), rtol=1e-6, atol=1e-6)
     assert relevance.residual is not None
     assert relevance.residual.abs().max() < 1e-9
 
@@ -61,12 +61,12 @@ def test_kernel_shap_gives_nothing_to_tokens_behind_the_prediction(side, samples
     together = METHODS["kernel_shap"](view, Batch.collate(rows, 0, side), samples=samples).tokens
     for of_row, row in zip(together, rows, strict=True):
         size, seen = len(row["input_ids"]), row["position"] + 1
-        own = of_row[-size:] if side == "left" else of_row[:size]
+        relevance = of_row[-size:] if side == "left" else of_row[:size]
         short = {**row, "input_ids": row["input_ids"][:seen]}
         (alone,) = explain("kernel_shap", view, [short], samples=samples)
-        assert torch.equal(own[seen:], torch.zeros(size - seen, dtype=own.dtype))
-        torch.testing.assert_close(own[:seen], alone, rtol=1e-6, atol=1e-8)
-        assert own[:seen].all()
+        assert torch.equal(relevance[seen:], torch.zeros(size - seen, dtype=relevance.dtype))
+        torch.testing.assert_close(relevance[:seen], alone, rtol=1e-6, atol=1e-8)
+        assert relevance[:seen].all()
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
@@ -89,7 +89,7 @@ def test_kernel_shap_gives_nothing_to_later_tokens_of_a_decoder(family):
     shorter = {**longer, "decoder_input_ids": longer["decoder_input_ids"][:2]}
     for samples in (20, 1000):
         of_longer, of_shorter = (
-            METHODS["kernel_shap"](view, Batch.collate([one], 0), samples=samples) for one in (longer, shorter)
+            METHODS["kernel_shap"](view, Batch.collate([sample], 0), samples=samples) for sample in (longer, shorter)
         )
         assert not of_longer.decoder_tokens[0, 2:].any()
         torch.testing.assert_close(of_longer.tokens, of_shorter.tokens, rtol=1e-6, atol=1e-8)

@@ -40,35 +40,35 @@ def both(view, method, **asked):
 def test_each_prediction_is_explained_as_alone(view, method):
     for explanation in ("contrastive", "log_prob"):
         together, alone = both(view, method, explanation=explanation, heads=True)
-        for at, one in enumerate(alone):
+        for at, single in enumerate(alone):
             for name in ("tokens", "decoder_tokens"):
-                if getattr(one, name) is not None:
+                if getattr(single, name) is not None:
                     result = getattr(together, name)[at]
-                    length = getattr(one, name).shape[1]
-                    torch.testing.assert_close(result[:length], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
+                    length = getattr(single, name).shape[1]
+                    torch.testing.assert_close(result[:length], getattr(single, name)[0], rtol=1e-6, atol=1e-9)
                     assert not result[length:].any(), "what stands behind a prediction has no part in it"
             for name in ("explained", "logit_target", "logit_foil", "heads"):
-                torch.testing.assert_close(getattr(together, name)[at], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
+                torch.testing.assert_close(getattr(together, name)[at], getattr(single, name)[0], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("method", ["normxlogit", "logat", "embedding_norm"])
 def test_the_head_reads_each_prediction_as_alone(family, method):
     together, alone = both(tiny_model(family), method, layers=True)
-    for at, one in enumerate(alone):
-        length = one.tokens.shape[1]
-        torch.testing.assert_close(together.tokens[at, :length], one.tokens[0], rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(together.layers[at, :, :length], one.layers[0], rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(together.explained[at], one.explained[0], rtol=1e-9, atol=1e-12)
+    for at, single in enumerate(alone):
+        length = single.tokens.shape[1]
+        torch.testing.assert_close(together.tokens[at, :length], single.tokens[0], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(together.layers[at, :, :length], single.layers[0], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(together.explained[at], single.explained[0], rtol=1e-9, atol=1e-12)
         assert not together.tokens[at, length:].any(), "what stands behind a prediction has no part in it"
 
 
 def test_neurons_and_boundaries_are_those_of_each_prediction():
     view = tiny_model("llama")
     together, alone = both(view, "lrp", neurons=True, boundaries=True)
-    for at, one in enumerate(alone):
+    for at, single in enumerate(alone):
         for name in ("neurons", "neuron_positions", "neuron_values", "boundaries", "kept"):
-            torch.testing.assert_close(getattr(together, name)[at], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(getattr(together, name)[at], getattr(single, name)[0], rtol=1e-6, atol=1e-9)
 
 
 def test_they_share_one_forward_of_one_row(view):
@@ -82,13 +82,13 @@ def test_they_share_one_forward_of_one_row(view):
 
 
 def test_rows_of_several_texts_and_methods_that_read_each_alone_are_refused(view):
-    given = list(rows(view, True))
+    samples = list(rows(view, True))
     with pytest.raises(UserError, match=r"with texts=1, row i \+ 1 must hold the same text as row i \(equal tokens"):
         attribute(
             "lrp",
             view,
-            Batch.collate([given[0], {**given[1], "input_ids": given[1]["input_ids"][::-1]}], 0),
+            Batch.collate([samples[0], {**samples[1], "input_ids": samples[1]["input_ids"][::-1]}], 0),
             texts=1,
         )
     with pytest.raises(UserError, match="gradcam has no option 'texts'"):
-        attribute("gradcam", view, Batch.collate(given, 0), texts=1)
+        attribute("gradcam", view, Batch.collate(samples, 0), texts=1)

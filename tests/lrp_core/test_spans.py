@@ -130,8 +130,10 @@ def test_attention_maps_are_weighted_by_the_gradient_of_the_whole_sum(family):
 
     product = oracles_methods.grad_attention_rollout(maps, gradients, seen)
     agree(of_span(view, "grad_attention_rollout", WEIGHTS)[0][0], mean(product))
-    own = torch.zeros_like(product[0]).scatter(0, torch.tensor(positions), torch.tensor(shares, dtype=product.dtype))
-    agree(of_span(view, "grad_attention_rollout", WEIGHTS, itself="attended")[0][0], mean(product) - own)
+    identity = torch.zeros_like(product[0]).scatter(
+        0, torch.tensor(positions), torch.tensor(shares, dtype=product.dtype)
+    )
+    agree(of_span(view, "grad_attention_rollout", WEIGHTS, itself="attended")[0][0], mean(product) - identity)
     left = of_span(view, "grad_attention_rollout", WEIGHTS, itself="zero")[0][0]
     agree(left, mean(product).index_fill(0, torch.tensor(positions), 0))
     heads = [(g * seen).sum() / seen.numel() for g in gradients[-1]]

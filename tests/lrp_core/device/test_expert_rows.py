@@ -73,7 +73,7 @@ def test_relevance_of_rows_is_that_of_a_loop(chosen, least_rows):
     leaf = x.clone().requires_grad_()
     y = linear_of_experts_rule(leaf, weight, rows, epsilon=1e-9)
     (result,) = torch.autograd.grad(y, leaf, relevance)
-    other = loop(leaf, weight, experts, lambda row, own: linear_rule(row, own, epsilon=1e-9))
+    other = loop(leaf, weight, experts, lambda row, expert_weight: linear_rule(row, expert_weight, epsilon=1e-9))
     torch.testing.assert_close(y, other, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(result, torch.autograd.grad(other, leaf, relevance)[0], rtol=1e-9, atol=1e-9)
 
@@ -113,12 +113,12 @@ def test_neurons_among_all_rows_pass_as_those_of_an_expert_alone(chosen, expert)
     alone, among = PassingTokens(part, N_TOKENS, tokens), PassingRows(part, N_TOKENS, expert, rows)
     every = drawn(N_TOKENS * K, 3)
     end = int(rows.ends[expert])
-    own = slice(end - len(tokens), end)
+    of_expert = slice(end - len(tokens), end)
     spread = among.spread(every, shape)
-    assert torch.equal(spread, alone.spread(every[own], shape))
+    assert torch.equal(spread, alone.spread(every[of_expert], shape))
     mask = torch.arange(N_TOKENS).view(shape) % 3 > 0
     assert torch.equal(among.there(mask), alone.there(mask))
     changed = among.gathered(2 * spread + 1, every)
-    assert torch.equal(changed[own], alone.gathered(2 * spread + 1, every[own]))
-    changed[own] = every[own]
+    assert torch.equal(changed[of_expert], alone.gathered(2 * spread + 1, every[of_expert]))
+    changed[of_expert] = every[of_expert]
     assert torch.equal(changed, every)

@@ -42,24 +42,24 @@ class Narrow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for one in tree_leaves(out):
-            narrow = isinstance(one, torch.Tensor) and one.is_floating_point() and one.dtype != torch.float64
-            if narrow and not torch.equal(one, one.round()) and BUCKETS.isdisjoint(callers()):
+        for leaf in tree_leaves(out):
+            narrow = isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64
+            if narrow and not torch.equal(leaf, leaf.round()) and BUCKETS.isdisjoint(callers()):
                 self.operations.add(str(func))
         return out
 
 
 def narrow_operations(view, batch, names):
     """By method, where there are any."""
-    found = {}
+    by_method = {}
     for name in names:
         if not METHODS[name].applies(view.family.capabilities):
             continue
         with Narrow() as narrow:
             METHODS[name](view, batch)
         if narrow.operations:
-            found[name] = sorted(narrow.operations)
-    return found
+            by_method[name] = sorted(narrow.operations)
+    return by_method
 
 
 def test_what_looks_for_float32_finds_it_in_stock_models():
@@ -106,12 +106,12 @@ def test_logits_lie_within_the_documented_bound_of_the_stock_model(family, attn)
     view = tiny_model(family, attn=attn)
     for row in rows_of(view):
         batch = Batch.collate([row], 0)
-        given = {"input_ids": batch.input_ids}
+        inputs = {"input_ids": batch.input_ids}
         if view.kind.images:
-            given = {"pixel_values": batch.pixel_values.double()}
+            inputs = {"pixel_values": batch.pixel_values.double()}
         elif view.kind.decoder:
-            given["decoder_input_ids"] = batch.decoder_input_ids
-        stock = view.model(**given).logits[0]
+            inputs["decoder_input_ids"] = batch.decoder_input_ids
+        stock = view.model(**inputs).logits[0]
         stock = stock if view.kind.labels else stock[row["position"]]
         ours = view.logits(view.hidden(batch), batch)[0]
         gap = (ours - stock[[row["target_id"], row["foil_id"]]]).abs().max() / stock.abs().max()

@@ -47,15 +47,15 @@ def test_padding_tokens_inside_a_text_are_counted_as_the_stock_model_counts_them
     for side in ("left", "right"):
         batch = Batch.collate(rows, pad, side)
         stock = [view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]] for row in rows]
-        wanted = torch.stack([logits[row["target_id"]] for logits, row in zip(stock, rows, strict=True)])
+        expected = torch.stack([logits[row["target_id"]] for logits, row in zip(stock, rows, strict=True)])
         for method in ("lrp", "atman", "occlusion"):
-            torch.testing.assert_close(attribute(method, view, batch).logit_target, wanted, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(attribute(method, view, batch).logit_target, expected, rtol=1e-5, atol=1e-6)
         _, full = view.embed(batch)
         embeddings = view.model.roberta.embeddings
         for i, row in enumerate(rows):
-            own = slice(-len(row["input_ids"]), None) if side == "left" else slice(len(row["input_ids"]))
+            real = slice(-len(row["input_ids"]), None) if side == "left" else slice(len(row["input_ids"]))
             alone = embeddings(input_ids=torch.tensor([row["input_ids"]]))[0]
-            torch.testing.assert_close(embeddings.LayerNorm(full[i, own]), alone)
+            torch.testing.assert_close(embeddings.LayerNorm(full[i, real]), alone)
 
 
 @pytest.mark.thinned(3)
@@ -173,9 +173,9 @@ OTHER_HEADS = [AutoModel, AutoModelForTokenClassification]
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_model_without_language_modelling_head_is_refused_when_wrapped(name, auto):
     model = auto.from_config(tiny_config(name))
-    wanted = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
+    with_head = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
     with pytest.raises(
-        UnsupportedModel, match=f"{type(model).__name__} has no language-modelling head: give a {wanted}"
+        UnsupportedModel, match=f"{type(model).__name__} has no language-modelling head: give a {with_head}"
     ):
         view_of(model)
 

@@ -38,8 +38,10 @@ def stock(view, prompt, answer=ANSWER, **options):
 
 def _stock(view, prompt, answer, **options):
     if view.kind.decoder:
-        said = torch.tensor([[view.config.decoder_start_token_id, *answer[:-1]]])
-        return looked_up(view.model(input_ids=torch.tensor([prompt]), decoder_input_ids=said, **options).logits[0])
+        decoder_ids = torch.tensor([[view.config.decoder_start_token_id, *answer[:-1]]])
+        return looked_up(
+            view.model(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder_ids, **options).logits[0]
+        )
     ids = torch.tensor([[*prompt, *answer[:-1]]])
     return looked_up(view.model(input_ids=ids, **options).logits[0, len(prompt) - 1 :], answer)
 

@@ -63,13 +63,13 @@ def test_neurons_and_heads_combine_and_the_model_is_whole_again(view, batch):
     layers = [HeadsLeft(torch.arange(3), torch.zeros(3, view.n_heads, dtype=view.dtype))] * view.n_layers
     silence = [{(0, 1): 0.0}] * 3
     with neurons_scaled(view, silence), heads_removed(view, layers):
-        one = view.hidden(batch)
+        scaled = view.hidden(batch)
     with heads_removed(view, layers), neurons_set(view, silence):
-        other = view.hidden(batch)
+        zeroed = view.hidden(batch)
     with heads_removed(view, layers):
         heads_alone = view.hidden(batch)
-    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(one, heads_alone)
+    torch.testing.assert_close(scaled, zeroed, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(scaled, heads_alone)
     with pytest.raises(RuntimeError, match="boom"), neurons_set(view, silence):
         raise RuntimeError("boom")
     assert torch.equal(view.hidden(batch), before)
@@ -103,13 +103,13 @@ def test_generation_goes_on_changed(view):
     if view.kind.slot:
         pytest.skip("a masked model does not go on with a text")
     row = dict(ragged_rows(view)[0])
-    told, ids = [], list(row["input_ids"])
+    generated, ids = [], list(row["input_ids"])
     with neurons_set(view, [{(1, n): 30.0 for n in range(8)}]):
         for _ in range(3):
             batch = Batch.collate([{**row, "input_ids": ids, "position": len(ids) - 1}], 0)
             state = view.prediction(view.hidden(batch), batch)
-            told.append(int(next(view.all_logits(state, view.vocab))[1].argmax()))
-            ids = [*ids, told[-1]]
+            generated.append(int(next(view.all_logits(state, view.vocab))[1].argmax()))
+            ids = [*ids, generated[-1]]
     handle = view.blocks[1].down.register_forward_pre_hook(
         lambda _, args: (torch.cat([torch.full_like(args[0][..., :8], 30.0), args[0][..., 8:]], -1),)
     )
@@ -117,4 +117,4 @@ def test_generation_goes_on_changed(view):
     settings = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": [-1]}
     whole = view.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
     handle.remove()
-    assert whole[0, -3:].tolist() == told
+    assert whole[0, -3:].tolist() == generated

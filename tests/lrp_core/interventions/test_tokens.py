@@ -89,8 +89,10 @@ def test_resampled_tokens_are_those_that_stand_in_their_place(family, side):
         result = logits_of(view, changed)
         assert torch.equal(changed.attention_mask, batch.attention_mask)
     for at, (row, gone) in enumerate(zip(rows, chosen, strict=True)):
-        own = instead[at, -len(gone) :] if side == "left" else instead[at, : len(gone)]
-        ids = [other if out else t for t, other, out in zip(row["input_ids"], own.tolist(), gone.tolist(), strict=True)]
+        drawn = instead[at, -len(gone) :] if side == "left" else instead[at, : len(gone)]
+        ids = [
+            other if out else t for t, other, out in zip(row["input_ids"], drawn.tolist(), gone.tolist(), strict=True)
+        ]
         torch.testing.assert_close(result[at], alone(view, {**row, "input_ids": ids}), **CLOSE)
 
 
@@ -183,11 +185,11 @@ def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monke
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
-    own = oracles.stock(
+    logits = oracles.stock(
         view,
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
         position_ids=view.position_ids(batch),
     ).logits[torch.arange(len(batch)), batch.position]
-    torch.testing.assert_close(total, own.logsumexp(-1), **CLOSE)
-    assert largest.tolist() == own.argmax(-1).tolist()
+    torch.testing.assert_close(total, logits.logsumexp(-1), **CLOSE)
+    assert largest.tolist() == logits.argmax(-1).tolist()

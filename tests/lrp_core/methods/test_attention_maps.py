@@ -26,14 +26,14 @@ def test_grad_attention_rollout_equals_the_product_of_maps(view, rows, explanati
 @pytest.mark.parametrize("itself", ["attended", "zero"])
 def test_grad_attention_rollout_can_leave_out_the_explained_token_s_own_identity(view, rows, itself):
     relevance = explain("grad_attention_rollout", view, rows, itself=itself)
-    wanted = []
+    expected = []
     for row in rows:
         maps, gradients, seen = oracles.attention_maps(view, row, "contrastive")
         product, at = oracles.grad_attention_rollout(maps, gradients, seen), row["position"]
-        wanted.append((product - torch.eye(len(product), dtype=product.dtype))[at])
+        expected.append((product - torch.eye(len(product), dtype=product.dtype))[at])
         if itself == "zero":
-            wanted[-1][at] = 0
-    close(relevance, wanted)
+            expected[-1][at] = 0
+    close(relevance, expected)
 
 
 def test_what_attention_brings_the_explained_token_keeps_its_digits_beside_the_identity():
@@ -50,11 +50,11 @@ def test_what_attention_brings_the_explained_token_keeps_its_digits_beside_the_i
 @pytest.mark.parametrize(("threshold", "lowest"), [(0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_attention_rollout_discards_outliers_as_both_papers_do(view, rows, threshold, lowest):
     relevance = explain("attention_rollout", view, rows, discard_threshold=threshold, lowest=lowest)
-    wanted = []
+    expected = []
     for row in rows:
         maps, _, seen = oracles.attention_maps(view, row, "target")
-        wanted.append(oracles.rollout(maps, seen, threshold, lowest)[row["position"]])
-    close(relevance, wanted)
+        expected.append(oracles.rollout(maps, seen, threshold, lowest)[row["position"]])
+    close(relevance, expected)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
@@ -62,8 +62,8 @@ def test_gradcam_weighs_the_last_map_with_its_mean_gradient(view, rows, explanat
     relevance = explain("gradcam", view, rows, explanation=explanation)
     for ours, row in zip(relevance, rows, strict=True):
         maps, gradients, _ = oracles.attention_maps(view, row, explanation)
-        wanted = oracles.gradcam(maps[-1], gradients[-1], row["position"])
-        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-9)
+        expected = oracles.gradcam(maps[-1], gradients[-1], row["position"])
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-9)
     assert any(ours.any() for ours in relevance)
 
 
@@ -79,18 +79,18 @@ def test_attention_share_of_an_answer_is_the_weighted_mean_over_its_tokens(famil
     view = tiny_model(family, attn="eager")
     prompt, answer, weights = [5, 9, 12, 7, 20], [11, 3, 30], [1.0, 0.0, 3.0]
     if view.kind.decoder:
-        said = [view.config.decoder_start_token_id, *answer[:-1]]
-        row = span_row({"input_ids": prompt, "decoder_input_ids": said}, 0, answer, weights)
-        inputs = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": torch.tensor([said])}
+        decoder_ids = [view.config.decoder_start_token_id, *answer[:-1]]
+        row = span_row({"input_ids": prompt, "decoder_input_ids": decoder_ids}, 0, answer, weights)
+        inputs = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": torch.tensor([decoder_ids])}
         read = view.model(**inputs, output_attentions=True)
-        wanted = [torch.cat(maps).mean((0, 1)) for maps in (read.cross_attentions, read.decoder_attentions)]
+        means = [torch.cat(maps).mean((0, 1)) for maps in (read.cross_attentions, read.decoder_attentions)]
         first = 0
     else:
         row = span_row({"input_ids": [*prompt, *answer[:-1]]}, len(prompt) - 1, answer, weights)
         read = view.model(torch.tensor([row["input_ids"]]), output_attentions=True)
-        wanted, first = [torch.cat(read.attentions).mean((0, 1))], len(prompt) - 1
+        means, first = [torch.cat(read.attentions).mean((0, 1))], len(prompt) - 1
     result = attribute("attention_share", view, Batch.collate([row], 0))
-    shares = [(map_[first] + 3 * map_[first + 2]) / 4 for map_ in wanted]
+    shares = [(map_[first] + 3 * map_[first + 2]) / 4 for map_ in means]
     torch.testing.assert_close(result.tokens[0], shares[0])
     if view.kind.decoder:
         torch.testing.assert_close(result.decoder_tokens[0], shares[1])

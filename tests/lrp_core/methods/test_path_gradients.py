@@ -20,8 +20,10 @@ pytestmark = pytest.mark.numeric
 @pytest.mark.parametrize("rule", ["right", "gauss_legendre"])
 def test_integrated_gradients_equal_the_formula(view, rows, rule, explanation):
     relevance = explain("integrated_gradients", view, rows, steps=7, rule=rule, explanation=explanation)
-    wanted = [oracles.integrated_gradients(view, row, explanation, 7, rule, torch.tensor(0.0)).sum(-1) for row in rows]
-    close(relevance, wanted)
+    expected = [
+        oracles.integrated_gradients(view, row, explanation, 7, rule, torch.tensor(0.0)).sum(-1) for row in rows
+    ]
+    close(relevance, expected)
 
 
 @pytest.mark.thinned(3)
@@ -90,8 +92,8 @@ def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(vi
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         gradient = oracles.gradient(view, row, x, "log_prob")
-        wanted = (gradient * x).sum(-1) if name == "gradient_x_input" else gradient.abs().sum(-1)
-        torch.testing.assert_close(relevance.tokens[i, : len(x)], wanted, **CLOSE)
+        expected = (gradient * x).sum(-1) if name == "gradient_x_input" else gradient.abs().sum(-1)
+        torch.testing.assert_close(relevance.tokens[i, : len(x)], expected, **CLOSE)
         number = oracles.number(oracles.logits(view, row), row, "log_prob")
         torch.testing.assert_close(relevance.explained[i], number, **CLOSE)
         assert number < 0
@@ -103,23 +105,23 @@ def test_smoothgrad_equals_the_formula_on_its_own_noise(view, rows, scale):
     batch = Batch.collate(rows, 0)
     noise = Noise(batch, view.visible(batch), view.d_model, seed=3)
     relevance = explain("smoothgrad", view, rows, samples=4, sigma=0.2, scale=scale, seed=3, reduce="l1")
-    wanted = []
+    expected = []
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         sigma = 0.2 * (x.max() - x.min() if scale == "relative" else 1)
         drawn = [sigma * noise(k)[i, : len(x)].double() for k in range(4)]
-        wanted.append(oracles.smoothgrad(view, row, "contrastive", drawn).abs().sum(-1))
-    close(relevance, wanted)
+        expected.append(oracles.smoothgrad(view, row, "contrastive", drawn).abs().sum(-1))
+    close(relevance, expected)
 
 
 def test_smoothgrad_noise_is_normal_and_of_the_sample_alone(view, rows):
-    one, three = Batch.collate(rows[:1], 0), Batch.collate(rows, 0, side="left")
-    alone = Noise(one, view.visible(one), 500, seed=0)
+    single, three = Batch.collate(rows[:1], 0), Batch.collate(rows, 0, side="left")
+    alone = Noise(single, view.visible(single), 500, seed=0)
     together = Noise(three, view.visible(three), 500, seed=0)
     drawn = alone(0)[0]
     assert torch.equal(drawn, together(0)[0, -len(drawn) :])
     assert not torch.equal(drawn, alone(1)[0])
-    assert not torch.equal(drawn, Noise(one, view.visible(one), 500, seed=1)(0)[0])
+    assert not torch.equal(drawn, Noise(single, view.visible(single), 500, seed=1)(0)[0])
     assert abs(drawn.mean()) < 0.1
     assert abs(drawn.std() - 1) < 0.1
 
@@ -146,19 +148,19 @@ def test_a_request_comes_back_from_json_as_it_went():
 
 @pytest.mark.parametrize("name", ["attnlrp", "integrated_gradients"])
 def test_methods_that_differ_in_what_they_do_with_a_gradient_share_its_pass(name):
-    view, one = tiny_model("gpt2"), METHODS[name]
+    view, plain = tiny_model("gpt2"), METHODS[name]
     batch = Batch.collate(ragged_rows(view), 0)
-    other = one.configured("other", reduce="l2")
-    assert one.group == other.group
-    assert one.pass_name == other.pass_name
-    assert one.key() != other.key()
-    both = [method.bound(Request(method.name, "target", "partial")) for method in (one, other)]
+    other = plain.configured("other", reduce="l2")
+    assert plain.group == other.group
+    assert plain.pass_name == other.pass_name
+    assert plain.key() != other.key()
+    both = [method.bound(Request(method.name, "target", "partial")) for method in (plain, other)]
     sizes, _ = widths(view)
-    result = one.compute(view, batch, both)
+    result = plain.compute(view, batch, both)
     together = len(sizes)
-    for method, request in zip((one, other), both, strict=True):
+    for method, request in zip((plain, other), both, strict=True):
         alone = method(view, batch, explanation="target", embedding="partial")
         torch.testing.assert_close(result[request].tokens, alone.tokens)
     assert len(sizes) == 3 * together
     if name == "attnlrp":
-        assert one.group == METHODS["gradient_l1"].group
+        assert plain.group == METHODS["gradient_l1"].group

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.numeric
 def expected(name, ids):
     count = len(ids)
     values = {"position_only": range(1, count + 1), "constant": [1] * count, "frequency": [float(i) for i in ids]}
-    own = torch.tensor(list(values[name]), dtype=torch.float64)
-    return own.log1p() if name == "frequency" else own
+    relevance = torch.tensor(list(values[name]), dtype=torch.float64)
+    return relevance.log1p() if name == "frequency" else relevance
 
 
 @pytest.mark.thinned(3)
@@ -32,8 +32,8 @@ def test_relevance_is_of_positions_ids_or_nothing(family, side, name):
     torch.testing.assert_close(result.logit_target, alone.logit_target)
     for row, tokens in zip(rows, result.tokens, strict=True):
         count = len(row["input_ids"])
-        own, padding = (tokens[-count:], tokens[:-count]) if side == "left" else (tokens[:count], tokens[count:])
-        torch.testing.assert_close(own, expected(name, row["input_ids"]))
+        relevance, padding = (tokens[-count:], tokens[:-count]) if side == "left" else (tokens[:count], tokens[count:])
+        torch.testing.assert_close(relevance, expected(name, row["input_ids"]))
         assert not padding.any()
 
 

@@ -49,17 +49,17 @@ def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
         states = oracles.hidden_states(view, row)
         for layer in range(view.n_layers):
             pair = oracles.logat(view, row, states[layer + 1])
-            wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
-            torch.testing.assert_close(relevance.layers[i, layer, -len(wanted) :], wanted, **CLOSE)
+            expected = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
+            torch.testing.assert_close(relevance.layers[i, layer, -len(expected) :], expected, **CLOSE)
         torch.testing.assert_close(relevance.tokens[i], relevance.layers[i, -1])
         torch.testing.assert_close(relevance.tokens[i, batch.position[i]], relevance.explained[i])
 
 
 def words() -> PreTrainedTokenizerFast:
     """Knows w0 to w9 by their numbers."""
-    own = Tokenizer(WordLevel({f"w{i}": i for i in range(10)}, unk_token="w0"))
-    own.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=own, unk_token="w0")
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(10)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
 
 
 @pytest.mark.thinned(4)
@@ -72,8 +72,8 @@ def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows, asked):
         turned = {"target_id": row["foil_id"], "foil_id": row["target_id"]} if word == "foil" else {"target_id": 7}
         for layer, state in enumerate(oracles.hidden_states(view, row)[1:]):
             pair = oracles.logat(view, row | turned, state)
-            wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
-            torch.testing.assert_close(relevance.layers[i, layer, : len(wanted)], wanted, **CLOSE)
+            expected = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
+            torch.testing.assert_close(relevance.layers[i, layer, : len(expected)], expected, **CLOSE)
         torch.testing.assert_close(relevance.tokens[i, row["position"]], relevance.explained[i])
     plain = METHODS["logat"](view, batch, explanation=explanation)
     assert torch.equal(relevance.logit_target, plain.logit_target), "what tells whether a prediction is right"
@@ -94,18 +94,18 @@ def test_a_word_that_is_none_is_refused_in_one_line():
         ),
         (score, "foil", "the model predicts a score and no word 'foil'"),
     ):
-        own = row | {"position": 0, "target_id": 0, "foil_id": None} if of.kind.labels else row
+        sample = row | {"position": 0, "target_id": 0, "foil_id": None} if of.kind.labels else row
         with pytest.raises(UserError, match=message):
-            METHODS["logat"](of, Batch.collate([own], 0), word=word)
+            METHODS["logat"](of, Batch.collate([sample], 0), word=word)
 
 
 @pytest.mark.thinned(4)
 @each_view_in_turn("which", ["embedding_output", "word"])
 def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
     logat, norms = explain("logat", view, rows), explain("embedding_norm", view, rows, norm=which)
-    wanted = [oracles.norm(oracles.hidden_states(view, row), view, row, which) for row in rows]
-    close(norms, wanted)
-    close(explain("normxlogit", view, rows, norm=which), [x * y for x, y in zip(wanted, logat, strict=True)])
+    expected = [oracles.norm(oracles.hidden_states(view, row), view, row, which) for row in rows]
+    close(norms, expected)
+    close(explain("normxlogit", view, rows, norm=which), [x * y for x, y in zip(expected, logat, strict=True)])
 
 
 @pytest.mark.thinned(4)
@@ -141,8 +141,8 @@ def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
     (row,) = ragged_rows(view, (9,))
     early, cut = {**row, "position": 4}, {**row, "input_ids": row["input_ids"][:5], "position": 4}
     for name in (*STATES, "value_zeroing"):
-        (relevance,), (wanted,) = explain(name, view, [early]), explain(name, view, [cut])
-        torch.testing.assert_close(relevance[:5], wanted, **CLOSE)
+        (relevance,), (expected,) = explain(name, view, [early]), explain(name, view, [cut])
+        torch.testing.assert_close(relevance[:5], expected, **CLOSE)
         assert not relevance[5:].any()
 
 
@@ -152,8 +152,8 @@ def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
     relevance = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
     for i, row in enumerate(rows):
         maps, length, position = oracles.value_zeroing(view, row), len(row["input_ids"]), row["position"]
-        for layer, wanted in enumerate(maps):
-            torch.testing.assert_close(relevance.layers[i, layer, -length:], wanted[position], rtol=1e-5, atol=1e-6)
+        for layer, of_layer in enumerate(maps):
+            torch.testing.assert_close(relevance.layers[i, layer, -length:], of_layer[position], rtol=1e-5, atol=1e-6)
         product = torch.linalg.multi_dot(maps[::-1])[position]
         torch.testing.assert_close(relevance.tokens[i, -length:], product, rtol=1e-5, atol=1e-6)
         assert not relevance.tokens[i, :-length].any()
@@ -164,8 +164,8 @@ def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
 def test_value_zeroing_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, relevance = (METHODS["value_zeroing"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-7)
+    expected, relevance = (METHODS["value_zeroing"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.thinned(6)
@@ -190,9 +190,9 @@ def test_what_the_norm_says_of_a_layer_is_the_norm_of_the_states_that_its_head_r
     for i, row in enumerate(rows):
         states = oracles.hidden_states(view, row)
         for layer in range(view.n_layers):
-            wanted = oracles.norm_behind(view, states[layer + 1])
-            seen = row["position"] + 1 if view.kind.causal else len(wanted)
-            torch.testing.assert_close(relevance.layers[i, layer, -len(wanted) :][:seen], wanted[:seen], **CLOSE)
+            expected = oracles.norm_behind(view, states[layer + 1])
+            seen = row["position"] + 1 if view.kind.causal else len(expected)
+            torch.testing.assert_close(relevance.layers[i, layer, -len(expected) :][:seen], expected[:seen], **CLOSE)
 
 
 @pytest.mark.parametrize("view", [(family, "sdpa") for family in TINY], indirect=True)

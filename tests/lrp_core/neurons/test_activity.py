@@ -32,9 +32,9 @@ def test_activations_that_are_not_finite_are_counted_and_count_nowhere_else():
     activity = Activity(view, top=2)
     activity.add([[5, 6, 7], [8, 9]], [0, 1])
     for layer in (0, 1):
-        own = activity.layer(layer)
+        of_layer = activity.layer(layer)
         lost = torch.zeros(view.neuron_names.count(layer), dtype=torch.int64)
         lost[3] = 5 * layer
-        assert own.not_finite.equal(lost)
-        assert own.histogram.sum(1).equal(5 - lost)
-        assert own.values.isfinite().all(1).equal(lost == 0)
+        assert of_layer.not_finite.equal(lost)
+        assert of_layer.histogram.sum(1).equal(5 - lost)
+        assert of_layer.values.isfinite().all(1).equal(lost == 0)

@@ -35,16 +35,16 @@ def test_best_contexts_are_at_least_as_active_as_all_others(view):
     every = [activation(view, ids, 1, 6) for ids in texts]
     for rows in (1, 5, 64):
         result = best_contexts(view, iter(texts), 1, 6, 7, rows)
-        kept = {one.number for one in result}
+        kept = {context.number for context in result}
         assert len(kept) == 7
         left_out = max(float(every[number].max()) for number in set(range(len(texts))) - kept)
-        for one in result:
-            largest = float(every[one.number].max())
+        for context in result:
+            largest = float(every[context.number].max())
             assert largest >= left_out - ROUNDING * abs(left_out)
-            assert one.value == pytest.approx(largest, rel=ROUNDING)
-            assert float(every[one.number][one.position]) == pytest.approx(largest, rel=ROUNDING)
-            assert list(one.ids) == texts[one.number]
-        for better, worse in pairwise(one.value for one in result):
+            assert context.value == pytest.approx(largest, rel=ROUNDING)
+            assert float(every[context.number][context.position]) == pytest.approx(largest, rel=ROUNDING)
+            assert list(context.ids) == texts[context.number]
+        for better, worse in pairwise(context.value for context in result):
             assert better >= worse
 
 
@@ -62,13 +62,13 @@ def test_which_contexts_are_best_does_not_depend_on_what_shares_their_batch(view
     texts = texts_of(view)
     texts += [list(ids) for ids in texts]  # every activation is there twice
     alone = best_contexts(view, texts, 1, 6, 7, rows=1)
-    assert [one.number for one in alone][:2] == [alone[0].number, alone[0].number + 23], (
+    assert [context.number for context in alone][:2] == [alone[0].number, alone[0].number + 23], (
         "of equal ones the earlier first"
     )
     for rows in (2, 5, 64):
         result = best_contexts(view, texts, 1, 6, 7, rows)
         assert result == alone
-        assert [one.position for one in result] == [one.position for one in alone]
+        assert [context.position for context in result] == [context.position for context in alone]
 
 
 def test_what_explains_an_activation_sums_to_it_under_lrp(view):
@@ -85,11 +85,11 @@ def test_what_explains_an_activation_sums_to_it_under_lrp(view):
 def test_contexts_that_are_explained_together_are_as_each_alone(view):
     texts = texts_of(view)
     neurons = [(0, 3), (1, 6), (1, 0)]
-    asked = [(one, *neuron) for neuron in neurons for one in best_contexts(view, texts, *neuron, 3)]
-    assert len({len(one.ids) for one, _, _ in asked}) > 1
+    asked = [(context, *neuron) for neuron in neurons for context in best_contexts(view, texts, *neuron, 3)]
+    assert len({len(context.ids) for context, _, _ in asked}) > 1
     for method in ("attnlrp", "gradient_l2"):
-        for (one, *neuron), relevance in zip(asked, explain_contexts(view, asked, method), strict=True):
-            assert relevance == pytest.approx(explain_context(view, one, *neuron, method), rel=1e-6, abs=1e-9)
+        for (context, *neuron), relevance in zip(asked, explain_contexts(view, asked, method), strict=True):
+            assert relevance == pytest.approx(explain_context(view, context, *neuron, method), rel=1e-6, abs=1e-9)
 
 
 def test_the_plain_gradient_is_that_of_the_activation(view):
@@ -139,8 +139,8 @@ def test_contexts_that_are_equal_but_for_rounding_stand_in_the_order_of_the_text
     look = contexts._contexts
 
     def rounded(*args, **options):
-        found = look(*args, **options)
-        return [replace(one, value=one.value * (1 + 1e-7 * one.number)) for one in found]
+        best = look(*args, **options)
+        return [replace(context, value=context.value * (1 + 1e-7 * context.number)) for context in best]
 
     monkeypatch.setattr(contexts, "_contexts", rounded)
     numbers = [context.number for context in best_contexts(view, texts, 0, 3, 6)]

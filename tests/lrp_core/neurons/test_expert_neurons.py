@@ -78,14 +78,14 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
     ids = texts_of(routed)[3]
     batch = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}] * 2, 0)
     tokens = by_token(routed, ids)
-    mlp, said = routed.blocks[LAYER].module.mlp, []
+    mlp, outputs = routed.blocks[LAYER].module.mlp, []
     for title in titles_of(routed):
         chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.5")
-        hook = mlp.register_forward_hook(lambda _, args, y: said.append(y))
+        hook = mlp.register_forward_hook(lambda _, args, y: outputs.append(y))
         with neurons_set(routed, [{chosen: value}, {}]):
             routed.hidden(batch)
         hook.remove()
-        changed, plain = said.pop()
+        changed, plain = outputs.pop()
         for t, experts in enumerate(tokens):
             weight, activations = experts.get(title, (0.0, torch.zeros(6)))
             difference = weight * (value - activations[5]) * down_of(routed, title)[:, 5] if title in experts else 0
@@ -126,16 +126,16 @@ def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(route
         for position, experts in enumerate(by_token(routed, batch.input_ids[0].tolist())):
             if title not in experts:
                 continue
-            own = float(experts[title][1][4])
-            assert position != at or own == pytest.approx(value, rel=1e-5, abs=1e-6)
+            activation = float(experts[title][1][4])
+            assert position != at or activation == pytest.approx(value, rel=1e-5, abs=1e-6)
             where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
             where[0, position] = True
             contrasts = []
-            for moved in (own + step, own - step):
+            for moved in (activation + step, activation - step):
                 with neurons_set(routed, [{(layer, number): moved}], where):
                     target, foil = routed.logits(routed.hidden(batch), batch)[0]
                 contrasts.append(float(target - foil))
-            total += (contrasts[0] - contrasts[1]) / (2 * step) * own
+            total += (contrasts[0] - contrasts[1]) / (2 * step) * activation
         assert float(relevance.neurons[0, layer, number]) == pytest.approx(total, rel=5e-3, abs=1e-5)
 
 
@@ -145,18 +145,18 @@ def test_neurons_of_experts_that_no_token_was_sent_to_are_not_ranked(routed):
     for row, top in enumerate(top_neurons(relevance, 10**6)):
         ids = batch.input_ids[row][batch.attention_mask[row].bool()].tolist()
         asked = {title for experts in by_token(routed, ids) for title in experts}
-        names = {routed.neuron_names.of(one.layer, one.neuron) for one in top}
+        names = {routed.neuron_names.of(neuron.layer, neuron.neuron) for neuron in top}
         assert len(names) == len(top)
         of_layer = {name.split(".")[1] for name in names if name.startswith(f"{LAYER}.")}
         assert of_layer == asked
-        assert sum(one.relevance for one in top) == pytest.approx(float(relevance.neurons[row].sum()))
+        assert sum(neuron.relevance for neuron in top) == pytest.approx(float(relevance.neurons[row].sum()))
 
 
 def test_padding_company_and_checkpointing_change_nothing(routed):
     batch = Batch.collate(ragged_rows(routed), 0)
     together = attribute("attnlrp", routed, batch, neurons=True, checkpoint=True)
-    for row, own in enumerate(ragged_rows(routed)):
-        alone = attribute("attnlrp", routed, Batch.collate([own], 0), neurons=True)
+    for row, sample in enumerate(ragged_rows(routed)):
+        alone = attribute("attnlrp", routed, Batch.collate([sample], 0), neurons=True)
         for field in ("neurons", "neuron_positions", "neuron_values"):
             torch.testing.assert_close(getattr(together, field)[row], getattr(alone, field)[0], rtol=1e-8, atol=1e-10)
 
@@ -184,27 +184,27 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
     activity = Activity(routed, 3)
     activity.add(texts[:4], range(4))
     activity.add(texts[4:], range(4, 7))
-    own = activity.layer(LAYER)
+    of_layer = activity.layer(LAYER)
     known = [by_token(routed, ids) for ids in texts]
     for title in titles_of(routed):
         for neuron in (0, 6):
             _, number = routed.neuron_names.neuron(f"{LAYER}.{title}.{neuron}")
             every = [[float(t[title][1][neuron]) if title in t else None for t in tokens] for tokens in known]
-            there = [value for text in every for value in text if value is not None]
-            assert float(own.total[number]) == pytest.approx(sum(there), abs=1e-9)
-            assert int(own.histogram[number].sum()) == len(there)
-            above = sum(value >= BOUNDARIES[-1] for value in there)
-            assert int(own.histogram[number, -1]) == above
+            values = [value for text in every for value in text if value is not None]
+            assert float(of_layer.total[number]) == pytest.approx(sum(values), abs=1e-9)
+            assert int(of_layer.histogram[number].sum()) == len(values)
+            above = sum(value >= BOUNDARIES[-1] for value in values)
+            assert int(of_layer.histogram[number, -1]) == above
             reached = [[value for value in text if value is not None] for text in every]
-            best = sorted(((max(text), at) for at, text in enumerate(reached) if text), key=lambda one: -one[0])[:3]
-            kept = [float(v) for v in own.values[number] if math.isfinite(v)]
+            best = sorted(((max(text), at) for at, text in enumerate(reached) if text), key=lambda pair: -pair[0])[:3]
+            kept = [float(v) for v in of_layer.values[number] if math.isfinite(v)]
             assert kept == pytest.approx([value for value, _ in best])
-            named = own.contexts[number, : len(kept)].tolist()
+            named = of_layer.contexts[number, : len(kept)].tolist()
             assert [max(reached[at]) for at in named] == pytest.approx(kept)
             contexts = best_contexts(routed, texts, LAYER, number, 3, rows=2)
-            assert [one.value for one in contexts] == pytest.approx(kept)
-            assert len(set(named)) == len({one.number for one in contexts}) == len(kept)
-            assert all(every[one.number][one.position] == pytest.approx(one.value) for one in contexts)
+            assert [context.value for context in contexts] == pytest.approx(kept)
+            assert len(set(named)) == len({context.number for context in contexts}) == len(kept)
+            assert all(every[context.number][context.position] == pytest.approx(context.value) for context in contexts)
 
 
 @pytest.mark.thinned(2)
@@ -237,16 +237,16 @@ def mlp_norm(view):
 
 def test_what_does_not_exist_is_named_with_the_range(routed):
     names = routed.neuron_names
-    told = {
+    messages = {
         "9.0.0": "there is no layer 9: the model's layers are 0 to 1",
         f"{LAYER}.7.0": f"there is no expert 7 in layer {LAYER}: its experts are 0 to 3",
         f"{LAYER}.2.99": f"there is no neuron 99: the neurons of expert 2 in layer {LAYER} are 0 to",
         f"{LAYER}.5": f"neurons of layer {LAYER} are called {LAYER}.EXPERT.NEURON, not {LAYER}.5: its experts are 0",
     }
     if routed.blocks[0].experts is None:
-        told["0.1.2"] = "layer 0 has no experts: its neurons are called 0.NEURON, not 0.1.2"
-        told["0.24"] = "there is no neuron 24: the neurons of layer 0 are 0 to 23"
+        messages["0.1.2"] = "layer 0 has no experts: its neurons are called 0.NEURON, not 0.1.2"
+        messages["0.24"] = "there is no neuron 24: the neurons of layer 0 are 0 to 23"
         assert names.neuron("0.23") == (0, 23)
-    for name, message in told.items():
+    for name, message in messages.items():
         with pytest.raises(UserError, match=message):
             names.neuron(name)

@@ -18,9 +18,9 @@ def test_top_neurons_are_the_largest_and_know_their_place(view, batch):
                 for i in range(view.n_layers)
                 for n in range(view.n_neurons)
             ),
-            key=lambda one: (-one[0], one[1:]),
+            key=lambda entry: (-entry[0], entry[1:]),
         )
-        assert [(one.relevance, one.layer, one.neuron) for one in top] == every[:5]
+        assert [(neuron.relevance, neuron.layer, neuron.neuron) for neuron in top] == every[:5]
     largest = top_neurons(relevance, 1, absolute=True)[0][0]
     assert abs(largest.relevance) == float(relevance.neurons[0].abs().max())
     with pytest.raises(UserError, match="call the method with neurons=True"):
@@ -56,9 +56,9 @@ def test_what_a_neuron_writes_does_not_depend_on_which_others_are_asked():
     )
     neurons = range(view.neuron_names.count(1))
     together = zip(neurons, writings_of(view, 1, neurons, 6), keys_of(view, 1, neurons, 6), strict=True)
-    for neuron, own, keys in together:
+    for neuron, written, keys in together:
         alone = writing(view, 1, neuron, 6)
-        assert (own.promoted, own.suppressed) == (alone.promoted, alone.suppressed)
+        assert (written.promoted, written.suppressed) == (alone.promoted, alone.suppressed)
         assert keys == nearest_tokens(view, 1, neuron, 6)
 
 

@@ -44,7 +44,7 @@ def gradients_inside(view, batch, name, read):
     for hook in hooks:
         hook.remove()
     shape = batch.input_ids.shape  # which some families flatten
-    return [one.view(*shape, -1) for one in gradients], [one.detach().view(*shape, -1) for one in result]
+    return [tensor.view(*shape, -1) for tensor in gradients], [tensor.detach().view(*shape, -1) for tensor in result]
 
 
 @pytest.mark.thinned(2)
@@ -60,10 +60,10 @@ def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(kind, name):
         relevance = READINGS[name].measure(gradient / share, value) * batch.attention_mask[..., None]
         for sample in range(len(batch)):
             for neuron in range(view.n_neurons):
-                own = relevance[sample, :, neuron]
+                of_neuron = relevance[sample, :, neuron]
                 at = int(result.neuron_positions[sample, layer, neuron])
-                assert float(result.neurons[sample, layer, neuron]) == pytest.approx(float(own.sum()), abs=1e-12)
-                assert float(own[at].abs()) == float(own.abs().max())
+                assert float(result.neurons[sample, layer, neuron]) == pytest.approx(float(of_neuron.sum()), abs=1e-12)
+                assert float(of_neuron[at].abs()) == float(of_neuron.abs().max())
                 assert result.neuron_values[sample, layer, neuron] == value[sample, at, neuron]
 
 
@@ -157,21 +157,21 @@ def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(kin
     result = attribute(name, view, batch, projections=True)
     weighed = READINGS[name].composite.bilinear.serves_gate
     assert (result.queries is None) == (result.keys is None) == (not weighed)
-    wanted = {"outputs": gradients_inside(view, batch, name, lambda block: (block.output, True))}
+    expected = {"outputs": gradients_inside(view, batch, name, lambda block: (block.output, True))}
     if view.family.qkv == "separate":
         for field in ("queries", "keys", "values") if weighed else ("values",):
             part = {"queries": "query", "keys": "key", "values": "value"}[field]
-            own = gradients_inside(view, batch, name, lambda block, part=part: (getattr(block, part), True))
-            wanted[field] = [[x.unflatten(-1, (-1, view.head_dim)) for x in layers] for layers in own]
+            pair = gradients_inside(view, batch, name, lambda block, part=part: (getattr(block, part), True))
+            expected[field] = [[x.unflatten(-1, (-1, view.head_dim)) for x in layers] for layers in pair]
     else:
-        own = [
+        pair = [
             [parted(view, x) for x in layers]
             for layers in gradients_inside(view, batch, name, lambda block: (block.value, True))
         ]
         for at, field in enumerate(("queries", "keys", "values")):
             if weighed or field == "values":
-                wanted[field] = [[x[at] for x in layers] for layers in own]
-    for field, (gradients, values) in wanted.items():
+                expected[field] = [[x[at] for x in layers] for layers in pair]
+    for field, (gradients, values) in expected.items():
         for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
             relevance = READINGS[name].measure(gradient, value)
             mask = batch.attention_mask.view(*batch.attention_mask.shape, *(1,) * (relevance.dim() - 2))
@@ -216,13 +216,13 @@ def test_neurons_and_boundaries_are_the_same_under_checkpointing_padding_and_com
     for request in requests:
         for row in range(len(batch)):
             length = int(batch.attention_mask[row].sum())
-            own = {
+            sample = {
                 "input_ids": batch.input_ids[row, :length].tolist(),
                 "position": int(batch.position[row]),
                 "target_id": int(batch.target_ids[row]),
                 "foil_id": int(batch.foil_ids[row]),
             }
-            single = Batch.collate([own], 0, "left")
+            single = Batch.collate([sample], 0, "left")
             alone = explain_many(view, single, [request], neurons=True, boundaries=True)[request]
             for field in ("neurons", "neuron_values", "boundaries", "kept"):
                 result, expected = getattr(together[request], field)[row], getattr(alone, field)[0]

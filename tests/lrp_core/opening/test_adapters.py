@@ -43,13 +43,13 @@ def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
         if method.missing(merged.family.capabilities):
             continue
         asked = {**FEW.get(method.name, {}), **({"heads": True} if "heads" in method.gives else {})}
-        one, other, without = (method(view, batch, **asked) for view in (merged, apart, plain))
+        of_merged, of_apart, without = (method(view, batch, **asked) for view in (merged, apart, plain))
         for numbers in ("tokens", "heads", "explained"):
-            result, wanted = getattr(other, numbers), getattr(one, numbers)
-            if wanted is not None:
+            result, expected = getattr(of_apart, numbers), getattr(of_merged, numbers)
+            if expected is not None:
                 named = f"{method.name} {numbers}"
-                torch.testing.assert_close(result, wanted, rtol=1e-6, atol=1e-9, msg=named)
-        assert not torch.isclose(one.explained, without.explained).any(), method.name
+                torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-9, msg=named)
+        assert not torch.isclose(of_merged.explained, without.explained).any(), method.name
 
 
 def stock_delta(folder, family) -> dict[str, torch.Tensor]:
@@ -93,7 +93,7 @@ _OF_LLAMA = {"wte": "embed_tokens", "c_attn": "q_proj", "ln_1": "input_layernorm
 def made(folder, name: str, shape: str, tied: bool) -> None:
     """A base and an adapter with random numbers in all that it brings."""
     settings = {
-        field: [_OF_LLAMA.get(one, one) for one in value] if name == "llama" and isinstance(value, list) else value
+        field: [_OF_LLAMA.get(old, old) for old in value] if name == "llama" and isinstance(value, list) else value
         for field, value in SHAPES[shape].items()
     }
     bare = tiny_model(name, dtype="float32", tie_word_embeddings=tied, **_BIASES[name])
@@ -122,10 +122,10 @@ def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, ti
         stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
     shared = tied and any(part in SHAPES[shape].get("target_modules", ()) for part in ("wte", "lm_head"))
     if shared:
-        told = refusal(tmp_path / "base", tmp_path / "adapter")
+        message = refusal(tmp_path / "base", tmp_path / "adapter")
         assert re.search(
             r"changes the weights of \S+, which \S+ shares, and merging would change both: keep it beside its base",
-            told,
+            message,
         )
     for merge in (False,) if shared else (False, True):
         view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=merge)
@@ -134,15 +134,15 @@ def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, ti
         for i, row in enumerate(rows):
             with torch.no_grad():
                 logits = stock(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
-            wanted = logits[row["target_id"]] - logits[row["foil_id"]]
-            torch.testing.assert_close(relevance.explained[i], wanted, rtol=1e-4, atol=1e-4)
+            expected = logits[row["target_id"]] - logits[row["foil_id"]]
+            torch.testing.assert_close(relevance.explained[i], expected, rtol=1e-4, atol=1e-4)
     if not shared:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of weights that were tied
             merged = stock.merge_and_unload()
         assert type(view.model) is type(merged)
-        for (path, weight), own in zip(merged.named_parameters(), view.model.parameters(), strict=True):
-            torch.testing.assert_close(own, weight, msg=path)
+        for (path, weight), ours in zip(merged.named_parameters(), view.model.parameters(), strict=True):
+            torch.testing.assert_close(ours, weight, msg=path)
 
 
 def refusal(base, adapter, **options) -> str:
@@ -194,7 +194,7 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
     )
     assert "leave out max_memory" in refusal(base, adapter, max_memory={"cpu": "1GB"})
     written = json.loads(settings.read_text())
-    for change, told in (
+    for change, message in (
         ({"peft_type": "IA3"}, "is of the kind IA3, and only LORA is supported"),
         (
             {"init_lora_weights": "pissa"},
@@ -202,7 +202,7 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
         ),
     ):
         settings.write_text(json.dumps(written | change))
-        assert told in refusal(base, adapter)
+        assert message in refusal(base, adapter)
     for name in ("use_dora", "lora_bias"):
         settings.write_text(json.dumps(written | {name: True}))
         assert "it can be merged only" in refusal(base, adapter, merge=False)
@@ -220,8 +220,8 @@ def test_an_adapter_of_a_classifier_without_its_head_is_refused(tmp_path):
     view = tiny_model("llama", dtype="float32")
     view.model.save_pretrained(tmp_path / "base")
     adapted(tmp_path / "adapter", view, task_type="SEQ_CLS", modules_to_save=None)
-    told = "is for a classifier, but its file has no score.weight: use a base that has this head"
-    assert told in refusal(tmp_path / "base", tmp_path / "adapter")
+    message = "is for a classifier, but its file has no score.weight: use a base that has this head"
+    assert message in refusal(tmp_path / "base", tmp_path / "adapter")
 
 
 def test_an_adapter_of_a_classifier_is_refused_where_its_base_has_no_classifiers(tmp_path):
@@ -230,5 +230,5 @@ def test_an_adapter_of_a_classifier_is_refused_where_its_base_has_no_classifiers
     adapted(tmp_path / "adapter", view, target_modules=["q", "v"])
     settings = tmp_path / "adapter" / "adapter_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"task_type": "SEQ_CLS"}))
-    told = "closelook knows no classifier of this base's family: use a base that is a classifier"
-    assert told in refusal(tmp_path / "base", tmp_path / "adapter")
+    message = "closelook knows no classifier of this base's family: use a base that is a classifier"
+    assert message in refusal(tmp_path / "base", tmp_path / "adapter")

@@ -54,8 +54,8 @@ def refusal(folder, **options):
 
 def assert_loads_as(folder, model):
     outputs = load_model(folder).model
-    for (name, one), (_, other) in zip(outputs.named_parameters(), model.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, loaded), (_, saved) in zip(outputs.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(loaded, saved), name
 
 
 @pytest.mark.thinned(5)
@@ -72,10 +72,10 @@ def test_base_model_loads_only_where_its_head_is_the_embedding(family, tied, tmp
     if tied and FAMILIES[family].head_dense is None and model.get_output_embeddings().bias is None:
         assert_loads_as(tmp_path, model)
         return
-    base, wanted = type(model.base_model).__name__, type(model).__name__
+    base, with_head = type(model.base_model).__name__, type(model).__name__
     message = refusal(tmp_path)
     assert " lack " in message
-    assert message.endswith(f"they were saved as {base}; give a model saved as {wanted}")
+    assert message.endswith(f"they were saved as {base}; give a model saved as {with_head}")
 
 
 LACKING = {
@@ -130,8 +130,8 @@ def test_a_folder_may_be_given_from_home(tmp_path, monkeypatch):
 
 def test_random_weights_do_not_depend_on_the_dtype_that_a_config_names():
     config, in_half = tiny_config("gpt2"), tiny_config("gpt2", dtype="bfloat16")
-    for one, other in zip(*(random_model(of).model.parameters() for of in (config, in_half)), strict=True):
-        assert torch.equal(one, other)
+    for weight, other in zip(*(random_model(of).model.parameters() for of in (config, in_half)), strict=True):
+        assert torch.equal(weight, other)
     assert in_half.dtype == torch.bfloat16, "the config is the caller's"
 
 

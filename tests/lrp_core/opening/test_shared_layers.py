@@ -36,8 +36,8 @@ def test_heads_of_layers_that_share_weights_differ():
     view = tiny_model("albert", num_hidden_layers=3)
     heads = attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), heads=True).heads  # [B, L, H, P]
     assert heads.shape[1] == 3
-    for one, other in ((0, 1), (1, 2)):
-        assert (heads[:, one] - heads[:, other]).abs().max() > 1e-3
+    for layer, other in ((0, 1), (1, 2)):
+        assert (heads[:, layer] - heads[:, other]).abs().max() > 1e-3
 
 
 def test_a_model_is_saved_and_loaded_with_the_weights_of_its_groups(tmp_path):
@@ -61,9 +61,9 @@ def test_an_adapter_beside_the_weights_is_beside_those_of_every_layer(tmp_path):
     plain = load_model(tmp_path / "base", dtype="float64")
     batch = Batch.collate(ragged_rows(merged), 0)
     for method in (METHODS["attnlrp"], VECTORS["decompx"]):
-        wanted, own, without = (method(view, batch).tokens for view in (merged, beside, plain))
-        torch.testing.assert_close(own, wanted, rtol=1e-6, atol=1e-9)
-        assert not torch.allclose(own, without, rtol=1e-2)
+        expected, relevance, without = (method(view, batch).tokens for view in (merged, beside, plain))
+        torch.testing.assert_close(relevance, expected, rtol=1e-6, atol=1e-9)
+        assert not torch.allclose(relevance, without, rtol=1e-2)
 
 
 def test_a_model_on_several_devices_is_refused():

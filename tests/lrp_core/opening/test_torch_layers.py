@@ -159,9 +159,9 @@ def test_rules_find_the_token_that_a_trained_classifier_looks_for():
     ids, labels, places = drawn(200)
     view = view_of(model.eval())
     assert (view.model(ids).logits.argmax(-1) == labels).float().mean() > 0.95
-    kept = [(row, place) for row, label, place in zip(ids.tolist(), labels, places, strict=True) if label]
+    kept = [(row, position) for row, label, position in zip(ids.tolist(), labels, places, strict=True) if label]
     rows = [{"input_ids": row, "position": 0, "target_id": 1, "foil_id": 0} for row, _ in kept]
     for name in ("lrp", "attnlrp"):
         relevance = attribute(name, view, Batch.collate(rows, 0)).tokens[:, 1:]
-        hits = [int(found) + 1 == int(place) for found, (_, place) in zip(relevance.argmax(-1), kept, strict=True)]
+        hits = [int(top) + 1 == int(position) for top, (_, position) in zip(relevance.argmax(-1), kept, strict=True)]
         assert sum(hits) / len(hits) > 0.9, name

@@ -19,9 +19,9 @@ def test_rows_without_a_target_get_the_models_own_prediction_and_others_keep_the
     predicted = with_predictions(view, asked)
     for row, before, after in zip(rows, asked, predicted, strict=True):
         logits = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
-        own = int(logits.argmax())
+        top_id = int(logits.argmax())
         assert after == (
-            before if before["target_id"] is not None else before | {"target_id": own, "predicted_id": own}
+            before if before["target_id"] is not None else before | {"target_id": top_id, "predicted_id": top_id}
         )
 
 
@@ -47,8 +47,8 @@ def shapes(request):
         seen = []
 
         def note(_, __, options):
-            given = options.get("inputs_embeds", options.get("input_ids"))
-            seen.append(tuple(given.shape[:2]))
+            inputs = options.get("inputs_embeds", options.get("input_ids"))
+            seen.append(tuple(inputs.shape[:2]))
 
         handle = view.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
         request.addfinalizer(handle.remove)
@@ -111,12 +111,12 @@ def test_the_log_probability_of_a_certain_target_is_more_than_rounding(family):
     batch = Batch.collate(ragged_rows(wide), 0)
     ids = predicted(wide, batch)[:, 0]
     batch = replace(batch, target_ids=ids)
-    _, wanted = explained_numbers(wide, wide.hidden(batch), batch, ["log_prob"])
+    _, of_wide = explained_numbers(wide, wide.hidden(batch), batch, ["log_prob"])
     every = label_logits(wide, wide.prediction(wide.hidden(batch), batch))
     others = every.scatter(1, ids[:, None], -torch.inf)
     by_hand = -torch.log1p((others - every.gather(1, ids[:, None])).exp().sum(1))
-    torch.testing.assert_close(wanted["log_prob"], by_hand, rtol=1e-9, atol=0)
-    torch.testing.assert_close(wanted["log_prob"], every.log_softmax(1).gather(1, ids[:, None])[:, 0])
+    torch.testing.assert_close(of_wide["log_prob"], by_hand, rtol=1e-9, atol=0)
+    torch.testing.assert_close(of_wide["log_prob"], every.log_softmax(1).gather(1, ids[:, None])[:, 0])
     assert (by_hand.abs() < 1e-6).any()
     narrow = tiny_model(family, dtype="float32")
     narrow.unembedding.weight.mul_(25)

@@ -34,16 +34,16 @@ def test_the_rule_of_a_cap_passes_relevance_as_it_is(planned):
     z = torch.tensor([-9.0, -1.0, -1e-3, 0.0, 0.4, 3.0], dtype=torch.float64, requires_grad=True)
     switch = Switch(planned, ATTNLRP)
     y = activate(z * 1.0, SoftCap(CAP)(z.detach()), soft_cap(CAP), False, switch)
-    upper, values, given = torch.linspace(-1, 2, 6, dtype=torch.float64), y.detach(), z.detach()
+    upper, values, inputs = torch.linspace(-1, 2, 6, dtype=torch.float64), y.detach(), z.detach()
     (relevance,) = torch.autograd.grad(y, z, upper, retain_graph=True)
     for i in range(6):
-        assert float(values[i]) == pytest.approx(CAP * float(torch.tanh(given[i] / CAP)), abs=1e-15)
-        assert float(relevance[i] * given[i]) == pytest.approx(float(upper[i] * values[i]), abs=1e-12)
+        assert float(values[i]) == pytest.approx(CAP * float(torch.tanh(inputs[i] / CAP)), abs=1e-15)
+        assert float(relevance[i] * inputs[i]) == pytest.approx(float(upper[i] * values[i]), abs=1e-12)
     assert float(relevance[3]) == pytest.approx(float(upper[3]), abs=1e-12)  # the limit at 0
     if len(planned) > 1:
         switch.current = PLAIN
         (relevance,) = torch.autograd.grad(y, z, upper)
-        torch.testing.assert_close(relevance, upper * (1 - torch.tanh(given / CAP) ** 2))
+        torch.testing.assert_close(relevance, upper * (1 - torch.tanh(inputs / CAP) ** 2))
 
 
 def test_both_caps_change_what_the_model_says(view, rows):
@@ -64,11 +64,11 @@ def test_the_sum_over_the_vocabulary_is_that_of_capped_logits(view, rows):
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_gradient_x_input_is_that_of_the_stock_model(view, rows, explanation):
     relevance = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
-    wanted = []
+    expected = []
     for row in rows:
         token = oracles.tokens(view, row)
-        wanted.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
-    close(relevance, wanted)
+        expected.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
+    close(relevance, expected)
 
 
 def test_attnlrp_with_caps_so_wide_that_they_do_nothing_is_attnlrp_without(rows):

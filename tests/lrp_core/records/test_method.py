@@ -202,9 +202,11 @@ class Told(Relevance):
     "name", [f.name for f in fields(Told) if "Tensor" in str(f.type) and f.name != "neuron_positions"]
 )
 def test_a_row_is_finite_where_every_number_told_of_it_is(name, value):
-    told = {one: torch.ones(3) for one in ("explained", "logit_target", "logit_foil")} | {"tokens": torch.ones(3, 4)}
-    told.setdefault(name, torch.ones(3, 2, 2))
-    relevance = Told(**told, neuron_positions=torch.ones(3, 2, dtype=torch.int64))
+    numbers = {field: torch.ones(3) for field in ("explained", "logit_target", "logit_foil")} | {
+        "tokens": torch.ones(3, 4)
+    }
+    numbers.setdefault(name, torch.ones(3, 2, 2))
+    relevance = Told(**numbers, neuron_positions=torch.ones(3, 2, dtype=torch.int64))
     assert relevance.finite.tolist() == [True, True, True]
-    told[name][1].fill_(value)
+    numbers[name][1].fill_(value)
     assert relevance.finite.tolist() == [True, False, True]

@@ -86,8 +86,8 @@ def test_a_table_has_what_packages_bring_from_the_first_look_on(site):
     install(site, "plug_a", one="plug_a:ONE")
     import plug_a
 
-    own = plug_a.Thing("own")
-    table = Registry("thing", own, group="closelook.things", record_class=plug_a.Thing)
+    built_in = plug_a.Thing("own")
+    table = Registry("thing", built_in, group="closelook.things", record_class=plug_a.Thing)
     assert list(table) == ["own", "one"]
     assert (table.owner("own"), table.owner("one")) == ("closelook", "plug-a")
     install(site, "plug_b", more="plug_b:BOTH")
@@ -101,8 +101,8 @@ def test_a_package_may_bring_a_model_family(site, monkeypatch):
         "RENAMED = replace(GPT2, name='gpt2-renamed')\n"
     )
     install(site, "plug_a", family="plug_family:RENAMED")
-    own = families.FAMILIES.values()
-    extended = Registry("family", *own, group="closelook.things", record_class=families.Family)
+    built_in = families.FAMILIES.values()
+    extended = Registry("family", *built_in, group="closelook.things", record_class=families.Family)
     monkeypatch.setattr(families, "FAMILIES", extended)
     config = GPT2Config()
     config.model_type = "gpt2-renamed"
@@ -137,8 +137,8 @@ FAMILY = replace(VIT, name="sketch", classes="plug_sketch")
 
 def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
     packages.install(site, "plug_sketch", SKETCH, things={"family": "plug_sketch:FAMILY"})
-    own = families.FAMILIES.values()
-    extended = Registry("family", *own, group="closelook.things", record_class=families.Family)
+    built_in = families.FAMILIES.values()
+    extended = Registry("family", *built_in, group="closelook.things", record_class=families.Family)
     monkeypatch.setattr(families, "FAMILIES", extended)
     import plug_sketch
 
@@ -148,8 +148,8 @@ def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
         rows = picture_rows(view)
         batch = Batch.collate(rows, 0)
         relevance = METHODS["lrp"](view, batch)
-        wanted = stock(pixel_values=batch.pixel_values).logits.gather(1, batch.target_ids[:, None])[:, 0]
-        torch.testing.assert_close(relevance.logit_target, wanted, rtol=1e-4, atol=1e-5)
+        expected = stock(pixel_values=batch.pixel_values).logits.gather(1, batch.target_ids[:, None])[:, 0]
+        torch.testing.assert_close(relevance.logit_target, expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(UnsupportedModel, match=r"ViTModel has no .*: give a SketchForImageClassification model"):
         families.family_of(stock.config, "ViTModel")
     sys.modules.pop("plug_sketch", None)

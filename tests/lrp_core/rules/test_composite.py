@@ -29,8 +29,8 @@ def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Ten
         return torch.autograd.grad(explained.sum(), token)[0]
 
 
-def same(result, wanted):
-    torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+def same(result, expected):
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
 
 
 def everywhere(rule: LinearRule) -> LinearRules:
@@ -42,9 +42,9 @@ def everywhere(rule: LinearRule) -> LinearRules:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_every_linear_layer_is_offered_to_a_rule(view, batch, composite, checkpointing):
     by_hand = replace(composite, linear=everywhere(BY_HAND))
-    wanted = gradient(view, batch, composite)
-    same(gradient(view, batch, by_hand, checkpointing=checkpointing), wanted)
-    same(gradient(view, batch, by_hand, PLAIN, LRP), wanted)
+    expected = gradient(view, batch, composite)
+    same(gradient(view, batch, by_hand, checkpointing=checkpointing), expected)
+    same(gradient(view, batch, by_hand, PLAIN, LRP), expected)
 
 
 @pytest.mark.thinned(4)
@@ -81,10 +81,10 @@ def test_a_rule_of_one_group_is_asked_for_the_layers_of_that_group(view, batch, 
 
     relevance = gradient(view, batch, replace(ATTNLRP, linear=LinearRules(**{group: LinearRule("noted", noted)})))
     same(relevance, gradient(view, batch, ATTNLRP))
-    own = [layer.parameters()[0].shape for layer in view.linear_layers() if layer.group == group]
-    own += [torch.Size([len(batch), 2, view.d_model])] if group == "linear" else []  # rows of the unembedding
-    assert sorted(asked) == sorted(own)
-    assert bool(own) == (group != "convolution")
+    shapes = [layer.parameters()[0].shape for layer in view.linear_layers() if layer.group == group]
+    shapes += [torch.Size([len(batch), 2, view.d_model])] if group == "linear" else []  # rows of the unembedding
+    assert sorted(asked) == sorted(shapes)
+    assert bool(shapes) == (group != "convolution")
 
 
 def test_the_epsilon_rule_in_the_linear_slot_is_the_rule_of_the_paper(view, batch):
@@ -119,9 +119,9 @@ def test_the_true_gradient_in_the_softmax_slot_is_that_of_the_kernel(view, side)
     batch = Batch.collate(ragged_rows(view), 0, side)
     by_hand = replace(ATTNLRP, softmax=SOFTMAX_BY_HAND)
     real = batch.attention_mask[..., None]
-    wanted = gradient(view, batch, ATTNLRP) * real
-    same(gradient(view, batch, by_hand) * real, wanted)
-    same(gradient(view, batch, ATTNLRP, replace(PLAIN, softmax=CONSTANT)) * real, wanted)
+    expected = gradient(view, batch, ATTNLRP) * real
+    same(gradient(view, batch, by_hand) * real, expected)
+    same(gradient(view, batch, ATTNLRP, replace(PLAIN, softmax=CONSTANT)) * real, expected)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

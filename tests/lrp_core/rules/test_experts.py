@@ -47,18 +47,18 @@ def mixture(mlp, x, relevance, signal_takes_all):
     if shared is not None:
         weight = torch.sigmoid(mlp.shared_expert_gate.weight[0] @ x)
         parts.append((weight, shared.gate_proj.weight, shared.up_proj.weight, shared.down_proj.weight))
-    said = [w * (down @ (torch.nn.functional.silu(gate @ x) * (up @ x))) for w, gate, up, down in parts]
-    of_said = [one / sum(said) * relevance for one in said]
+    outputs = [w * (down @ (torch.nn.functional.silu(gate @ x) * (up @ x))) for w, gate, up, down in parts]
+    of_outputs = [output / sum(outputs) * relevance for output in outputs]
     half = 1.0 if signal_takes_all else 0.5
     inside = [
-        gated(x, gate, up, down, half * one, signal_takes_all)
-        for (_, gate, up, down), one in zip(parts, of_said, strict=True)
+        gated(x, gate, up, down, half * of_output, signal_takes_all)
+        for (_, gate, up, down), of_output in zip(parts, of_outputs, strict=True)
     ]
     neurons = dict(zip([*map(str, chosen), "shared"], (of_hidden for of_hidden, _ in inside), strict=False))
     out = sum(of_x for _, of_x in inside)
     if signal_takes_all:
         return out, neurons
-    of_weights = [0.5 * one.sum() for one in of_said]
+    of_weights = [0.5 * of_output.sum() for of_output in of_outputs]
     if shared is not None:
         z_shared = mlp.shared_expert_gate.weight @ x
         pair = torch.cat([z_shared, torch.zeros_like(z_shared)])
@@ -66,8 +66,8 @@ def mixture(mlp, x, relevance, signal_takes_all):
         out = out + oracles.linear_epsilon(x, mlp.shared_expert_gate.weight, torch.zeros(1).to(x), of_pair[:1])
     total = sum(of_weights)
     of_probabilities = torch.zeros_like(z)
-    for (w, *_), e, one in zip(parts, chosen, of_weights, strict=False):
-        of_probabilities[e] = one - w * total if renormalised else one
+    for (w, *_), e, of_weight in zip(parts, chosen, of_weights, strict=False):
+        of_probabilities[e] = of_weight - w * total if renormalised else of_weight
     of_logits = oracles.softmax_relevance(z, of_probabilities)
     return out + oracles.linear_epsilon(x, router.weight, torch.zeros_like(z), of_logits), neurons
 
@@ -91,8 +91,8 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
         (gradient,) = torch.autograd.grad(y, leaf, relevance / y.detach())
     neurons = torch.zeros(3, view.n_neurons, dtype=torch.float64)
     for t in range(3):
-        wanted, of_experts = mixture(mlp, x[0, t], relevance[0, t], signal_takes_all=composite is LRP)
-        torch.testing.assert_close((x * gradient)[0, t], wanted, rtol=1e-9, atol=1e-10)
+        expected, of_experts = mixture(mlp, x[0, t], relevance[0, t], signal_takes_all=composite is LRP)
+        torch.testing.assert_close((x * gradient)[0, t], expected, rtol=1e-9, atol=1e-10)
         for part in view.blocks[-1].feed_forwards:
             if part.title in of_experts:
                 neurons[t, part.first : part.first + part.size] = of_experts[part.title]
@@ -118,9 +118,9 @@ def test_kernels_of_experts_agree_and_half_precision_is_explained(family):
     wide = tiny_model(family, dtype="float32")
     batch = Batch.collate(ragged_rows(wide), 0)
     wide.model.set_experts_implementation("eager")
-    wanted = METHODS["attnlrp"](wide, batch).tokens
+    expected = METHODS["attnlrp"](wide, batch).tokens
     wide.model.set_experts_implementation("batched_mm")
-    torch.testing.assert_close(METHODS["attnlrp"](wide, batch).tokens, wanted, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(METHODS["attnlrp"](wide, batch).tokens, expected, rtol=1e-3, atol=1e-4)
     half = tiny_model(family, dtype="bfloat16")
     for method in ("attnlrp", "attnlrp_explicit", "lrp"):
         assert METHODS[method](half, batch).tokens.isfinite().all()

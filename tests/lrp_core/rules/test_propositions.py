@@ -152,8 +152,8 @@ def test_attnlrp_3_2_and_3_3_uniform_matrix_products_through_attention():
     )
     of_query, of_key = oracles.matmul_relevance(query.detach(), key.detach().T, of_scores)
     expected = [of_query, of_key.T, of_value]
-    for own, wanted in zip(relevance(out, upper, query, key, value), expected, strict=True):
-        torch.testing.assert_close(own, wanted)
+    for ours, oracle in zip(relevance(out, upper, query, key, value), expected, strict=True):
+        torch.testing.assert_close(ours, oracle)
 
 
 def test_explicit_rules_equal_the_oracles():
@@ -163,8 +163,8 @@ def test_explicit_rules_equal_the_oracles():
     torch.testing.assert_close(relevance, oracles.linear_epsilon(x.detach(), weight, bias, upper, epsilon=0.1))
     a, v, upper = draw(4, 3), draw(3, 2, seed=1), draw(4, 2, seed=2).detach()
     relevance = torch.autograd.grad(propagation.matmul_rule(a, v, 0.0), (a, v), upper)
-    for ours, wanted in zip(relevance, oracles.matmul_relevance(a.detach(), v.detach(), upper), strict=True):
-        torch.testing.assert_close(ours, wanted)
+    for ours, expected in zip(relevance, oracles.matmul_relevance(a.detach(), v.detach(), upper), strict=True):
+        torch.testing.assert_close(ours, expected)
     x, upper = draw(5), draw(5, seed=1).detach()
     (relevance,) = torch.autograd.grad(propagation.softmax_rule(x, None), x, upper)
     torch.testing.assert_close(relevance, oracles.softmax_relevance(x.detach(), upper))

@@ -52,12 +52,12 @@ def test_a_rule_takes_weights_of_each_sample(name):
     """As the unembedding has, of which each sample reads its own rows."""
     dy, x, y, weight, bias = layer(rows=3, outputs=9)
     rule, picked = LINEAR[name][1], torch.tensor([[0, 4], [8, 1], [2, 2]])
-    own = [t.gather(1, picked)[:, None] for t in (dy, y)]
-    relevance = rule.backward(own[0], x[:, None], own[1], weight[picked], bias[picked][:, None])[:, 0]
+    gathered = [t.gather(1, picked)[:, None] for t in (dy, y)]
+    relevance = rule.backward(gathered[0], x[:, None], gathered[1], weight[picked], bias[picked][:, None])[:, 0]
     for at in range(3):
         alone = (t[at, picked[at]][None] for t in (dy, y))
-        given, value = alone
-        expected = rule.backward(given, x[at][None], value, weight[picked[at]], bias[picked[at]])[0]
+        gradient, value = alone
+        expected = rule.backward(gradient, x[at][None], value, weight[picked[at]], bias[picked[at]])[0]
         torch.testing.assert_close(relevance[at], expected, **CLOSE)
 
 
@@ -70,9 +70,9 @@ def test_sizes_of_weights_are_those_of_the_layer_that_asks():
         (2, 2, torch.float32),
     ):
         weight = torch.randn(rows, columns, dtype=dtype)
-        for one in (weight, weight.T):
-            assert torch.equal(switch.sizes(one), one.abs())
-            assert switch.sizes(one).dtype == dtype
+        for matrix in (weight, weight.T):
+            assert torch.equal(switch.sizes(matrix), matrix.abs())
+            assert switch.sizes(matrix).dtype == dtype
 
 
 def test_gamma_0_is_epsilon():
@@ -133,15 +133,15 @@ def softmax_of(x, ds, rule, hidden=None):
 def test_softmax_rules_follow_their_equations(rule):
     torch.manual_seed(0)
     x, ds = torch.randn(6, 5).double() * 2, torch.randn(6, 5).double()
-    relevance, given = softmax_of(x, ds, rule)
+    relevance, upper = softmax_of(x, ds, rule)
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if rule in ("identity", "distributed_bias") else CLOSE
     for at in range(len(x)):
-        torch.testing.assert_close(relevance[at], oracles.softmax_shared(x[at], given[at], rule), **tolerance)
+        torch.testing.assert_close(relevance[at], oracles.softmax_shared(x[at], upper[at], rule), **tolerance)
     if rule != "constant":
-        kept = given
+        kept = upper
         if rule == "zplus":  # an output with a negative score has a positive contribution where another has one, too
-            kept = given * ((x > 0) | ((x < 0).sum(-1, keepdim=True) > 1))
-            assert (kept != given).any()
+            kept = upper * ((x > 0) | ((x < 0).sum(-1, keepdim=True) > 1))
+            assert (kept != upper).any()
         torch.testing.assert_close(relevance.sum(-1), kept.sum(-1), **tolerance)
 
 
@@ -163,10 +163,10 @@ def test_zplus_of_a_peaked_softmax_is_near_double_in_single_precision(shift, sig
     torch.manual_seed(1)
     x, ds = torch.rand(20, 12).double() * sign - (30 if sign < 0 else 0), torch.randn(20, 12).double()
     x[:, 3] += shift
-    exact, given = softmax_of(x, ds, "zplus")
+    exact, upper = softmax_of(x, ds, "zplus")
     rough, _ = softmax_of(x.float(), ds.float(), "zplus")
-    torch.testing.assert_close(rough.double(), exact, rtol=2e-3, atol=1e-5 * given.abs().max().item())
-    torch.testing.assert_close(exact.sum(-1), given.sum(-1), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(rough.double(), exact, rtol=2e-3, atol=1e-5 * upper.abs().max().item())
+    torch.testing.assert_close(exact.sum(-1), upper.sum(-1), rtol=1e-9, atol=1e-12)
 
 
 def test_a_score_that_stands_alone_gives_nothing():
@@ -203,12 +203,12 @@ def test_a_composite_is_relevance_layer_by_layer(composite):
 def test_composites_of_one_method_share_a_forward_and_change_no_number():
     view = tiny_model("vit")
     batch = Batch.collate(picture_rows(view), 0)
-    wanted = ("epsilon", VIT, "linear gamma 1")
-    methods = [METHODS["attnlrp"].configured(composite=one) for one in wanted]
+    composites = ("epsilon", VIT, "linear gamma 1")
+    methods = [METHODS["attnlrp"].configured(composite=composite) for composite in composites]
     requests = [method.bound(Request("attnlrp")) for method in methods]
     together = methods[0].compute(view, batch, requests)
-    for one, request in zip(wanted, requests, strict=True):
-        alone = attribute("attnlrp", view, batch, composite=one)
+    for composite, request in zip(composites, requests, strict=True):
+        alone = attribute("attnlrp", view, batch, composite=composite)
         torch.testing.assert_close(together[request].tokens, alone.tokens, **CLOSE)
 
 
@@ -237,7 +237,7 @@ def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
         weight, bias = view.unembedding_rows(torch.arange(view.vocab))
         bias = torch.zeros(view.vocab).double() if bias is None else bias
         z = oracles.contributions(seen[0][i].detach(), weight, bias)
-        relevances = [oracles.shared(z, one * every_logit[i], "gamma", 0.5) for one in (target, -other)]
+        relevances = [oracles.shared(z, upper * every_logit[i], "gamma", 0.5) for upper in (target, -other)]
         result = seen[0].grad[i] * seen[0][i].detach()
         torch.testing.assert_close(result, sum(relevances), rtol=1e-7, atol=1e-9)
 
@@ -311,7 +311,7 @@ def test_a_constant_bias_of_logits_changes_no_relevance(rule):
     view = tiny_model("bart")
     batch = Batch.collate(ragged_rows(view), 0)
     composite = {"linear": rule, "logits_bias": "constant"}
-    constant, counted = (attribute("attnlrp", view, batch, composite=one) for one in (composite, {"linear": rule}))
+    constant, counted = (attribute("attnlrp", view, batch, composite=spec) for spec in (composite, {"linear": rule}))
     view.model.final_logits_bias.zero_()
     without = attribute("attnlrp", view, batch, composite={"linear": rule})
     torch.testing.assert_close(constant.tokens, without.tokens, **CLOSE)
@@ -332,7 +332,7 @@ def test_composites_are_read_and_shown_in_one_form():
     assert OF_LRP.read(VIT) == "convolution gamma 0.25, linear gamma 0.05"
     assert OF_ATTNLRP.read({"linear": "epsilon", "norm": "identity"}) == "epsilon" == str(Spec())
     assert [
-        str(one) for one in combinations({"linear": ["epsilon", {"gamma": 1}], "softmax": ["zplus", "constant"]})
+        str(spec) for spec in combinations({"linear": ["epsilon", {"gamma": 1}], "softmax": ["zplus", "constant"]})
     ] == [
         "softmax zplus",
         "softmax constant",
@@ -340,7 +340,7 @@ def test_composites_are_read_and_shown_in_one_form():
         "linear gamma 1, softmax constant",
     ]
     assert METHODS["attnlrp"].configured("other", composite=VIT).label == "AttnLRP (composite=vit)"
-    keys = {str(METHODS["attnlrp"].configured(composite=one).key()) for one in ("epsilon", VIT, "linear gamma 0.05")}
+    keys = {str(METHODS["attnlrp"].configured(composite=spec).key()) for spec in ("epsilon", VIT, "linear gamma 0.05")}
     assert len(keys) == 3, "what a composite says is in the key of a cell"
 
 

@@ -28,35 +28,35 @@ MORE_EXPERTS = {"norm_topk_prob": True, "decoder_sparse_step": 1}
 WHOLE = ("all rules of lrp", "all rules of attnlrp")
 
 
-def failed(found):
-    return {finding.check: finding for finding in found.findings if finding.state == "fail"}
+def failed(verification):
+    return {finding.check: finding for finding in verification.findings if finding.state == "fail"}
 
 
-def inapplicable(found):
-    return {finding.check: finding.detail for finding in found.findings if finding.state == "not applicable"}
+def inapplicable(verification):
+    return {finding.check: finding.detail for finding in verification.findings if finding.state == "not applicable"}
 
 
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("family", ["llama", "bert", "gpt2"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_every_method_of_a_model_passes(family, dtype):
-    found = verify_view(tiny_model(family, dtype=dtype), METHODS)
-    assert found.passed, failed(found)
-    reasons = inapplicable(found)
+    verification = verify_view(tiny_model(family, dtype=dtype), METHODS)
+    assert verification.passed, failed(verification)
+    reasons = inapplicable(verification)
     if dtype == "bfloat16":
         assert set(reasons.values()) == {"in half precision, differences of numbers are rounding: use --dtype float32"}
     else:
         assert not reasons
     applying = {method.name for method in applicable(tiny_model(family).family.capabilities)}
-    assert set(found.costs) == applying
-    assert all(cost.peak_bytes > 0 and cost.seconds > 0 for name, cost in found.costs.items())
+    assert set(verification.costs) == applying
+    assert all(cost.peak_bytes > 0 and cost.seconds > 0 for name, cost in verification.costs.items())
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ["opt", "gemma2", "mixtral", "deberta-v2", "t5", "bart", "vit"])
 def test_families_pass_the_checks_that_apply_to_them(family):
-    found = verify_view(tiny_model(family), {**FEW, "embedding_norm": METHODS["embedding_norm"]})
-    assert found.passed, failed(found)
+    verification = verify_view(tiny_model(family), {**FEW, "embedding_norm": METHODS["embedding_norm"]})
+    assert verification.passed, failed(verification)
     expected = {
         "mixtral": [DERIVATIVE.format(title) for title in (ACTIVATIONS, TAKES_ALL, UNIFORM, *WHOLE)],
         "deberta-v2": [SUMS, LAYERS, TWINS, *map(DERIVATIVE.format, (NORMS, ACTIVATIONS, TAKES_ALL, UNIFORM, *WHOLE))],
@@ -64,7 +64,7 @@ def test_families_pass_the_checks_that_apply_to_them(family):
         "bart": [LAYERS, TWINS],
         "vit": [PADDED],
     }
-    assert set(inapplicable(found)) == set(expected.get(family, []))
+    assert set(inapplicable(verification)) == set(expected.get(family, []))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_methods_without_relevance_of_the_models_tokens_are_refused(family, meth
 
 @pytest.mark.parametrize(("labels", "dtype"), [(3, "float32"), (1, "bfloat16")])
 def test_classifiers_and_regressors_pass(labels, dtype):
-    found = verify_view(tiny_classifier("llama", labels, dtype=dtype), FEW)
-    assert found.passed, failed(found)
+    verification = verify_view(tiny_classifier("llama", labels, dtype=dtype), FEW)
+    assert verification.passed, failed(verification)
 
 
 def _wrong_norm(x, y, kind, weight, eps, switch):
@@ -136,13 +136,13 @@ def test_the_layer_of_a_broken_rule_and_the_smallest_input_are_told(monkeypatch)
         return RIGHT["normalise"](x, y, kind, of_norm * 1.5 if same else of_norm, eps, switch)
 
     monkeypatch.setattr(scope, "normalise", wrong)
-    found = failed(verify_view(view, {name: FEW[name] for name in ("lrp", "attnlrp", "attnlrp_explicit")}))
+    failures = failed(verify_view(view, {name: FEW[name] for name in ("lrp", "attnlrp", "attnlrp_explicit")}))
     in_second = "first, from the prediction down, in transformer.h.1 or behind it, for input_ids [37], position 0"
-    assert found[DERIVATIVE.format(NORMS)].detail == in_second
-    assert found[LAYERS].detail.endswith(", layer 1")
+    assert failures[DERIVATIVE.format(NORMS)].detail == in_second
+    assert failures[LAYERS].detail.endswith(", layer 1")
     in_heads = "first, from the prediction down, in the heads of layer 1, for input_ids [37], position 0"
-    assert found[TWINS].detail == in_heads
-    assert found[SUMS].subject == "lrp"
+    assert failures[TWINS].detail == in_heads
+    assert failures[SUMS].subject == "lrp"
 
 
 def test_a_description_that_is_not_the_model_fails_against_the_stock_model():
@@ -240,5 +240,5 @@ def test_numbers_that_are_not_finite_fail(value):
 
 
 def test_a_record_is_read_as_it_was_written():
-    found = verify_view(tiny_model("gpt2", num_hidden_layers=1), ALONE)
-    assert Verification.from_dict(found.to_dict()) == found
+    verification = verify_view(tiny_model("gpt2", num_hidden_layers=1), ALONE)
+    assert Verification.from_dict(verification.to_dict()) == verification

@@ -49,8 +49,8 @@ def test_logits_of_labels_equal_the_stock_forward_with_padding_on_either_side(na
     for side in ("left", "right"):
         logits = view.logits(view.hidden(batch := Batch.collate(rows, 0, side)), batch)
         for row, ours in zip(rows, logits, strict=True):
-            wanted = [row["target_id"], *([row["foil_id"]] if labels > 1 else [])]
-            torch.testing.assert_close(ours, oracles.logits(view, row)[wanted], **CLOSE)
+            ids = [row["target_id"], *([row["foil_id"]] if labels > 1 else [])]
+            torch.testing.assert_close(ours, oracles.logits(view, row)[ids], **CLOSE)
 
 
 @pytest.mark.thinned(4)
@@ -98,17 +98,17 @@ def test_the_model_is_bit_identical_afterwards(view, rows):
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_gradient_x_input_of_a_classifier_is_that_of_the_stock_model(view, rows, explanation):
     relevance = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
-    wanted = []
+    expected = []
     for row in rows:
         token = oracles.tokens(view, row)
-        wanted.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
+        expected.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
     if view.embedding_norm is not None and view.family.position_embedding is None:
         # a norm undoes any scaling of the token's embedding, to which nothing was added: next to nothing is left
-        for ours, stock in zip(relevance, wanted, strict=True):
+        for ours, stock in zip(relevance, expected, strict=True):
             torch.testing.assert_close(ours, stock, **CLOSE)
             assert stock.abs().max() < 1e-2
         return
-    close(relevance, wanted)
+    close(relevance, expected)
 
 
 @pytest.mark.thinned(4)
@@ -135,10 +135,14 @@ def test_atman_of_a_regressor_is_the_drop_of_its_score(family, score):
 @pytest.mark.thinned(3)
 def test_attention_methods_of_a_classifier_equal_their_formulas(view, rows):
     maps = [oracles.attention_maps(view, row, "contrastive") for row in rows]
-    wanted = [oracles.grad_attention_rollout(*of_row)[row["position"]] for of_row, row in zip(maps, rows, strict=True)]
-    close(explain("grad_attention_rollout", view, rows), wanted)
-    wanted = [oracles.rollout(m, seen, 1.0, 0.0)[row["position"]] for (m, _, seen), row in zip(maps, rows, strict=True)]
-    close(explain("attention_rollout", view, rows), wanted)
+    expected = [
+        oracles.grad_attention_rollout(*of_row)[row["position"]] for of_row, row in zip(maps, rows, strict=True)
+    ]
+    close(explain("grad_attention_rollout", view, rows), expected)
+    expected = [
+        oracles.rollout(m, seen, 1.0, 0.0)[row["position"]] for (m, _, seen), row in zip(maps, rows, strict=True)
+    ]
+    close(explain("attention_rollout", view, rows), expected)
 
 
 @pytest.mark.thinned(3)
@@ -181,13 +185,13 @@ def test_logat_of_a_score_is_the_distance_to_the_prediction_or_its_reverse(name)
     view = tiny_classifier(name, labels=1)
     rows = ragged_rows(view)
     norms = explain("embedding_norm", view, rows)
-    wanted = []
+    expected = []
     for row in rows:
         read = oracles_states.logat(view, row, oracles_states.hidden_states(view, row)[-1])[:, 0]
-        wanted.append((read - oracles.logits(view, row)[0]).abs())
-    close(explain("logat", view, rows), wanted)
-    close(explain("logat", view, rows, reverse=True), [-x for x in wanted])
-    close(explain("normxlogit", view, rows, reverse=True), [-x * n for x, n in zip(wanted, norms, strict=True)])
+        expected.append((read - oracles.logits(view, row)[0]).abs())
+    close(explain("logat", view, rows), expected)
+    close(explain("logat", view, rows, reverse=True), [-x for x in expected])
+    close(explain("normxlogit", view, rows, reverse=True), [-x * n for x, n in zip(expected, norms, strict=True)])
 
 
 @pytest.mark.thinned(3)
@@ -196,8 +200,8 @@ def test_value_zeroing_of_a_classifier_reads_the_row_of_its_head(name):
     view = tiny_classifier(name)
     rows = ragged_rows(view)
     maps = [oracles_states.value_zeroing(view, row) for row in rows]
-    wanted = [torch.linalg.multi_dot(m[::-1])[row["position"]] for m, row in zip(maps, rows, strict=True)]
-    close(explain("value_zeroing", view, rows), wanted, rtol=1e-5, atol=1e-6)
+    expected = [torch.linalg.multi_dot(m[::-1])[row["position"]] for m, row in zip(maps, rows, strict=True)]
+    close(explain("value_zeroing", view, rows), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_pairs_carry_token_types():

@@ -42,8 +42,8 @@ def view(family):
 
 
 def stock(view, row):
-    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
-    return oracles_methods.stock(view, **given).logits[0, row["position"]]
+    inputs = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    return oracles_methods.stock(view, **inputs).logits[0, row["position"]]
 
 
 @pytest.mark.thinned(4)
@@ -105,10 +105,14 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, ru
         hooks = [m.register_forward_hook(lambda m, _, y: outputs.append((m, y))) for m in biased]
         token = view.embed(batch)[0].requires_grad_()
         logit = view.logits(view.hidden(batch, token), batch)[:, 0].sum()
-        given = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
+        gradients = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
         for hook in hooks:
             hook.remove()
-    absorbed = sum((m.bias * one).sum().item() for (m, _), one in zip(outputs, given, strict=True) if one is not None)
+    absorbed = sum(
+        (m.bias * gradient).sum().item()
+        for (m, _), gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None
+    )
     if view.decoder.logits_bias is not None:
         absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
     missing = -float(relevance.residual.sum())
@@ -137,7 +141,7 @@ def _absorbed_by_softmax(view, batch):
         return context.transpose(1, 2), weights
 
     with rules_on(view, [ATTNLRP]):
-        around = {one.attention: attend for one in view.attentions}
+        around = {layer.attention: attend for layer in view.attentions}
         with around_attention(view, around, stock="eager"), torch.enable_grad():
             token = view.embed(batch)[0].requires_grad_()
             view.logits(view.hidden(batch, token), batch)[:, 0].sum().backward()
@@ -153,8 +157,8 @@ def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, metho
 
     batch, reading, outputs = Batch.collate(ragged_rows(view), 0), READINGS[method], {}
     hooks = [
-        one.output.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
-        for layer, one in enumerate(view.attentions)
+        attention.output.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
+        for layer, attention in enumerate(view.attentions)
     ]
     with rules_on(view, [reading.composite]):
         logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
@@ -184,10 +188,12 @@ def test_rollouts_are_those_of_chefer(family, method):
 def test_grad_attention_rollout_can_leave_out_the_identity_of_the_token_that_predicts(view, itself):
     row = ragged_rows(view)[2]
     batch, at = Batch.collate([row], 0), row["position"]
-    whole, without = (attribute("grad_attention_rollout", view, batch, itself=one) for one in ("identity", itself))
-    wanted = whole.decoder_tokens.clone()
-    wanted[0, at] = 0 if itself == "zero" else wanted[0, at] - 1
-    torch.testing.assert_close(without.decoder_tokens, wanted, rtol=1e-9, atol=1e-12)
+    whole, without = (
+        attribute("grad_attention_rollout", view, batch, itself=setting) for setting in ("identity", itself)
+    )
+    expected = whole.decoder_tokens.clone()
+    expected[0, at] = 0 if itself == "zero" else expected[0, at] - 1
+    torch.testing.assert_close(without.decoder_tokens, expected, rtol=1e-9, atol=1e-12)
     assert torch.equal(without.tokens, whole.tokens)
 
 
@@ -196,10 +202,10 @@ def test_gradcam_is_the_last_cross_attention_weighted_by_its_mean_gradient(famil
     view = tiny_model(name, attn="eager", **changes)
     row = ragged_rows(view)[2]
     ours = attribute("gradcam", view, Batch.collate([row], 0))
-    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    inputs = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
     with torch.enable_grad():
-        embeds = view.model.get_input_embeddings()(given.pop("input_ids")).requires_grad_()
-        out = oracles_methods.stock(view, inputs_embeds=embeds, output_attentions=True, **given)
+        embeds = view.model.get_input_embeddings()(inputs.pop("input_ids")).requires_grad_()
+        out = oracles_methods.stock(view, inputs_embeds=embeds, output_attentions=True, **inputs)
         last = out.cross_attentions[-1]
         (gradient,) = torch.autograd.grad(_contrast(out.logits[0, row["position"]], row), last)
     weight = gradient[0].mean((1, 2))  # [H]
@@ -214,14 +220,14 @@ def _contrast(logits, row):
 
 def _maps(view, row, graded):
     """Means over heads of each layer's maps, or of the positive part of maps times gradients: encoder, own, cross."""
-    given = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
+    ids = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
     with torch.enable_grad():
-        embeds = view.model.get_input_embeddings()(given.pop("input_ids")).requires_grad_()
-        seen = view.decoder_embedding(given.pop("decoder_input_ids")).requires_grad_()
+        embeds = view.model.get_input_embeddings()(ids.pop("input_ids")).requires_grad_()
+        seen = view.decoder_embedding(ids.pop("decoder_input_ids")).requires_grad_()
         inputs = {"inputs_embeds": embeds, "decoder_inputs_embeds": seen}
         out = oracles_methods.stock(view, **inputs, output_attentions=True)
         groups = (out.encoder_attentions, out.decoder_attentions, out.cross_attentions)
-        flat = [one for group in groups for one in group]
+        flat = [attention_map for group in groups for attention_map in group]
         gradients = torch.autograd.grad(_contrast(out.logits[0, row["position"]], row), flat)
     steps = [(m * g).clamp_min(0)[0].mean(0) if graded else m[0].mean(0) for m, g in zip(flat, gradients, strict=True)]
     steps = [step.detach() for step in steps]
@@ -273,9 +279,9 @@ def test_removed_heads_put_out_nothing_in_whatever_layer(view):
     torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)
     for mask, hidden in zip(masks, collected[0], strict=True):
         copied = view_of(copy.deepcopy(view.model))
-        for layer, one in enumerate(copied.attentions):
+        for layer, attention in enumerate(copied.attentions):
             for head in np.flatnonzero(mask[layer] == 0):
-                one.output.weight[:, head * view.head_dim : (head + 1) * view.head_dim] = 0
+                attention.output.weight[:, head * view.head_dim : (head + 1) * view.head_dim] = 0
         torch.testing.assert_close(hidden, copied.hidden(sample)[0], rtol=1e-10, atol=1e-10)
 
 
@@ -285,16 +291,16 @@ def test_model_is_bit_identical_after_every_method(family, attn):
     name, changes = VARIANTS[family]
     view = tiny_model(name, dtype="float32", attn=attn, **changes)
     batch = Batch.collate(ragged_rows(view), 0)
-    given = {
+    inputs = {
         "input_ids": batch.input_ids,
         "attention_mask": batch.attention_mask,
         "decoder_input_ids": batch.decoder_input_ids,
     }
-    before = view.model(**given).logits
+    before = view.model(**inputs).logits
     configs = [vars(module.config).copy() for module in view.model.modules() if hasattr(module, "config")]
     for method in APPLY:
         attribute(method, view, batch, **({"checkpoint": True} if method == "lrp" else QUICK.get(method, {})))
-        assert torch.equal(view.model(**given).logits, before), method
+        assert torch.equal(view.model(**inputs).logits, before), method
     assert [vars(module.config) for module in view.model.modules() if hasattr(module, "config")] == configs
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
 
@@ -376,10 +382,10 @@ def test_other_heads_and_layouts_are_refused():
     assert set(BOTH) == {"t5", "bart"}
 
 
-@pytest.mark.parametrize("what", ["neurons", "boundaries"])
-def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, what):
+@pytest.mark.parametrize("part", ["neurons", "boundaries"])
+def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, part):
     with pytest.raises(UnsupportedMethod, match=f"relevance .* needs .*, which {view.family.name} models do not have"):
-        attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), **{what: True})
+        attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), **{part: True})
 
 
 def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):

@@ -128,9 +128,9 @@ def test_perturbations_equal_one_forward_a_token(view, rows):
 def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, rows):
     batch = Batch.collate(rows, 0)
     total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
-    wanted = torch.stack([stock(view, row) for row in rows])
-    torch.testing.assert_close(total, wanted.logsumexp(-1))
-    assert largest.tolist() == wanted.argmax(-1).tolist()
+    logits = torch.stack([stock(view, row) for row in rows])
+    torch.testing.assert_close(total, logits.logsumexp(-1))
+    assert largest.tolist() == logits.argmax(-1).tolist()
     predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
     assert [row["target_id"] for row in predicted] == largest.tolist()
     removed = torch.zeros_like(batch.attention_mask).bool()
@@ -166,8 +166,8 @@ def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
     generic = view_of(described.model, "generic")
     rows = ragged_rows(described)
     for name, options in (("gradient_l2", {}), ("integrated_gradients", {"steps": 2}), ("occlusion", {})):
-        wanted = explain(name, described, rows, **options)
-        torch.testing.assert_close(explain(name, generic, rows, **options), wanted, **CLOSE)
+        expected = explain(name, described, rows, **options)
+        torch.testing.assert_close(explain(name, generic, rows, **options), expected, **CLOSE)
 
 
 def test_loading_says_the_way_out_and_takes_it(tmp_path):
@@ -218,7 +218,7 @@ def test_a_vocabulary_may_be_smaller_than_what_a_model_is_tried_on(family, vocab
     config = AutoConfig.for_model(family, **{**MODELS[family][1], "vocab_size": vocabulary, "eos_token_id": 1})
     view = random_model(config, dtype="float64", family="generic")
     row = {"input_ids": [view.config.pad_token_id == 0] * 4, "position": 3, "target_id": 0, "foil_id": 1}
-    row["input_ids"] = [int(one) for one in row["input_ids"]]
+    row["input_ids"] = [int(token) for token in row["input_ids"]]
     relevance = METHODS["occlusion"](view, Batch.collate([row], 0))
     torch.testing.assert_close(relevance.logit_target[0], stock(view, row)[0], **CLOSE)
 
@@ -252,6 +252,6 @@ def test_a_padding_token_inside_a_text_is_read_as_the_stock_model_reads_it_or_re
 
 def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():
     model = AutoModelForTokenClassification.from_config(AutoConfig.for_model("rembert", **MODELS["rembert"][1]))
-    wanted = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
-    with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {wanted}"):
+    classes = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
+    with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {classes}"):
         view_of(model, "generic")

@@ -27,8 +27,8 @@ def explained(view, batch):
 
 def assert_same(result, expected):
     for name, numbers in expected.items():
-        for one, other in zip(result[name], numbers, strict=True):
-            assert torch.equal(one, other), name
+        for tensor, other in zip(result[name], numbers, strict=True):
+            assert torch.equal(tensor, other), name
 
 
 # the caller's state
@@ -92,8 +92,8 @@ def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
         return [METHODS[name](view, batch).tokens for _ in range(15)]
 
     with ThreadPoolExecutor(4) as pool:
-        for name, own in zip(pair * 2, pool.map(repeat, pair * 2), strict=True):
-            assert all(torch.equal(tokens, expected[name]) for tokens in own), name
+        for name, runs in zip(pair * 2, pool.map(repeat, pair * 2), strict=True):
+            assert all(torch.equal(tokens, expected[name]) for tokens in runs), name
     assert torch.equal(view.model(input_ids=batch.input_ids).logits, plain)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
     assert view.config._attn_implementation == "sdpa"
@@ -104,12 +104,12 @@ def test_two_views_of_one_model_wait_for_each_other(view, batch):
     views = (view, view_of(view.model))
     expected = [METHODS[name](view, batch).tokens for name in ("lrp", "attnlrp")]
 
-    def repeat(one, name):
-        return [METHODS[name](one, batch).tokens for _ in range(15)]
+    def repeat(model_view, name):
+        return [METHODS[name](model_view, batch).tokens for _ in range(15)]
 
     with ThreadPoolExecutor(2) as pool:
-        for own, wanted in zip(pool.map(repeat, views, ("lrp", "attnlrp")), expected, strict=True):
-            assert all(torch.equal(tokens, wanted) for tokens in own)
+        for runs, alone in zip(pool.map(repeat, views, ("lrp", "attnlrp")), expected, strict=True):
+            assert all(torch.equal(tokens, alone) for tokens in runs)
 
 
 def test_scopes_of_models_that_share_a_config_may_overlap(view):

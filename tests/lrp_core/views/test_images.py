@@ -93,7 +93,9 @@ def test_smoothgrad_is_the_signed_mean_gradient_at_noisy_pixels(view, rows, batc
     for i, row in enumerate(rows):
         x = oracles_vit.picture(row)
         spread = 0.05 * (x.max() - x.min())
-        expected = sum(oracles_vit.at_pixels(view, row, x + spread * one[i], "contrastive") for one in noise).sum(0) / 3
+        expected = (
+            sum(oracles_vit.at_pixels(view, row, x + spread * drawn[i], "contrastive") for drawn in noise).sum(0) / 3
+        )
         torch.testing.assert_close(relevance.pixels[i], expected, **CLOSE)
         torch.testing.assert_close(relevance.tokens[i], of_patches(view, expected), **CLOSE)
 
@@ -108,10 +110,10 @@ def test_methods_on_attention_maps(view, rows, batch, explanation):
             "grad_attention_rollout": oracles_methods.grad_attention_rollout(maps, gradients, seen)[0],
             "gradcam": oracles_vit.gradcam(maps, gradients),
         }
-        for name, wanted in expected.items():
+        for name, oracle in expected.items():
             asked = {} if name == "attention_rollout" else {"explanation": explanation}
             relevance = attribute(name, view, batch, **asked)
-            torch.testing.assert_close(relevance.tokens[i], wanted, **CLOSE)
+            torch.testing.assert_close(relevance.tokens[i], oracle, **CLOSE)
             assert relevance.pixels is None
 
 

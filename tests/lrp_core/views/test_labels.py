@@ -69,8 +69,8 @@ def test_one_label_of_texts_that_a_batch_repeats():
     """`texts` is the caller's where no label is named, and the labels' own where one is."""
     view = tiny_classifier("bert", 3)
     (asked,) = requests("lrp", (1,))
-    one, told = batch(view), METHODS["lrp"].compute(view, batch(view), [asked], texts=1)
-    torch.testing.assert_close(told[asked].tokens, METHODS["lrp"].compute(view, one, [asked])[asked].tokens)
+    inputs, results = batch(view), METHODS["lrp"].compute(view, batch(view), [asked], texts=1)
+    torch.testing.assert_close(results[asked].tokens, METHODS["lrp"].compute(view, inputs, [asked])[asked].tokens)
 
 
 @pytest.mark.parametrize("label", [3, -1])
