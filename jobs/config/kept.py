@@ -271,6 +271,8 @@ def _keys(store: Store) -> dict[str, Any] | None:
         # versions before `columns` existed wrote `evidence: false` where null is written now
         if settings.get("evidence") is False and "columns" not in settings:
             settings["evidence"] = None
+    if not keys.get("heads"):
+        keys["prune"] = None  # earlier versions accepted pruning without relevance of heads, which did nothing
     return keys
 
 

@@ -106,7 +106,9 @@ def _check_models(config: Settings, problems: _Problems) -> None:
 def _check_products(config: Settings, problems: _Problems) -> None:
     """Check the blocks of single products: `prune`, `ablations`, `perturb`, `controls`, `labels` and `neurons`."""
     with problems.of("prune"):
-        if config.prune is not None and not any(config.prune.takes(task=task) for task in config.finer("heads")):
+        heads = config.finer("heads")
+        is_empty = config.prune is not None and not any(config.prune.takes(task=task) for task in heads)
+        if is_empty and not config.left_out:
             raise UserError(
                 "heads are removed by their relevance: name tasks of it in `heads`, as {sva: 100}, or leave out `prune`"
             )
