@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def cell_table(
         rejects += unusable.values()
         keep = [i for i in range(len(batch.rows)) if i not in unusable]
         for request in possible if keep else ():
-            tables += columns(batch, request, batch.relevance[request], keep, schema)
+            tables += columns(KeptRows(batch, request, keep), schema)
     return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
 
 
@@ -77,64 +77,74 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
 
-def relevance_columns(
-    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> list[pa.Table]:
-    """A table with a row for each of the rows `keep`: the relevance of tokens and pixels, logits and residual."""
-    pixels = pa.nulls(len(keep), schema.field("pixels").type)
-    decoder_relevance = pa.nulls(len(keep), schema.field("decoder_relevance").type)
+@dataclass(frozen=True)
+class KeptRows:
+    """The rows of a batch that a table is to have, and their relevance for one request."""
+
+    batch: ExplainedBatch
+    request: Request
+    keep: list[int]  # indices of the rows in the batch
+
+    @property
+    def relevance(self) -> Relevance:
+        """The relevance of all rows of the batch."""
+        return self.batch.relevance[self.request]
+
+    def variant(self) -> dict[str, list[str]]:
+        """The columns `sample_id` and `explanation`."""
+        return {
+            "sample_id": [self.batch.rows[i]["sample_id"] for i in self.keep],
+            "explanation": self.repeated(self.request.explanation),
+        }
+
+    def logits(self) -> dict[str, Any]:
+        """The columns with the logits of target and foil and the predicted token."""
+        predicted = [self.batch.rows[i].get("predicted_id") for i in self.keep]
+        return {
+            "logit_target": self.floats(self.relevance.logit_target),
+            "logit_foil": self.floats(self.relevance.logit_foil),
+            "predicted_id": pa.array(predicted, pa.int32()),
+        }
+
+    def repeated(self, value: Any) -> list[Any]:
+        """The column with the same value in every row."""
+        return [value] * len(self.keep)
+
+    def tokens(self, values: torch.Tensor, kind: pa.ListType, ids: str = "input_ids") -> pa.Array:
+        """These rows of `values` [B, T], without padding: each as long as the row's tokens in column `ids`."""
+        lengths = [len(self.batch.rows[i][ids]) for i in self.keep]
+        flat = torch.cat([values[i, :length] for i, length in zip(self.keep, lengths, strict=True)])
+        return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
+
+    def floats(self, values: torch.Tensor | None) -> np.ndarray | pa.Array:
+        """These entries of a tensor [B], in float64; nulls if there is no tensor."""
+        return pa.nulls(len(self.keep), pa.float64()) if values is None else values[self.keep].double().numpy()
+
+
+def relevance_columns(rows: KeptRows, schema: pa.Schema) -> list[pa.Table]:
+    """A table with a row for each of `rows`: the relevance of tokens and pixels, logits and residual."""
+    relevance = rows.relevance
+    pixels, decoder_relevance = (
+        pa.nulls(len(rows.keep), schema.field(name).type) for name in ("pixels", "decoder_relevance")
+    )
     if relevance.pixels is not None:
-        pixels = _alike(relevance.pixels[keep], pixels.type)
+        pixels = _alike(relevance.pixels[rows.keep], pixels.type)
     if relevance.decoder_tokens is not None:
-        decoder_relevance = _of_tokens(
-            batch, "decoder_input_ids", relevance.decoder_tokens, keep, decoder_relevance.type
-        )
-    columns: dict[str, Any] = {
-        **_of_variant(batch, request, keep),
-        "embedding": [request.embedding] * len(keep),
-        "relevance": _of_tokens(batch, "input_ids", relevance.tokens, keep, schema.field("relevance").type),
-        "explained": _floats(relevance.explained, keep),
-        "residual": _floats(relevance.residual, keep),
-        **_of_logits(batch, relevance, keep),
-        "pixels": pixels,
-        "decoder_relevance": decoder_relevance,
-    }
+        decoder_relevance = rows.tokens(relevance.decoder_tokens, decoder_relevance.type, "decoder_input_ids")
+    columns: dict[str, Any] = rows.variant() | rows.logits()
+    columns["embedding"] = rows.repeated(rows.request.embedding)
+    columns["relevance"] = rows.tokens(relevance.tokens, schema.field("relevance").type)
+    columns |= {"explained": rows.floats(relevance.explained), "residual": rows.floats(relevance.residual)}
+    columns |= {"pixels": pixels, "decoder_relevance": decoder_relevance}
     return [pa.table(columns, schema=schema)]
 
 
-def _of_variant(batch: ExplainedBatch, request: Request, keep: list[int]) -> dict[str, list[str]]:
-    """The columns `sample_id` and `explanation` for the rows `keep`."""
-    return {
-        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
-        "explanation": [request.explanation] * len(keep),
-    }
-
-
-def _of_logits(batch: ExplainedBatch, relevance: Relevance, keep: list[int]) -> dict[str, Any]:
-    """The columns with the logits of target and foil and the predicted token, for the rows `keep`."""
-    predicted = [batch.rows[i].get("predicted_id") for i in keep]
-    return {
-        "logit_target": _floats(relevance.logit_target, keep),
-        "logit_foil": _floats(relevance.logit_foil, keep),
-        "predicted_id": pa.array(predicted, pa.int32()),
-    }
-
-
-def labels_columns(
-    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> list[pa.Table]:
+def labels_columns(rows: KeptRows, schema: pa.Schema) -> list[pa.Table]:
     """As `relevance_columns`, for the relevance of tokens to one label, with the label's number as `label_id`."""
-    of_target = relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
+    of_target = relevance_columns(rows, RELEVANCE)[0]
     shared = {name: of_target[name] for name in schema.names if name != "label_id"}
-    label = pa.array([request.label] * len(keep), schema.field("label_id").type)
+    label = pa.array(rows.repeated(rows.request.label), schema.field("label_id").type)
     return [pa.table({**shared, "label_id": label}).select(schema.names).cast(schema)]
-
-
-def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
-    """The rows `keep` of `values` [B, T], without padding: each as long as the row's tokens in column `ids`."""
-    lengths = [len(batch.rows[i][ids]) for i in keep]
-    flat = torch.cat([values[i, :length] for i, length in zip(keep, lengths, strict=True)])
-    return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
 def _alike(values: torch.Tensor, kind: pa.ListType) -> pa.Array:
@@ -148,71 +158,56 @@ def _torch_type(kind: pa.ListType) -> torch.dtype:
     return torch.float64 if kind.value_type == pa.float64() else torch.float32
 
 
-def heads_columns(
-    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """Yield a table for each pooling, with a row for each of `keep`: the relevance of heads, lists of L * H numbers."""
-    if relevance.heads is None:
-        raise ValueError(f"{request.method} gave no relevance of heads, which its record promises in `given`")
+def heads_columns(rows: KeptRows, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield a table for each pooling, with a row for each of `rows`: the relevance of heads, lists of L * H numbers."""
+    heads = rows.relevance.heads
+    if heads is None:
+        raise ValueError(f"{rows.request.method} gave no relevance of heads, which its record promises in `given`")
     for p, pooling in enumerate(POOLINGS):
-        lists = _alike(relevance.heads[keep, :, :, p], schema.field("relevance").type)  # [n, L * H]
-        columns = {**_of_variant(batch, request, keep), "pooling": [pooling] * len(keep), "relevance": lists}
+        lists = _alike(heads[rows.keep, :, :, p], schema.field("relevance").type)  # [n, L * H]
+        columns = {**rows.variant(), "pooling": rows.repeated(pooling), "relevance": lists}
         yield pa.table(columns, schema=schema)
 
 
-def layers_columns(
-    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """Yield a table for each layer, with a row for each of `keep`: the relevance of tokens in that layer's map."""
-    if relevance.layers is None:
-        raise ValueError(f"{request.method} gave no relevance by layer, which its record promises in `given`")
-    kind = schema.field("relevance").type
-    for layer in range(relevance.layers.shape[1]):
-        columns = {
-            **_of_variant(batch, request, keep),
-            "embedding": [request.embedding] * len(keep),
-            "layer": [layer + 1] * len(keep),
-            "relevance": _of_tokens(batch, "input_ids", relevance.layers[:, layer], keep, kind),
-            **_of_logits(batch, relevance, keep),
-        }
+def layers_columns(rows: KeptRows, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield a table for each layer, with a row for each of `rows`: the relevance of tokens in that layer's map."""
+    layers = rows.relevance.layers
+    if layers is None:
+        raise ValueError(f"{rows.request.method} gave no relevance by layer, which its record promises in `given`")
+    shared = {**rows.variant(), "embedding": rows.repeated(rows.request.embedding), **rows.logits()}
+    for layer in range(layers.shape[1]):
+        tokens = rows.tokens(layers[:, layer], schema.field("relevance").type)
+        columns = {**shared, "layer": rows.repeated(layer + 1), "relevance": tokens}
         yield pa.table(columns, schema=schema)
 
 
-def neurons_columns(
-    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
-) -> list[pa.Table]:
-    """A table with a row for each of the rows `keep`: the neurons with the largest relevance, in lists.
+def neurons_columns(rows: KeptRows, schema: pa.Schema) -> list[pa.Table]:
+    """A table with a row for each of `rows`: the neurons with the largest relevance, in lists.
 
     A row has each layer's total, too, and relevance at layer boundaries if it was computed.
     """
+    relevance, names = rows.relevance, rows.batch.names
     if relevance.neurons is None:
-        raise ValueError(f"{request.method} gave no relevance of neurons, which its record promises in `given`")
-    assert batch.names is not None
-    rows = []
-    for i, top in zip(range(len(batch.rows)), top_neurons(relevance, MOST), strict=True):
-        listed = {
-            "layer": [neuron.layer for neuron in top],
-            "neuron": [neuron.neuron for neuron in top],
-            "name": [batch.names.of(neuron.layer, neuron.neuron) for neuron in top],
-            "relevance": [neuron.relevance for neuron in top],
-            "position": [neuron.position for neuron in top],
-            "activation": [neuron.value for neuron in top],
-            "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
-        }
+        raise ValueError(f"{rows.request.method} gave no relevance of neurons, which its record promises in `given`")
+    assert names is not None
+    entries = []
+    tops = top_neurons(relevance, MOST)
+    for i in rows.keep:
+        entry: dict[str, Any] = {"sample_id": rows.batch.rows[i]["sample_id"], "explanation": rows.request.explanation}
+        for column in ("layer", "neuron", "relevance", "position"):
+            entry[column] = [getattr(neuron, column) for neuron in tops[i]]
+        entry["name"] = [names.of(neuron.layer, neuron.neuron) for neuron in tops[i]]
+        entry["activation"] = [neuron.value for neuron in tops[i]]
+        entry["layer_relevance"] = relevance.neurons[i].sum(-1).tolist()
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
             by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # without experts, no last reason
-            kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
-            listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
-        rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
-    return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]
+            entry |= {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
+            entry |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist()}
+        entries.append(entry)
+    return [pa.Table.from_pylist(entries, schema=schema)]
 
 
 def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:
     """Lists of these lengths, cut from `flat` one after another."""
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
-
-
-def _floats(values: torch.Tensor | None, keep: list[int]) -> np.ndarray | pa.Array:
-    """The entries `keep` of a tensor [B], in float64; nulls if there is no tensor."""
-    return pa.nulls(len(keep), pa.float64()) if values is None else values[keep].double().numpy()
