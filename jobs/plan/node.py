@@ -136,6 +136,11 @@ class ModelPlan:
     def config(self) -> ModelConfig:
         return self.resolved.config
 
+    def key_fields(self, place: Artifact, rows: Sequence[int], seed: int) -> dict[str, Any]:
+        """The fields of a key that tell apart numbers of this model on the samples `rows` of the place's task."""
+        inputs = self.inputs[place.task].digest
+        return {**self.resolved.key_fields, "dtype": place.dtype, "inputs": inputs, "subset": rows, "seed": seed}
+
     @property
     def name(self) -> str:
         return self.config.name

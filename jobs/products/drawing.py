@@ -229,18 +229,13 @@ class Drawing:
                     drawn.reject(row, [claim.method], "other_logit", detail)
                     lost.add(claim.method)
             for flips, way_curves in zip(self.ways, curves, strict=True):
+                of_way = {"sample_id": row["sample_id"], "target_id": way_curves.target_id, "perturbation": flips.way}
                 has_foil = way_curves.contrast is not None
                 scores = [claim.scores(flips, has_foil) for claim in row_claims]
                 for claim, columns in zip(row_claims, _columns(way_curves, scores), strict=True):
                     if claim.method not in lost:
-                        shared = {
-                            "sample_id": row["sample_id"],
-                            "target_id": way_curves.target_id,
-                            "perturbation": flips.way,
-                            "explanation": claim.explanation,
-                            "embedding": claim.embedding,
-                            "ranked": claim.ranked,
-                        }
+                        variant = {"explanation": claim.explanation, "embedding": claim.embedding}
+                        shared = {**of_way, **variant, "ranked": claim.ranked}
                         drawn.rows[claim.method] += [shared | order for order in columns]
 
 

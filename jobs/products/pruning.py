@@ -83,7 +83,7 @@ def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[Pr
     """
     if not settings.takes(model=model.name):
         return
-    config, first_heads = run.config, dict[tuple[str, str], Artifact]()
+    first_heads: dict[tuple[str, str], Artifact] = {}
     for cell in model.cells:
         cell_heads = cell.artifact
         is_ranked = cell_heads.product == "heads" and _is_contrastive(cell.requests)
@@ -94,14 +94,8 @@ def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[Pr
             orders = {"heads": cell_heads.key, "poolings": settings.poolings, "orders": settings.orders}
             yield _node(run, settings, model, cell_heads, cell_heads.method, orders)
     for heads in first_heads.values() if settings.random_runs else ():
-        random: dict[str, Any] = {
-            "inputs": model.inputs[heads.task].digest,
-            "subset": subset(config, model, heads.task).tolist(),
-            **model.resolved.key_fields,
-            "dtype": heads.dtype,
-            "seed": config.seed,
-            "runs": settings.random_runs,
-        }
+        rows = subset(run.config, model, heads.task).tolist()
+        random = {**model.key_fields(heads, rows, run.config.seed), "runs": settings.random_runs}
         yield _node(run, settings, model, heads, RANDOM, random)
 
 

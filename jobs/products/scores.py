@@ -80,24 +80,22 @@ def nodes(run: Run) -> Iterator[Node]:
 
 def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> ScoresNode:
     """The node of a cell's scores by `metrics`; `evidence` is a hash of the evidence."""
-    key_fields = {
-        "schema": schemas.titled(schemas.SCORES),
-        "relevance": cell.artifact.key,
-        "evidence": evidence,
-        "labels": model.resolved.labels,
-        "metrics": metrics,
-    }
     values = model.inputs[cell.artifact.task].tokens * len(cell.requests)
-    return ScoresNode(key_fields=key_fields, values=values, **_fields_of("scores", model, cell, metrics))
+    key_fields = {"schema": schemas.titled(schemas.SCORES), "evidence": evidence}
+    return ScoresNode(values=values, **_fields_of("scores", model, cell, metrics, key_fields))
 
 
-def _fields_of(product: str, model: ModelPlan, cell: Cell, metrics: Metrics) -> dict[str, Any]:
-    """The fields that nodes of both kinds of scores have in common."""
-    inputs = model.inputs[cell.artifact.task]
+def _fields_of(
+    product: str, model: ModelPlan, cell: Cell, metrics: Metrics, key_fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields that nodes of both kinds of scores have in common; `key_fields` are further fields of the key."""
+    scored, inputs = cell.artifact, model.inputs[cell.artifact.task]
+    shared = {scored.product: scored.key, "labels": model.resolved.labels, "metrics": metrics}
     return {
-        "artifact": Artifact(product, *cell.artifact.columns),
+        "artifact": Artifact(product, *scored.columns),
+        "key_fields": {**shared, **key_fields},
         "samples": cell.samples,
-        "made_of": (cell.artifact,),
+        "made_of": (scored,),
         "model": model,
         "scored_by": metrics,
         "views": inputs.paths,
@@ -131,23 +129,13 @@ def nodes_by_layer(run: Run) -> Iterator[Node]:
     """The scores, layer by layer, of every planned cell of layers whose task has a metric for layers."""
     written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
     for model, cell, evidence in _held_against(run, "layers"):
-        layers = cell.artifact
-        metrics = metrics_of_layers(run.config, layers.task)
+        task = cell.artifact.task
+        metrics = metrics_of_layers(run.config, task)
         if metrics:
-            key_fields = {
-                "schema": written,
-                "layers": layers.key,
-                "without": "slots",
-                "evidence": evidence,
-                "metrics": metrics,
-                "labels": model.resolved.labels,
-            }
-            yield LayerScoresNode(
-                key_fields=key_fields,
-                values=model.inputs[layers.task].tokens,
-                without_slots=bool(model.resolved.kind.slot),
-                **_fields_of("layer_scores", model, cell, metrics),
-            )
+            key_fields = {"schema": written, "without": "slots", "evidence": evidence}
+            fields = _fields_of("layer_scores", model, cell, metrics, key_fields)
+            has_slots = bool(model.resolved.kind.slot)
+            yield LayerScoresNode(values=model.inputs[task].tokens, without_slots=has_slots, **fields)
 
 
 def metrics_of_layers(config: RunConfig, task: str) -> Metrics:

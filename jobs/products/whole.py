@@ -78,18 +78,9 @@ def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measur
     for model in plan.models:
         rows = model.inputs[task].with_foil(settings.samples) if task in model.inputs else []
         if rows:
-            yield Measurement(
-                artifact=Artifact("bench", model.name, task, BENCH_DTYPE),
-                key_fields={
-                    "version": BENCH_VERSION,
-                    **model.resolved.key_fields,
-                    "task": task,
-                    "samples": rows,
-                },
-                samples=len(rows),
-                model=model,
-                rows=rows,
-            )
+            key_fields = {"version": BENCH_VERSION, **model.resolved.key_fields, "task": task, "samples": rows}
+            artifact = Artifact("bench", model.name, task, BENCH_DTYPE)
+            yield Measurement(artifact=artifact, key_fields=key_fields, samples=len(rows), model=model, rows=rows)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:

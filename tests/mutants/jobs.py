@@ -178,8 +178,8 @@ MUTANTS = (
         "scores_key_without_evidence",
         "Scores against old evidence are told as those against the new.",
         "jobs/products/scores.py",
-        '        "evidence": evidence,\n        "labels"',
-        '        "labels"',
+        'key_fields = {"schema": schemas.titled(schemas.SCORES), "evidence": evidence}',
+        'key_fields = {"schema": schemas.titled(schemas.SCORES)}',
         "tests/jobs/products/test_evaluate.py::test_new_evidence_makes_scores_stale",
     ),
     # Units of work, and what becomes of bad rows.

@@ -116,21 +116,12 @@ def control_nodes(
         rows = (samples or subset)(run.config, inputs).tolist()
         if rows:
             request, dtype = controlled.request, model.config.first_dtype(inputs.task)
-            key_fields = {
-                **control_key,
-                **model.resolved.key_fields,
-                "dtype": dtype,
-                "tokenizer": inputs.tokenizer,
-                "inputs": inputs.digest,
-                "method": controlled.method.key(),
-                "variant": request.variant,
-                "seed": run.config.seed,
-                **versions([request.explanation]),
-                "subset": rows,
-            }
+            artifact = Artifact(product, model.name, inputs.task, dtype, request.method)
+            of_samples = {**model.key_fields(artifact, rows, run.config.seed), "tokenizer": inputs.tokenizer}
+            of_variant = {"variant": request.variant, **versions([request.explanation])}
             yield ControlNode(
-                artifact=Artifact(product, model.name, inputs.task, dtype, request.method),
-                key_fields=key_fields,
+                artifact=artifact,
+                key_fields={**control_key, **of_samples, **of_variant, "method": controlled.method.key()},
                 samples=len(rows),
                 forwards=product,
                 model=model,

@@ -67,11 +67,8 @@ def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequen
     values = {game: _exact(explaining, rows, game) for game in set(games.values())}
     entries: dict[str, list[Row]] = {}
     for request, game in games.items():
-        entries[request.method] = [
-            {"sample_id": sample, **_entry(map_, values[game][sample], game)}
-            for sample, map_ in trained[request.method].items()
-            if sample in values[game]
-        ]
+        maps, exact = trained[request.method], values[game]
+        entries[request.method] = [_entry(name, maps[name], exact[name], game) for name in maps if name in exact]
     return in_order(nodes, SCHEMA, entries, "game", rejects)
 
 
@@ -94,12 +91,12 @@ def _exact(explaining: Explaining, rows: Sequence[Row], game: str) -> dict[str, 
     return enumerating.maps(explaining.opened.view, rows, explaining.opened.options.seed)[_EXACT]
 
 
-def _entry(map_: np.ndarray, exact: np.ndarray, game: str) -> dict[str, Any]:
+def _entry(sample: str, map_: np.ndarray, exact: np.ndarray, game: str) -> dict[str, Any]:
     """The columns that compare relevance with exact values [T]: rank correlation, and error after scaling."""
     correlation = rank_correlation(map_.tolist(), exact.tolist())
     numbers = {"correlation": correlation, "error": error_after_scaling(map_, exact)}
     finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
-    return {"game": game, "tokens": len(map_), **finite}
+    return {"sample_id": sample, "game": game, "tokens": len(map_), **finite}
 
 
 SHAPLEY = Product(

@@ -163,7 +163,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     node: ContextsNode = part.node
     if part.inputs is not None:
         return {part: Made(_computed_alone(opened, part.inputs), schema=CONTEXTS_TIES)}
-    reading = partial(read, opened.view, opened.tokenizer, rows, node.length, node.top)
+    reading = partial(read, opened, rows, node.length, node.top)
     (neurons, texts), splits = that_fits(reading, opened.token_budget)
     return {part: Made(texts, splits=splits, beside=(neurons.select(CONTEXTS_PART.names).cast(CONTEXTS_PART),))}
 

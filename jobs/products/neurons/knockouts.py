@@ -86,10 +86,10 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
             means = contexts.artifact
         first_cells.setdefault(artifact.task, (artifact, explanation))
         if settings.takes(method=artifact.method):
-            yield _node(config, settings, model, artifact, artifact.method, artifact, means, explanation)
+            yield _node(config, settings, model, artifact, means, explanation)
     for artifact, explanation in first_cells.values():
         for ranking in OTHERS:
-            yield _node(config, settings, model, artifact, ranking, None, means, explanation)
+            yield _node(config, settings, model, artifact, means, explanation, ranking)
 
 
 def _needs_foil(model: ResolvedModel, explanation: str) -> bool:
@@ -102,24 +102,17 @@ def _node(
     settings: KnockoutConfig,
     model: ModelPlan,
     cell: Artifact,
-    ranking: str,
-    neurons: Artifact | None,
     means: Artifact | None,
     explanation: str,
+    other: str = "",
 ) -> KnockoutNode:
-    """The node of a ranking, for the task and precision of `cell`; `neurons` ranks, and is None for OTHERS."""
-    rows = subset(config, model, cell.task)
+    """The node of the ranking by the relevance in `cell` or, for its task and precision, of one of OTHERS."""
+    rows, ranking = subset(config, model, cell.task), other or cell.method
+    neurons = None if other else cell
     if neurons is not None:
         ranked_by: dict[str, Any] = {"neurons": neurons.key}
     else:
-        ranked_by = {
-            "ranking": ranking,
-            **model.resolved.key_fields,
-            "dtype": cell.dtype,
-            "inputs": model.inputs[cell.task].digest,
-            "subset": rows.tolist(),
-            "seed": config.seed,
-        }
+        ranked_by = {"ranking": ranking, **model.key_fields(cell, rows.tolist(), config.seed)}
     if means is not None:
         ranked_by["means"] = means.key
     return KnockoutNode(
@@ -279,11 +272,9 @@ def _conclude(run: Run, node: KnockoutNode, shards: Sequence[str]) -> dict[str, 
     """
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
-    entries: dict[str, Any] = {
-        "neurons": node.neurons and node.neurons.name,
-        "means": node.means and node.means.name,
-        "samples": finite.count(True),
-    }
+    used = {"neurons": node.neurons, "means": node.means}
+    entries: dict[str, Any] = {name: artifact and artifact.name for name, artifact in used.items()}
+    entries["samples"] = finite.count(True)
     if finite.count(False):
         entries["rejects"] = {"not_finite": finite.count(False)}
     return entries

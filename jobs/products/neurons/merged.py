@@ -12,13 +12,11 @@ import pyarrow.compute as pc
 
 from evaluation.benchmark.corpus import Corpus, batches, pieces_of, template_of, units
 from evaluation.schema import CONTEXTS, CONTEXTS_TEXTS
-from jobs.products.record import Row
+from jobs.products.record import Opened, Row
 from jobs.tasks import sources
 from lrp_core.neurons.near_ties import SPARE, near_ties, runs
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from jobs.plan.units import Task
     from lrp_core import ModelView
     from lrp_core.neurons.activity import Activity
@@ -55,9 +53,7 @@ class CorpusReader:
                 yield replace(task, rows=rows, size=len(rows), tokens=characters // _CHARACTERS_A_TOKEN)
 
 
-def read(
-    view: ModelView, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], length: int, top: int, token_budget: int
-) -> tuple[pa.Table, pa.Table]:
+def read(opened: Opened, rows: Sequence[Row], length: int, top: int, token_budget: int) -> tuple[pa.Table, pa.Table]:
     """The activity of neurons in the texts of `rows`, and the contexts into which these are cut.
 
     Returns a table of schema CONTEXTS_PART, with `top` contexts for each neuron and SPARE more, and a table of schema
@@ -65,6 +61,7 @@ def read(
     """
     from lrp_core.neurons.activity import Activity
 
+    view, tokenizer = opened.view, opened.tokenizer
     entries = [row["entry"] for row in rows]
     pieces = list(pieces_of(tokenizer, entries, min(length, view.max_length)))
     activity = Activity(view, min(top + SPARE, max(1, len(pieces))), template_of(tokenizer))
@@ -83,30 +80,15 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
     named: set[int] = set()
     tables = []
     for layer in range(view.n_layers):
-        layer_activity = activity.layer(layer)
-        tensors = (
-            layer_activity.values,
-            layer_activity.contexts,
-            layer_activity.positions,
-            layer_activity.total,
-            layer_activity.histogram,
-            layer_activity.not_finite,
-        )
-        values, contexts, positions, total, histogram, not_finite = (tensor.cpu().numpy() for tensor in tensors)
+        arrays = {name: tensor.cpu().numpy() for name, tensor in vars(activity.layer(layer)).items()}
+        contexts, histogram, neurons = arrays["contexts"], arrays["histogram"], len(arrays["total"])
         is_kept = contexts != NONE
         named.update(np.unique(contexts[is_kept]).tolist())
-        columns = {
-            "layer": np.full(len(total), layer),
-            "neuron": np.arange(len(total)),
-            "activation": _lists(values, is_kept),
-            "context": _lists(contexts, is_kept),
-            "position": _lists(positions, is_kept),
-            "total": total,
-            "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
-            "not_finite": not_finite,
-        }
-        for name, count in facts.items():
-            columns[name] = np.full(len(total), count)
+        columns = {name: np.full(neurons, fact) for name, fact in {"layer": layer, **facts}.items()}
+        columns |= {"neuron": np.arange(neurons), "total": arrays["total"], "not_finite": arrays["not_finite"]}
+        columns |= {"activation": _lists(arrays["values"], is_kept), "context": _lists(contexts, is_kept)}
+        columns["position"] = _lists(arrays["positions"], is_kept)
+        columns["histogram"] = _lists(histogram, np.ones(histogram.shape, dtype=bool))
         tables.append(pa.table(columns))
     return pa.concat_tables(tables), sorted(named)
 
