@@ -19,7 +19,7 @@ from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, title
 from jobs.config import ModelConfig, RunConfig, configured, defined_options, left_open
 from jobs.config.known import check
 from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.choices import choice_of, curve_settings, first_way
+from jobs.plan.choices import Tried, choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
 from jobs.plan.finer import KEPT
 from jobs.plan.inputs import Inputs, read_inputs
@@ -37,7 +37,7 @@ from lrp_core.records.types import Request, UnsupportedModel, UserError
 VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
 _SCHEMAS = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}
 
-Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
+Defined = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
 Described = tuple[list[Any], str]  # the key of a method with its options, and the name of its pass
 Asking = tuple[str, frozenset[Capability], str]  # a method's name, a model's capabilities, and a task
 
@@ -105,7 +105,7 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
             why = " is of a family that no installed package brings" if lost else f": {error}"
             failures[model.name] = f"model {model.name}{why}"
             continue
-        defined: list[Tried] = []
+        defined: list[Defined] = []
         for entry in config.methods_of(model):
             info = methods[entry.name]
             options = defined_options(info, entry, resolved.capabilities)
@@ -147,12 +147,13 @@ def _resolved(model: ModelConfig, seed: int, known: Known, trust_known: bool) ->
 
 def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[str, int]]:
     """(model, task) where no sample fits the model's tokenizer, each with the counts of rejects by reason."""
-    return {
-        (model.name, task): (ledger.latest(views_of(views.tokenizer, task)) or {}).get("rejects", {})
-        for model in plan.models
-        for task, views in model.inputs.items()
-        if not views.rows
-    }
+    without: dict[tuple[str, str], dict[str, int]] = {}
+    for model in plan.models:
+        for task, views in model.inputs.items():
+            if not views.rows:
+                record = ledger.latest(views_of(views.tokenizer, task)) or {}
+                without[model.name, task] = record.get("rejects", {})
+    return without
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _Wanted:
     config: RunConfig
     resolved: ResolvedModel
     inputs: Mapping[str, Inputs]  # by task
-    methods: Sequence[Tried]
+    methods: Sequence[Defined]
     described: dict[tuple[str, str], Described]  # of all models, by the method's name and its options as text
     asked: dict[Asking, tuple[Request, ...]]  # of all models, the configured variants, the same for every precision
 
@@ -187,11 +188,11 @@ class _Wanted:
 
     def choices(self, reading: Reading, ledger: Ledger) -> Iterator[Choice]:
         """Yield a choice for each task with samples, precision and method that has several sets of options."""
-        for task, dtype, method, options in self._tried():
-            views = self.inputs[task]
-            if len(options) > 1 and views.rows:
-                requests = self._requests_of(method, task)
-                yield choice_of(self.config, self.resolved, views, dtype, method, options, requests, reading, ledger)
+        for tried in self._tried():
+            views = self.inputs[tried.task]
+            if len(tried.options) > 1 and views.rows:
+                requests = self._requests_of(tried.method, tried.task)
+                yield choice_of(self.config, self.resolved, reading, views, tried, requests, ledger)
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:
         """Yield the cells of all tasks, precisions and methods whose options are known: given, or already chosen."""
@@ -202,12 +203,12 @@ class _Wanted:
                 artifact = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
                 yield from self._of_method(artifact, method, known)
 
-    def _tried(self) -> Iterator[tuple[str, str, Method, Sequence[Mapping[str, Any]]]]:
-        """Yield (task, precision, method, its sets of options), where the method can explain the task."""
+    def _tried(self) -> Iterator[Tried]:
+        """Yield each method with its sets of options, for the precisions of each task that it can explain."""
         for task in self.inputs:
-            methods = [tried for tried in self.methods if explains(self.config, tried[0], task)]
-            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), methods):
-                yield task, dtype, method, options
+            methods = [defined for defined in self.methods if explains(self.config, defined[0], task)]
+            for dtype, defined in combinations(self.resolved.config.dtypes_for(task), methods):
+                yield Tried(task, dtype, *defined)
 
     def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
         """Yield the cells of a method for one task and precision.

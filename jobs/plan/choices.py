@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from evaluation.schema import TRIALS, titled
 from evaluation.scoring.faithfulness.areas import preferred
@@ -43,22 +43,30 @@ def curve_settings(config: RunConfig) -> PerturbConfig:
     return config.perturb or PerturbConfig()
 
 
+class Tried(NamedTuple):
+    """A method for a task and precision, and the sets of options that it is tried under."""
+
+    task: str
+    dtype: str
+    method: Method
+    options: Sequence[Mapping[str, Any]]
+
+
 def choice_of(
     config: RunConfig,
     resolved: ResolvedModel,
-    views: Inputs,
-    dtype: str,
-    method: Method,
-    options: Sequence[Mapping[str, Any]],
-    requests: Sequence[Request],
     reading: Reading,
+    views: Inputs,
+    tried: Tried,
+    requests: Sequence[Request],
     ledger: Ledger,
 ) -> Choice:
-    """The choice of `method` among `options`; `requests` are the variants of the method in the run.
+    """The choice of a method among the options it is tried under; `requests` are its variants in the run.
 
     Raises UserError if the model allows none of the ways to remove tokens, or if all samples would be used to choose
     and none were left to score.
     """
+    task, dtype, method, options = tried
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
     flips = resolved.filled(settings.area_flips(way, resolved.kind, config.seed))
@@ -68,7 +76,7 @@ def choice_of(
     rows = views.subset(select.samples, select.draw)
     if len(rows) == views.rows:
         raise UserError(
-            f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
+            f"config key 'select.samples': all {len(rows)} samples of task {task} would choose the options of "
             f"{method.name}, and none would be left to score it on: set fewer samples"
         )
     configured = [method.configured(**chosen).key() for chosen in options]
@@ -79,7 +87,7 @@ def choice_of(
         tokenizer=views.tokenizer,
         inputs=views.digest,
         masks=views.digest_of("masks"),
-        task=views.task,
+        task=task,
         dtype=dtype,
         methods=configured,
         variant=request.variant,
@@ -90,7 +98,7 @@ def choice_of(
         **keyed(texts),
     )
     node = Choice(
-        artifact=Artifact("trials", resolved.config.name, views.task, dtype, method.name),
+        artifact=Artifact("trials", resolved.config.name, task, dtype, method.name),
         key_fields=key_fields,
         samples=len(rows),
         options=tuple(map(dict, options)),
