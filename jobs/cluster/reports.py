@@ -48,6 +48,18 @@ REPORT = pa.schema(
     ]
 )
 
+_NOTHING: dict[str, Any] = {  # the report of a unit of which nothing was done
+    "rows": 0,
+    "tokens": 0,
+    "rejects": 0,
+    "explained": None,
+    "splits": 0,
+    "error": "",
+    "fatal": False,
+    "result": None,
+    "accounts": None,
+}
+
 
 def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> pa.Table:
     """Compute and commit a unit by calling `commit`, which returns fields of the report; returns the whole report.
@@ -56,7 +68,7 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
     report and is not raised, since an exception would end the whole pipeline. A lost device ends the process, and after
     SIGTERM no unit begins.
     """
-    report = _nothing(unit) | {"rows": rows, "tokens": tokens}
+    report = _NOTHING | {"unit": unit, "rows": rows, "tokens": tokens}
     with unit_in_hand(), unit_timed() as seconds:
         try:
             report |= commit()
@@ -73,29 +85,13 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
 
 def left_out(unit: str) -> pa.Table:
     """The report of a unit that was not begun, because the run is stopping."""
-    return _table(_nothing(unit), dict.fromkeys(KINDS, 0.0))
+    return _table(_NOTHING | {"unit": unit}, dict.fromkeys(KINDS, 0.0))
 
 
 def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
     """The report as a table of one row, with the seconds spent on the unit by kind, and the worker."""
     spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
     return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
-
-
-def _nothing(unit: str) -> dict[str, Any]:
-    """The fields of a report about a unit of which nothing was done."""
-    return {
-        "unit": unit,
-        "rows": 0,
-        "tokens": 0,
-        "rejects": 0,
-        "explained": None,
-        "splits": 0,
-        "error": "",
-        "fatal": False,
-        "result": None,
-        "accounts": None,
-    }
 
 
 class _Notice:

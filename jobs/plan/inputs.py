@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -284,12 +284,9 @@ def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
     if record is None or not is_complete(record):
         return None
     stamps = ledger.whole(views)
+    read = partial(_inputs, ledger, tokenizer, task, tuple(stamps), record)
     try:
-        return ledger.store.kept(
-            ("inputs", tokenizer, task),
-            (stamps, record.get("rows"), record.get("hashes")),
-            lambda: _inputs(ledger, tokenizer, task, tuple(stamps), record),
-        )
+        return ledger.store.kept(("inputs", tokenizer, task), (stamps, record.get("rows"), record.get("hashes")), read)
     except SchemaMismatch:
         return None  # prepare makes them again
 

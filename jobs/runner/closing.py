@@ -47,13 +47,18 @@ class Rejects:
         return self.counts.total() - sum(self.counts[reason] for reason in REASONS_IN_DATA)
 
 
+def _nothing(*_: Any) -> Mapping[str, Any]:
+    """No further entries."""
+    return {}
+
+
 def close(
     run: Run,
     node: Node,
     shards: Sequence[str],
     reports: Reports,
-    entries_of: Entries | None = None,
-    conclusion: Conclusion | None = None,
+    entries_of: Entries = _nothing,
+    conclusion: Conclusion = _nothing,
 ) -> str | None:
     """Write the node's manifest: complete with all `shards`, every sample accounted for and few failures, else partial.
 
@@ -87,9 +92,8 @@ def close(
     entries |= {"examples": rejects.examples, "again": rejects.shards if failing else []}
     if artifact.task in node.plan.inputs:
         entries["inputs"] = {"tokenizer": node.inputs.tokenizer, "sha256": node.inputs.digest}
-    if entries_of is not None:
-        entries |= entries_of(run, node)
-    if complete and conclusion is not None:
+    entries |= entries_of(run, node)
+    if complete:
         concluded = dict(conclusion(run, node, list(accounts)))
         entries["rejects"] |= concluded.pop("rejects", {})
         entries |= concluded

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,16 @@ def _finite(values: pa.Array) -> pa.Array:
     return pc.fill_null(pc.is_finite(values), True)
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """A unit that is committed: its product, the model it was computed on, and its samples."""
+
+    product: Product
+    opened: Opened
+    samples: Sequence[str]  # ids
+    forgotten: Sequence[Reject]  # for samples that `closelook forget` removed
+
+
 class Worker:
     """Computes and commits units. It is called with one unit at a time: a row with its task, and its samples as lists.
 
@@ -150,8 +160,8 @@ class Worker:
             with attempts.survived():
                 outcomes = self._compute(product, opened, task, samples)
         with spending(COMMIT):
-            commit = partial(self._commit, product, opened, outcomes, names, forgotten)
-            failed, accounts, splits = retried(commit)
+            unit = _Unit(product, opened, names, forgotten)
+            failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
@@ -210,14 +220,7 @@ class Worker:
                 self._failed[part.node.artifact] = outcome
         return {part: self._failed.get(part.node.artifact) or outcomes[part] for part in task.parts}
 
-    def _commit(
-        self,
-        product: Product,
-        opened: Opened,
-        outcomes: Outcomes,
-        samples: Sequence[str],
-        forgotten: Sequence[Reject],
-    ) -> tuple[dict[Artifact, str], dict[str, Account], int]:
+    def _commit(self, unit: _Unit, outcomes: Outcomes) -> tuple[dict[Artifact, str], dict[str, Account], int]:
         """Write the shards of all parts that were computed.
 
         Returns the nodes without a shard, each with the reason; the accounts of the shards by path, so that the driver
@@ -229,7 +232,7 @@ class Worker:
         splits = sum(outcome.splits for outcome in {id(item): item for item in computed.values()}.values())
         most_splits = 0
         for part, outcome in computed.items():
-            account = self._commit_part(product, opened, part, outcome, samples, forgotten)
+            account = self._commit_part(unit, part, outcome)
             if isinstance(account, str):
                 failed[part.node.artifact] = account
             else:
@@ -237,24 +240,16 @@ class Worker:
                 most_splits = max(most_splits, part_splits)
         return failed, accounts, splits + most_splits
 
-    def _commit_part(
-        self,
-        product: Product,
-        opened: Opened,
-        part: Part,
-        outcome: Outcome,
-        samples: Sequence[str],
-        forgotten: Sequence[Reject],
-    ) -> tuple[Account, int] | str:
+    def _commit_part(self, unit: _Unit, part: Part, outcome: Outcome) -> tuple[Account, int] | str:
         """Write the shard of one part, with its rejects. Returns its account, and the number of splits.
 
-        Splits are the times a batch was cut because memory ran out. `forgotten` are rejects for samples that
-        `closelook forget` removed. Returns the reason as text if no shard is written: combining raised an error, the
-        results do not fit the schema, or all rows failed and they are more than FEW. Up to FEW are rejects in a shard
-        without rows.
+        Splits are the times a batch was cut because memory ran out. Returns the reason as text if no shard is written:
+        combining raised an error, the results do not fit the schema, or all rows failed and they are more than FEW. Up
+        to FEW are rejects in a shard without rows.
         """
         from jobs.runner.rows import describe, first_and_others
 
+        product, opened, samples = unit.product, unit.opened, unit.samples
         assert product.schema is not None
         schema = product.schema(part.node.artifact.dtype)
         try:
@@ -264,7 +259,8 @@ class Worker:
             return str(error)
         except Exception as error:
             return describe(error)
-        rejects = list({reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects, *forgotten)}.values())
+        every = (*outcome.rejects, *made.rejects, *unit.forgotten)
+        rejects = list({reject.sample_id: reject for reject in every}.values())
         failures = [reject for reject in rejects if reject.reason not in REASONS_IN_DATA]
         if len(failures) == len(samples) > FEW:
             names = first_and_others([failure.sample_id for failure in failures])

@@ -152,7 +152,7 @@ class Artifact:
 
     def key_in(self, file: str) -> str | None:
         """The shortened key in the name of a shard of this place; None for other files, and names without a key."""
-        match = _pattern(self.layout.shard or "", short(self.key), *self.columns).fullmatch(file)
+        match = _pattern(self.layout.shard or "", short(self.key), self.columns).fullmatch(file)
         return match["key"] if match is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:
@@ -169,13 +169,13 @@ class Artifact:
 
 
 @lru_cache(maxsize=4096)
-def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, method: str) -> re.Pattern[str]:
-    """A pattern for the names of shards of any unit and key in these columns; its group `key` is the shortened key.
+def _pattern(template: str, own_key: str, columns: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern for the names of shards of any unit and key; its group `key` is the shortened key.
 
-    `own_key` matches too, even if it is not hexadecimal digits: it is empty for an artifact whose key is not known.
+    `columns` are those of the artifact. `own_key` matches too, even if it is not hexadecimal digits: it is empty for an
+    artifact whose key is not known.
     """
-    columns = {"model": model, "task": task, "dtype": dtype, "method": method}
-    known = {name: re.escape(value) for name, value in columns.items()}
+    known = dict(zip(("model", "task", "dtype", "method"), map(re.escape, columns), strict=True))
     known |= {"key": rf"(?P<key>{re.escape(own_key)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}
     pieces = re.split(r"(\{\w+\})", template)  # placeholders, and the text between them
     return re.compile("".join(known[piece[1:-1]] if piece.startswith("{") else re.escape(piece) for piece in pieces))

@@ -18,6 +18,7 @@ from typing import Any
 from jobs.store.artifacts import Artifact
 from jobs.store.files import Files, Written
 
+Sizes = dict[str, int | None]  # bytes, or rows, of files by name or path
 _DAMAGED = "damaged"  # folder of notes about damaged files
 
 
@@ -101,7 +102,7 @@ def paths_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
     return [*paths, artifact.rejects] if artifact.rejects is not None else paths
 
 
-def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, int | None]:
+def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> Sizes:
     """The bytes of every file that the manifest `record` lists, by path; None where an older version recorded none."""
     names = shards_in(artifact, record) if record else ()
     recorded = record.get("bytes") or [dict.fromkeys(names)] * len(artifact.folders)
@@ -113,17 +114,15 @@ def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, int | N
     }
 
 
-def entries_of(
-    artifact: Artifact, record: Mapping[str, Any], files: Mapping[str, Written]
-) -> dict[str, list[dict[str, int | None]]]:
+def entries_of(artifact: Artifact, record: Mapping[str, Any], files: Mapping[str, Written]) -> dict[str, list[Sizes]]:
     """The entries `bytes` and `file_rows` of a manifest: for each folder, the size and rows of its files by name.
 
     The first folder has an entry for every shard of the artifact (None if it is not in `files`), the others only for
     those in `files`. Files that are not Parquet have no rows.
     """
     names, rejects = shards_in(artifact, record), artifact.rejects
-    sizes: list[dict[str, int | None]] = []
-    rows: list[dict[str, int | None]] = []
+    sizes: list[Sizes] = []
+    rows: list[Sizes] = []
     for at, folder in enumerate(_folders(artifact)):
         of_folder = [rejects.rpartition("/")[2]] if rejects and at == len(artifact.folders) else names
         present = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
