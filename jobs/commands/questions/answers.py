@@ -42,12 +42,12 @@ class Answer:
     question: Question
     opened: Opened
     methods: Sequence[Method]
-    at: int  # number of the question's predictions before this one
     row: Row  # of schema VIEW, target included
     relevance: ByMethod  # by method, a batch of one
     tokens: list[str]  # that the model read; of an encoder-decoder, that its encoder read
     target: str
     foil: str | None
+    at: int = 0  # number of the question's predictions before this one
     token: str | None = None  # the target's token with the space that belongs to it; None for labels and scores
     decoder: list[str] | None = None  # of an encoder-decoder: the tokens that its decoder has read
     said: Said | None = None  # the answer of which this is a span; None for a single prediction
@@ -193,14 +193,13 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
         answer_text, rows = None, list(_rows(question, opened))
     in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
     for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
-        yield answer_of(question, opened, methods, row, relevance, at, answer_text)
+        yield replace(answer_of(question, opened, methods, row, relevance, answer_text), at=at)
 
 
 def _by_hops(
     answer_text: Said, rows: Sequence[Row], question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
 ) -> Iterator[Answer]:
     """Yield the explained spans of an answer, whose relevance is passed through its part `reasoning` to the prompt."""
-    assert question.reasoning is not None
     for at, row in enumerate(rows):
         relevance, hops = {}, {}
         for method in methods:
@@ -208,9 +207,9 @@ def _by_hops(
             def explain(row: Row, method: Method = method) -> Relevance:
                 return relevance_of_rows(opened, [method], [row], question.explanation, **finer)[method.name]
 
-            by_hops = through_reasoning(answer_text, row["said"], question.reasoning, question.hops, explain)
+            by_hops = through_reasoning(answer_text, row["said"], question, explain)
             relevance[method.name], hops[method.name] = by_hops
-        yield replace(answer_of(question, opened, methods, row, relevance, at, answer_text), hops=hops)
+        yield replace(answer_of(question, opened, methods, row, relevance, answer_text), at=at, hops=hops)
 
 
 def _rows(question: Question, opened: Opened) -> Iterator[Row]:
@@ -315,15 +314,14 @@ def answer_of(
     methods: Sequence[Method],
     row: Row,
     relevance: ByMethod,
-    at: int = 0,
     answer_text: Said | None = None,
 ) -> Answer:
     """The answer to a question with the relevance of its row, and its target, foil and tokens as texts.
 
-    `at` is the number of predictions before it, `answer_text` the answer of which it is a span.
+    `answer_text` is the answer of which it is a span.
     """
     resolved = opened.resolved
-    answer = partial(Answer, question, opened, methods, at, row, relevance)
+    answer = partial(Answer, question, opened, methods, row, relevance)
     target_id, foil_id = row["target_id"], row["foil_id"]
     if resolved.kind.labels:
         images = resolved.preprocessing
@@ -348,5 +346,5 @@ def answer_of(
         foil = opened.written.of([*read, foil_id])[-1].strip()
     answer = partial(answer, said=answer_text)
     if resolved.kind.decoder:
-        return answer(opened.texts.of(row["input_ids"]), target, foil, token, [START, *tokens])
-    return answer(tokens, target, foil, token)
+        return answer(opened.texts.of(row["input_ids"]), target, foil, token=token, decoder=[START, *tokens])
+    return answer(tokens, target, foil, token=token)

@@ -163,14 +163,15 @@ def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
 
 
 def through_reasoning(
-    answer_text: Said, span: Span, reasoning: tuple[int, int], hops: int, explain: Callable[[Row], Relevance]
+    answer_text: Said, span: Span, question: Question, explain: Callable[[Row], Relevance]
 ) -> tuple[Relevance, Hops]:
     """(relevance for a span, its Hops: shares discarded and left). Tokens outside the prompt have relevance 0.
 
-    `explain(row)` returns a method's relevance for the row of a span; `reasoning` are characters (start, end) of the
-    answer. Raises UserError unless they end before the span begins.
+    `explain(row)` returns a method's relevance for the row of a span. Raises UserError unless the question's
+    `reasoning` ends before the span begins.
     """
-    [part] = answer_text.tokens_of([reasoning])
+    assert question.reasoning is not None
+    [part] = answer_text.tokens_of([question.reasoning])
     if part.behind > span.first:
         text = answer_text.text[span.start : span.end]
         raise UserError(f"`reasoning` must end before the explained span, but ends after the beginning of {text!r:.60}")
@@ -193,7 +194,7 @@ def through_reasoning(
     explained = torch.zeros(span.behind)
     explained[span.first :] = 1
     tokens = torch.arange(part.first, part.behind)
-    hops_made = hopped(weighted, explained, every, tokens, before + tokens, hops)
+    hops_made = hopped(weighted, explained, every, tokens, before + tokens, question.hops)
     first = results[0]
     prompt = torch.zeros_like(first.tokens).index_copy(1, every, hops_made.prompt[None].to(first.tokens))
     of_decoder = None if first.decoder_tokens is None else torch.zeros_like(first.decoder_tokens)

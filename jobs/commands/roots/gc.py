@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +70,15 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
         modified = store.modified_s(path)
         if modified is not None and time.time() - modified > TEMPORARY_AGE_S:
             temporaries.append(path)
-    groups = [
-        Garbage("left by writers that were killed", tuple(temporaries), leftover=True),
-        Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True),
-        Garbage("side files and notes of manifests that are gone", tuple(_loose(ledger)), leftover=True),
-    ]
+    leftovers: dict[str, Iterable[str]] = {
+        "left by writers that were killed": temporaries,
+        "manifests that cannot be read": ledger.unreadable(),
+        "side files and notes of manifests that are gone": _loose(ledger),
+    }
     if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
-        groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
+        leftovers["notes of workers that ended; every cell is complete"] = notes
+    groups = [Garbage(why, tuple(files), leftover=True) for why, files in leftovers.items()]
     reasons: dict[str, dict[str, None]] = {}  # paths by reason, each path once and in order
     for why, path in _outdated(config, ledger, plan):
         reasons.setdefault(why, {})[path] = None

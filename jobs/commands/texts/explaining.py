@@ -8,10 +8,9 @@ from __future__ import annotations
 import csv
 import fcntl
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,23 +90,19 @@ def join(output: Output, folder: Folder, content: Content, parts: Sequence[Part]
             unexplained += [Unexplained(name, content.places[text], reason) for name in content.names[text]]
     unexplained.sort(key=lambda row: row.name.row or 0)
     _write_list(output.unexplained, unexplained)
-    _write(output.tokens, TOKENS, key, content, parts, partial(folder.file, name=TOKEN_ROWS))
-    _write(output.path, WORDS, key, content, parts, partial(folder.file, name=WORD_ROWS))
+    names = [[content.names[text] for text in part.texts] for part in parts]
+    for path, schema, rows in ((output.tokens, TOKENS, TOKEN_ROWS), (output.path, WORDS, WORD_ROWS)):
+        files = (folder.file(part, rows) for part in parts)
+        _write(path, schema, key, map(_named, map(pq.read_table, files), names))
     return unexplained
 
 
-def _write(
-    path: Path, schema: pa.Schema, key: str, content: Content, parts: Sequence[Part], file_of: Callable[[Part], Path]
-) -> None:
-    """Join the parts' files `file_of(part)` into the Parquet file `path`, in one step, with `key` in its metadata.
-
-    The rows of a text are repeated for each of the user's rows that has it, with the id and number of that row.
-    """
+def _write(path: Path, schema: pa.Schema, key: str, tables: Iterable[pa.Table]) -> None:
+    """Write the tables to the Parquet file `path`, in one step, with `key` in its metadata."""
     schema = schema.with_metadata({**schema.metadata, _KEY: key.encode()})
     with replacing(path) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
-        for part in parts:
-            names = [content.names[text] for text in part.texts]
-            writer.write_table(_named(pq.read_table(file_of(part)), names).cast(schema))
+        for table in tables:
+            writer.write_table(table.cast(schema))
 
 
 def _named(table: pa.Table, names: Sequence[Sequence[Name]]) -> pa.Table:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from evaluation.benchmark.annotate import Annotator
     from evaluation.tasks.record import Finds
 
+Parted = tuple[list[Row], list[Row]]  # rows and rejects
 #: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
 PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large_string())])
 
@@ -207,7 +208,7 @@ class PartWorker:
             path, rejects = _paths(view.artifact, number)
             schema = ANSWER_VIEW if self._config.task(work.task).explains_answers else VIEW
 
-            def read_view(view: ViewWork = view) -> tuple[list[Row], list[Row]]:
+            def read_view(view: ViewWork = view) -> Parted:
                 return self._read(work.task, view.reader, self._store.read(samples, GENERIC).to_pylist())
 
             files |= self._committed(view.artifact, number, schema, read_view)
@@ -219,7 +220,7 @@ class PartWorker:
         artifact: Artifact,
         part: int,
         schema: pa.Schema,
-        make: Callable[[], tuple[list[Row], list[Row]]],
+        make: Callable[[], Parted],
     ) -> dict[str, Written]:
         """The files of a part by path. They are written unless a shard's footer has the key, part and source.
 
@@ -240,7 +241,7 @@ class PartWorker:
         table = pa.Table.from_pylist(rows, schema=schema)
         return files | {path: self._store.write_shard(path, table, schema, origin=origin)}
 
-    def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    def _annotated(self, work: TaskWork, rows: list[Row]) -> Parted:
         """(generic rows with evidence, rejects). Forgotten samples are replaced by placeholders."""
         forgotten = Forgotten.of(self._store)
         order = {row["sample_id"]: at for at, row in enumerate(rows)}
@@ -282,7 +283,7 @@ class PartWorker:
             self._tokenizers[key] = tokenizer, writer
         return self._tokenizers[reader.key]
 
-    def _read(self, name: str, reader: Reader, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    def _read(self, name: str, reader: Reader, rows: list[Row]) -> Parted:
         """(view rows, rejects) of generic rows of the task `name`; placeholders stay placeholders."""
         places = [at for at, row in enumerate(rows) if is_placeholder(row["sample_id"])]
         if places:
@@ -319,9 +320,9 @@ class PartWorker:
         return {"rows": len(rows), "cut": cut, "rejects": dict(Counter(reasons))}
 
 
-def _parted(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+def _parted(rows: Iterable[Row]) -> Parted:
     """(accepted rows, rejects)."""
-    parted: tuple[list[Row], list[Row]] = ([], [])
+    parted: Parted = ([], [])
     for row in rows:
         parted[is_reject(row)].append(row)
     return parted

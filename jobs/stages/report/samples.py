@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -131,28 +132,29 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
     return list(dict.fromkeys([*split[:share], *failed[:share], *rest]))[:count]
 
 
+@dataclass
 class _Explained:
     """The stored relevance of the chosen samples of a task under a model, kept as Arrow until it is shown."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        results: Results,
-        model: ModelPlan,
-        task: str,
-        chosen: list[str],
-        maps: Mapping[str, Artifact],
-        labels: Mapping[str, Artifact],
-        curves: Mapping[CurveOf, LogitCurve],
-    ) -> None:
-        """`maps` and `labels` are cells by method: relevance of explanations, and relevance for every label."""
-        self.store, self.results, self.model, self.task, self.curves = ledger.store, results, model, task, curves
-        order = partial(rank, results.methods)
-        tables = [(method, _relevance(ledger, maps[method], chosen)) for method in sorted(maps, key=order)]
-        for method in sorted(labels, key=order):
-            table = _of(ledger.read(labels[method], LABELS), chosen)
+    ledger: Ledger
+    results: Results
+    model: ModelPlan
+    task: str
+    chosen: list[str]
+    maps: Mapping[str, Artifact]  # by method: the cell with relevance of explanations
+    labels: Mapping[str, Artifact]  # by method: the cell with relevance for every label
+    curves: Mapping[CurveOf, LogitCurve]
+
+    @cached_property
+    def tables(self) -> list[tuple[str, pa.Table]]:
+        """(method, relevance of the chosen samples): first of explanations, then for every label."""
+        order = partial(rank, self.results.methods)
+        methods = sorted(self.maps, key=order)
+        tables = [(method, _relevance(self.ledger, self.maps[method], self.chosen)) for method in methods]
+        for method in sorted(self.labels, key=order):
+            table = _of(self.ledger.read(self.labels[method], LABELS), self.chosen)
             tables.append((method, table.sort_by("label_id")))
-        self.tables = tables
+        return tables
 
     def entries(self, names: list[str], generic: Rows) -> list[Entry]:
         """Entries of the samples `names` that have relevance, a view and a generic row.
@@ -165,7 +167,7 @@ class _Explained:
             writer = decoder_tokenizer_of(config) or tokenizer
         except (UserError, ModelUnavailable):
             return []
-        views = rows_by_id(self.store, self.model.inputs[self.task].paths, VIEW, names)
+        views = rows_by_id(self.ledger.store, self.model.inputs[self.task].paths, VIEW, names)
         lines: dict[str, Lines] = defaultdict(list)
         for method, table in self.tables:
             for row in _of(table, names).to_pylist():
