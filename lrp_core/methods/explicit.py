@@ -165,7 +165,7 @@ def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
     return hook
 
 
-def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, epsilon: float) -> tuple[Tensor, ...]:
+def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], epsilon: float) -> tuple[Tensor, ...]:
     """Forward hook of a router: gives the weights of experts the propagation rule of routing.
 
     The router puts out logits [N, E], weights [N, k] and experts [N, k] of states [N, D].
@@ -180,7 +180,7 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
     return logits, routing_rule(args[0], chances, weights, epsilon), chosen
 
 
-def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
+def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, epsilon: float) -> Tensor:
     """Forward hook of experts: computes their output [N, D] again, by sums and products that have propagation rules.
 
     For each token the outputs of its own experts are added, in the order of their numbers. Adding zeros for other

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lrp_core.device.transfer import to_host
 from lrp_core.interventions.neurons import check_neuron
@@ -30,7 +31,7 @@ from lrp_core.views.guard import undisturbed
 from lrp_core.views.view import ModelView
 
 NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and its token ids
-Inputs = dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]]  # of down projections, by layer and part
+Inputs = dict[tuple[int, FeedForward], tuple[Tensor, Passing]]  # of down projections, by layer and part
 
 
 @dataclass(frozen=True, order=True)
@@ -82,17 +83,13 @@ def best_contexts(
 
 @torch.inference_mode()
 def _contexts(
-    view: ModelView,
-    batches: Sequence[Sequence[NumberedText]],
-    layer: int,
-    neuron: int,
-    apart: torch.Tensor,
+    view: ModelView, batches: Sequence[Sequence[NumberedText]], layer: int, neuron: int, apart: Tensor
 ) -> list[Context]:
     """The context of each numbered text, without texts that have no finite activation; a forward for each batch.
 
     The device is waited for once.
     """
-    of_batches: list[torch.Tensor] = []  # the values of a batch, then their positions
+    of_batches: list[Tensor] = []  # the values of a batch, then their positions
     for texts in batches:
         batch = batch_of([ids for _, ids in texts]).to(view.device)
         with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
@@ -150,6 +147,6 @@ def explain_contexts(
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, examples, strict=True)]
 
 
-def _note_input(x: torch.Tensor, passing: Passing, *, inputs: Inputs, layer: int) -> None:
+def _note_input(x: Tensor, passing: Passing, *, inputs: Inputs, layer: int) -> None:
     """Visitor of `at_neurons`: notes in `inputs` the input of a down projection, under its layer and part."""
     inputs[layer, passing.part] = x, passing
