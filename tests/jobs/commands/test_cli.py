@@ -260,10 +260,10 @@ def test_a_folder_without_a_tokenizer_is_one_line_that_says_so(closelook, tmp_pa
 def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(arguments):
     run = "import sys; from jobs.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", run, "run", "--config", "smoke", *arguments]
-    told = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
-    assert told.returncode == 2
-    assert len(told.stderr.splitlines()) == 1
-    imported = set(told.stdout.split())
+    process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert process.returncode == 2
+    assert len(process.stderr.splitlines()) == 1
+    imported = set(process.stdout.split())
     assert "jobs.config" in imported
     assert not imported & {"torch", "transformers", "ray", "pyarrow", "numpy", "datasets", "spacy", "matplotlib"}
 

@@ -20,11 +20,11 @@ def test_five_neurons_answer_to_what_their_page_says(closelook, tmp_path):
         r"closelook examples (\S+) --model \S+ --corpus stories.txt --top (\d)\n```\n\n```text\n(.*?)\n```", page, re.S
     )
     assert len(shown) == 5
-    for neuron, top, said in shown:
+    for neuron, top, expected in shown:
         arguments = ("--corpus", str(tmp_path / "stories.txt"), "--top", top)
         code, out, _ = closelook("examples", neuron, "--model", str(MODEL), *arguments)
         assert code == 0
-        assert [line.rstrip() for line in out.splitlines()[1 : int(top) + 1]] == said.splitlines()
+        assert [line.rstrip() for line in out.splitlines()[1 : int(top) + 1]] == expected.splitlines()
 
 
 def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, model, tmp_path):

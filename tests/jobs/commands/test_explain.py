@@ -77,24 +77,24 @@ def explained(closelook, tmp_path, model, *arguments):
 def test_the_json_holds_what_the_methods_give(closelook, model, tmp_path):
     words = ("w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "lrp,alti_logit", "--dtype", "float64")
     written = explained(closelook, tmp_path, model, *words)
-    [one] = written["predictions"]
+    [prediction] = written["predictions"]
     assert written["dtype"] == "float64"
     view = load_model(str(model), dtype="float64")
-    batch = Batch.collate([one], pad_id=0)
-    for said in one["methods"]:
-        relevance = METHODS[said["method"]](view, batch)
-        torch.testing.assert_close(torch.tensor(said["relevance"], dtype=torch.float64), relevance.tokens[0])
-        assert said["explained"] == pytest.approx(one["logit_target"] - one["logit_foil"])
-        assert sum(said["relevance"]) - said["explained"] == pytest.approx(said["residual"])
+    batch = Batch.collate([prediction], pad_id=0)
+    for entry in prediction["methods"]:
+        relevance = METHODS[entry["method"]](view, batch)
+        torch.testing.assert_close(torch.tensor(entry["relevance"], dtype=torch.float64), relevance.tokens[0])
+        assert entry["explained"] == pytest.approx(prediction["logit_target"] - prediction["logit_foil"])
+        assert sum(entry["relevance"]) - entry["explained"] == pytest.approx(entry["residual"])
 
 
 def test_without_a_target_the_models_own_prediction_is_explained(closelook, model, tmp_path):
-    [one] = explained(closelook, tmp_path, model, "w5 w7 w9")["predictions"]
+    [prediction] = explained(closelook, tmp_path, model, "w5 w7 w9")["predictions"]
     view = load_model(str(model))
-    logits = view.model(torch.tensor([one["input_ids"]])).logits[0, -1]
-    assert one["target_id"] == int(logits.argmax())
-    assert one["logit_target"] == pytest.approx(float(logits.max()), rel=1e-5)
-    assert one["foil"] is None
+    logits = view.model(torch.tensor([prediction["input_ids"]])).logits[0, -1]
+    assert prediction["target_id"] == int(logits.argmax())
+    assert prediction["logit_target"] == pytest.approx(float(logits.max()), rel=1e-5)
+    assert prediction["foil"] is None
 
 
 def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tmp_path):
@@ -107,18 +107,18 @@ def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tm
 
 def test_the_log_probability_is_explained_where_it_is_asked_for(closelook, model, tmp_path):
     asked = ("w5 w7 w9", "--target", "w10", "--explanation", "log_prob")
-    [one] = explained(closelook, tmp_path, model, *asked)["predictions"]
-    logits = load_model(str(model)).model(torch.tensor([one["input_ids"]])).logits[0, -1].log_softmax(-1)
-    assert one["methods"][0]["explained"] == pytest.approx(float(logits[one["target_id"]]), rel=1e-4)
+    [prediction] = explained(closelook, tmp_path, model, *asked)["predictions"]
+    logits = load_model(str(model)).model(torch.tensor([prediction["input_ids"]])).logits[0, -1].log_softmax(-1)
+    assert prediction["methods"][0]["explained"] == pytest.approx(float(logits[prediction["target_id"]]), rel=1e-4)
 
 
 def test_pieces_are_summed_into_words(closelook, tmp_path):
     asked = ("The keys to the cabinet", "--target", "are", "--foil", "is", "--method", "attnlrp")
-    [one] = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"]
-    relevance = one["methods"][0]["relevance"]
-    texts = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    [prediction] = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"]
+    relevance = prediction["methods"][0]["relevance"]
+    texts = ["".join(prediction["tokens"][start:end]).strip() for start, end in prediction["words"]]
     assert texts == ["The", "keys", "to", "the", "cabinet"]
-    sums = [sum(relevance[start:end]) for start, end in one["words"]]
+    sums = [sum(relevance[start:end]) for start, end in prediction["words"]]
     _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
     shown = " ".join(f"{text} {value:+.2f}" for text, value in zip(texts, sums, strict=True))
     assert out.splitlines()[1] == f"attnlrp  {shown}"
@@ -127,22 +127,22 @@ def test_pieces_are_summed_into_words(closelook, tmp_path):
 @pytest.mark.parametrize("method", ["normxlogit", "attnlrp:reduce=l1", "random"])
 def test_words_have_the_mean_where_the_sums_of_a_method_are_not_promised(closelook, method, tmp_path):
     asked = ("The keys to the cabinet", "--target", "are", "--method", f"lrp,{method}")
-    one = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"][0]
+    prediction = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"][0]
     _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
     summed, averaged = (line.split() for line in out.splitlines()[1:])
     assert averaged[1] == "(means)"
     for line, skip, share in ((summed, 1, sum), (averaged, 2, lambda values: sum(values) / len(values))):
-        (relevance,) = (of["relevance"] for of in one["methods"] if of["method"] == line[0])
-        expected = [share(relevance[start:end]) for start, end in one["words"]]
+        (relevance,) = (entry["relevance"] for entry in prediction["methods"] if entry["method"] == line[0])
+        expected = [share(relevance[start:end]) for start, end in prediction["words"]]
         assert [float(value) for value in line[skip + 1 :: 2]] == pytest.approx(expected, abs=0.006)
 
 
 def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
-    [one] = explained(closelook, tmp_path, "demo/bert", "The keys to the cabinet ___ old.")["predictions"]
-    assert one["special_mask"][0]
-    assert one["special_mask"][-1]
-    assert one["tokens"][one["position"]].strip() == "[MASK]"
-    words = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    [prediction] = explained(closelook, tmp_path, "demo/bert", "The keys to the cabinet ___ old.")["predictions"]
+    assert prediction["special_mask"][0]
+    assert prediction["special_mask"][-1]
+    assert prediction["tokens"][prediction["position"]].strip() == "[MASK]"
+    words = ["".join(prediction["tokens"][start:end]).strip() for start, end in prediction["words"]]
     assert words[0] == "[CLS]"
     assert words[-1] == "[SEP]"
 
@@ -170,23 +170,29 @@ def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook
     file = tmp_path / "numbers.json"
     command = ("explain", "the cats never walk", "--model", "demo/bert-sentiment", "--json", str(file))
     code, out, _ = closelook(*command)
-    own = json.loads(file.read_text())["predictions"][0]
+    predicted = json.loads(file.read_text())["predictions"][0]
     assert code == 0
-    assert {own["target"], own["foil"]} == {"negative", "positive"}
-    assert own["logit_target"] > own["logit_foil"]
-    assert f"why {own['target']} rather than {own['foil']} (logit" in out, "against the runner-up"
-    assert own["methods"][0]["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
-    code, out, _ = closelook(*command, "--label", own["foil"].title())
+    assert {predicted["target"], predicted["foil"]} == {"negative", "positive"}
+    assert predicted["logit_target"] > predicted["logit_foil"]
+    assert f"why {predicted['target']} rather than {predicted['foil']} (logit" in out, "against the runner-up"
+    assert predicted["methods"][0]["explained"] == pytest.approx(
+        predicted["logit_target"] - predicted["logit_foil"], abs=1e-5
+    )
+    code, out, _ = closelook(*command, "--label", predicted["foil"].title())
     assert code == 0
-    assert f"why {own['foil']} rather than {own['target']} (logit" in out, "against the strongest of the others"
+    assert f"why {predicted['foil']} rather than {predicted['target']} (logit" in out, (
+        "against the strongest of the others"
+    )
     named = json.loads(file.read_text())["predictions"][0]
-    assert (named["target_id"], named["foil_id"]) == (own["foil_id"], own["target_id"])
-    assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"] - own["logit_target"], abs=1e-5)
-    code, out, _ = closelook(*command, "--label", own["foil"], "--explanation", "target")
-    assert f"why {own['foil']} (logit" in out
+    assert (named["target_id"], named["foil_id"]) == (predicted["foil_id"], predicted["target_id"])
+    assert named["methods"][0]["explained"] == pytest.approx(
+        predicted["logit_foil"] - predicted["logit_target"], abs=1e-5
+    )
+    code, out, _ = closelook(*command, "--label", predicted["foil"], "--explanation", "target")
+    assert f"why {predicted['foil']} (logit" in out
     alone = json.loads(file.read_text())["predictions"][0]
     assert alone["foil_id"] is None
-    assert alone["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
+    assert alone["methods"][0]["explained"] == pytest.approx(predicted["logit_foil"], abs=1e-5)
     code, _, err = closelook(*command, "--label", "negativ")
     assert (code, "did you mean 'negative'?" in err) == (2, True)
     code, _, err = closelook(*command, "--target", "walk")

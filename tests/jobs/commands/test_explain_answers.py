@@ -31,11 +31,11 @@ def test_each_generated_token_has_relevance_over_the_text_and_over_what_was_said
     text = "The keys to the cabinet"
     written = told(closelook, tmp_path, "--model", folder, "--method", "lrp,gradcam", text, "--generate", "3")
     assert len(written) == 3
-    for step, one in enumerate(written):
-        assert one["input_ids"] == written[0]["input_ids"]
-        assert one["decoder_input_ids"] == [3, *(before["target_id"] for before in written[:step])]
-        lrp, gradcam = one["methods"]
-        assert len(lrp["relevance"]) == len(one["input_ids"])
+    for step, prediction in enumerate(written):
+        assert prediction["input_ids"] == written[0]["input_ids"]
+        assert prediction["decoder_input_ids"] == [3, *(before["target_id"] for before in written[:step])]
+        lrp, gradcam = prediction["methods"]
+        assert len(lrp["relevance"]) == len(prediction["input_ids"])
         assert len(lrp["decoder_relevance"]) == step + 1
         assert sum(lrp["relevance"]) + sum(lrp["decoder_relevance"]) == pytest.approx(lrp["explained"], rel=1e-3)
         assert "decoder_relevance" not in gradcam

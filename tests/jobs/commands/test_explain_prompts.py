@@ -35,9 +35,9 @@ def explained(closelook, tmp_path, model, *arguments):
 
 def check_own_prediction(written, logits):
     """Checks what is shown of the model's own prediction against the stock model's `logits` [V]."""
-    [one] = written["predictions"]
-    assert one["logit_target"] == pytest.approx(float(logits.max()), rel=1e-4, abs=1e-4)
-    assert float(logits[one["target_id"]]) == pytest.approx(float(logits.max()), rel=1e-4, abs=1e-4)
+    [prediction] = written["predictions"]
+    assert prediction["logit_target"] == pytest.approx(float(logits.max()), rel=1e-4, abs=1e-4)
+    assert float(logits[prediction["target_id"]]) == pytest.approx(float(logits.max()), rel=1e-4, abs=1e-4)
 
 
 def stock_logits(folder, auto, ids, position=-1):
@@ -104,7 +104,7 @@ def test_the_prediction_is_the_stock_models_for_trained_weights(closelook, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("text", "prompt", "target", "told"),
+    ("text", "prompt", "target", "with_space"),
     [
         ("The keys to the cabinet", "The keys to the cabinet", " are", True),
         ("The keys to the cabinet ", "The keys to the cabinet", " are", True),
@@ -113,43 +113,43 @@ def test_the_prediction_is_the_stock_models_for_trained_weights(closelook, tmp_p
         ("The keys to the cabinet\n ___", "The keys to the cabinet\n", " are", True),
     ],
 )
-def test_the_space_before_a_target_belongs_to_it_and_is_told(closelook, tmp_path, text, prompt, target, told):
+def test_the_space_before_a_target_belongs_to_it_and_is_told(closelook, tmp_path, text, prompt, target, with_space):
     tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
     written, out = explained(closelook, tmp_path, "demo/gpt2", text, "--target", "are")
-    [one] = written["predictions"]
+    [prediction] = written["predictions"]
     assert (written["text"], written["prompt"]) == (text, prompt)
-    assert (one["target"], one["target_token"]) == ("are", target)
-    assert one["input_ids"] == tokenizer(prompt)["input_ids"]
-    assert [one["target_id"]] == tokenizer(target)["input_ids"]
-    assert ("with the space before it" in out.splitlines()[0]) == told
+    assert (prediction["target"], prediction["target_token"]) == ("are", target)
+    assert prediction["input_ids"] == tokenizer(prompt)["input_ids"]
+    assert [prediction["target_id"]] == tokenizer(target)["input_ids"]
+    assert ("with the space before it" in out.splitlines()[0]) == with_space
 
 
 def test_a_target_behind_a_line_end_has_no_space(closelook, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
     for text in ("The keys to the\n___", "The keys to the\n\n___"):
         written, out = explained(closelook, tmp_path, "demo/gpt2", text, "--target", "e")
-        [one] = written["predictions"]
-        assert one["input_ids"] == tokenizer(text.removesuffix("___"))["input_ids"]
-        assert [one["target_id"]] == tokenizer("e")["input_ids"]
+        [prediction] = written["predictions"]
+        assert prediction["input_ids"] == tokenizer(text.removesuffix("___"))["input_ids"]
+        assert [prediction["target_id"]] == tokenizer("e")["input_ids"]
         assert "space" not in out.splitlines()[0]
 
 
 def test_every_token_of_a_target_follows_the_unchanged_prompt():
     tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
     for text, target in (("The keys\n\n", "are is"), ("The keys ", " are is"), ("The keys", " are is")):
-        told = explain(text, target.strip(), words="each", model="demo/gpt2", method="random").to_dict()
-        ids = [one["target_id"] for one in told["predictions"]]
+        record = explain(text, target.strip(), words="each", model="demo/gpt2", method="random").to_dict()
+        ids = [prediction["target_id"] for prediction in record["predictions"]]
         assert ids == tokenizer(target)["input_ids"]
-        assert told["predictions"][0]["input_ids"] == tokenizer(text.removesuffix(" "))["input_ids"]
+        assert record["predictions"][0]["input_ids"] == tokenizer(text.removesuffix(" "))["input_ids"]
 
 
 def test_the_space_that_is_left_to_the_models_own_prediction_is_told(closelook, tmp_path):
     written, out = explained(closelook, tmp_path, "demo/gpt2", "The keys to the cabinet ")
     assert written["prompt"] == "The keys to the cabinet"
     assert out.splitlines()[0].endswith(", with the space before it")
-    own = explain("The keys to the cabinet ", model="demo/gpt2", method="random")
-    assert "with the space before it" in own._repr_html_()
-    assert own.to_dict()["prompt"] == "The keys to the cabinet"
+    explanation = explain("The keys to the cabinet ", model="demo/gpt2", method="random")
+    assert "with the space before it" in explanation._repr_html_()
+    assert explanation.to_dict()["prompt"] == "The keys to the cabinet"
 
 
 def test_a_text_that_begins_with_bos_is_read_with_one(closelook, tmp_path):

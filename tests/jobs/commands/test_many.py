@@ -55,8 +55,8 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_says_the_same(model, wa
     watched.most = 2
     halved = closelook.explain(TEXTS, model=model, batch=8)
     assert [rows for rows, _ in watched] == [8, 4, 2, 2, 4, 2, 2]
-    for one, other in zip(whole, halved, strict=True):
-        torch.testing.assert_close(one["attnlrp"], other["attnlrp"], rtol=1e-4, atol=1e-6)
+    for expected, actual in zip(whole, halved, strict=True):
+        torch.testing.assert_close(expected["attnlrp"], actual["attnlrp"], rtol=1e-4, atol=1e-6)
 
 
 def test_other_errors_of_a_batch_are_not_taken_for_a_lack_of_memory(model, watched, monkeypatch):

@@ -48,8 +48,8 @@ def test_the_effective_configuration_is_one_that_can_be_run_again(closelook, tmp
     assert code == 0
     again = tmp_path / "again.yaml"
     again.write_text(out)
-    wanted = RunConfig.load("smoke", overrides=["models.gpt2.dtype=float64"])
-    assert RunConfig.load(str(again)) == wanted
+    expected = RunConfig.load("smoke", overrides=["models.gpt2.dtype=float64"])
+    assert RunConfig.load(str(again)) == expected
     assert yaml.safe_load(out)["models"][0]["dtype"] == "float64"
 
 
@@ -136,23 +136,23 @@ def test_what_init_cannot_do_is_one_line(closelook, tmp_path, monkeypatch, argum
 @pytest.fixture
 def two_runs(tmp_path):
     """The same but for random relevance, which the second has of another seed under another key, and one cell less."""
-    one, other = (write_run(tmp_path / name, samples=16, tasks=("sva",)) for name in ("one", "other"))
-    views = [row for path in other.files("benchmark/views", recursive=True) for row in _rows(other, path)]
+    first, second = (write_run(tmp_path / name, samples=16, tasks=("sva",)) for name in ("one", "other"))
+    views = [row for path in second.files("benchmark/views", recursive=True) for row in _rows(second, path)]
     for method, key in (("random", "fedcba9876543210"), ("gradient_l2", None)):
         old = a_cell("sva", method)
-        record = other.manifest(old.name)
-        other.delete(f"manifest/{old.name}.json")
+        record = second.manifest(old.name)
+        second.delete(f"manifest/{old.name}.json")
         if key is None:
-            other.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
+            second.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
             continue
         cell = a_cell("sva", method, key=key)
         rows = [row | {"relevance": row["relevance"][::-1]} for row in relevance_rows(views, "random", seed=9)]
-        write_cell(other, cell, rows)
-        made = other.manifest(cell.name)
-        other.write_manifest(cell.name, record | made | {"artifact": made["cell"], "key": cell.key})
-        other.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
-        score_plan(CONFIG, a_plan(other, [cell]), other)
-    return one, other
+        write_cell(second, cell, rows)
+        made = second.manifest(cell.name)
+        second.write_manifest(cell.name, record | made | {"artifact": made["cell"], "key": cell.key})
+        second.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
+        score_plan(CONFIG, a_plan(second, [cell]), second)
+    return first, second
 
 
 def _rows(store: Store, path: str):
@@ -162,11 +162,11 @@ def _rows(store: Store, path: str):
 
 
 def test_two_runs_are_compared_place_by_place(closelook, two_runs, tmp_path):
-    one, other = two_runs
+    first, second = two_runs
     to = tmp_path / "changes.csv"
-    code, out, err = closelook("compare", one.root, other.root, "--csv", str(to))
+    code, out, err = closelook("compare", first.root, second.root, "--csv", str(to))
     assert code == 0, err
-    assert f"only in {one.root}: 1 cells" in out
+    assert f"only in {first.root}: 1 cells" in out
     assert "gpt2 · sva · float32 · gradient_l2" in out
     rows = {row["method"]: row for row in csv.DictReader(to.read_text().splitlines())}
     assert set(rows) == {"attnlrp", "attention_rollout", "random"}
@@ -183,8 +183,8 @@ def test_two_runs_are_compared_place_by_place(closelook, two_runs, tmp_path):
     [(["--metric", "pgg"], "no metric 'pgg' (did you mean 'pg'?)"), (["--csv", "/no/x.csv"], "cannot write /no/x.csv")],
 )
 def test_what_compare_cannot_do_is_one_line(closelook, two_runs, arguments, message):
-    one, other = two_runs
-    code, _, err = closelook("compare", one.root, other.root, *arguments)
+    first, second = two_runs
+    code, _, err = closelook("compare", first.root, second.root, *arguments)
     assert (code, len(err.splitlines())) == (2, 1)
     assert message in err
 

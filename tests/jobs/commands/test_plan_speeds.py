@@ -94,8 +94,10 @@ def test_several_gpus_of_a_worker_are_of_one_node(tmp_path):
 def test_every_model_of_a_papers_experiment_is_estimated_while_it_is_out_of_reach(name, tmp_path):
     config = RunConfig.load(name, str(tmp_path))
     estimates = costs(Basis(config, Ledger(Store(config.root)), Plan(()), {}))
-    assert {one.model for one in estimates} == {model.name for model in config.models}
-    assert all(one.seconds is not None and one.seconds > 0 and not one.measured for one in estimates)
+    assert {estimate.model for estimate in estimates} == {model.name for model in config.models}
+    assert all(
+        estimate.seconds is not None and estimate.seconds > 0 and not estimate.measured for estimate in estimates
+    )
 
 
 def test_a_shape_that_there_is_not_names_the_nearest():

@@ -20,11 +20,11 @@ def stripped(text: str) -> str:
 
 def test_steering_runs_as_its_page_says(closelook):
     page = (ROOT / "docs" / "neurons.md").read_text()
-    command, said = re.search(r"^closelook (neurons .*?)\n```\n\n```text\n(.*?)\n```", page, re.S | re.M).groups()
+    command, expected = re.search(r"^closelook (neurons .*?)\n```\n\n```text\n(.*?)\n```", page, re.S | re.M).groups()
     model, text, rest = re.fullmatch(r'neurons --model (\S+) "(.*?)" (.*)', command).groups()
     code, out, _ = closelook("neurons", "--model", model, text, *rest.split())
     assert code == 0
-    assert stripped(out) == said
+    assert stripped(out) == expected
 
 
 def test_what_is_shown_is_what_the_model_computes(closelook, model, tmp_path):
@@ -34,14 +34,14 @@ def test_what_is_shown_is_what_the_model_computes(closelook, model, tmp_path):
         "--json", str(file),
     )  # fmt: skip
     assert code == 0
-    told = json.loads(file.read_text())
+    written = json.loads(file.read_text())
     view = load_model(str(model), dtype="float64")
     explained = json.loads(_explained_row(closelook, model, tmp_path))
     batch = Batch.collate([explained], 0)
     relevance = METHODS["attnlrp"](view, batch, neurons=True)
     best = relevance.neurons[0].flatten().sort(descending=True)
     width = relevance.neurons.shape[-1]
-    for shown, value, index in zip(told["neurons"], best.values, best.indices, strict=False):
+    for shown, value, index in zip(written["neurons"], best.values, best.indices, strict=False):
         neuron = shown["neuron"]
         assert (neuron["layer"], neuron["neuron"]) == divmod(int(index), width)
         assert neuron["relevance"] == pytest.approx(float(value), abs=1e-12)
@@ -50,9 +50,9 @@ def test_what_is_shown_is_what_the_model_computes(closelook, model, tmp_path):
     with neurons_scaled(view, [{(0, 1): -5.0}], where):
         logits = next(view.all_logits(view.prediction(view.hidden(batch), batch), view.vocab))[1][0]
     expected = float(logits.softmax(0)[explained["target_id"]])
-    after = dict(told["after"]["predictions"])
+    after = dict(written["after"]["predictions"])
     assert after["w10"] == pytest.approx(expected, abs=1e-12)
-    assert after["w10"] != dict(told["before"]["predictions"])["w10"]
+    assert after["w10"] != dict(written["before"]["predictions"])["w10"]
     assert "changed: 0.1 times -5 at the last position" in out
 
 
@@ -100,10 +100,10 @@ def test_a_model_without_a_final_norm_refuses_the_option_that_applies_it(closelo
 
 def test_neurons_of_a_label_that_is_the_prediction_are_those_of_the_prediction(closelook):
     asked = ("neurons", "the cats never walk", "--model", "demo/bert-sentiment", "--top", "2")
-    (_, own, _), (code, named, _) = closelook(*asked), closelook(*asked, "--label", "negative")
+    (_, predicted, _), (code, named, _) = closelook(*asked), closelook(*asked, "--label", "negative")
     assert code == 0
-    assert "neurons for negative rather than positive" in own
-    assert named == own
+    assert "neurons for negative rather than positive" in predicted
+    assert named == predicted
 
 
 def test_a_score_is_a_number_and_no_share(closelook):

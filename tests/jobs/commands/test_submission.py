@@ -139,7 +139,7 @@ def finished(head, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(head, finished, tmp_path_factory):
+def submitted(head, finished, tmp_path_factory):
     """(folder of roots, (exit code, output) by root) of jobs that are submitted at once; none waits for another."""
     folder = tmp_path_factory.mktemp("roots")
     used = Store(str(folder / "used"))
@@ -158,13 +158,13 @@ def told(head, finished, tmp_path_factory):
         return folder, {name: future.result() for name, future in running.items()}
 
 
-def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(finished, told):
+def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(finished, submitted):
     root, out = finished
     assert "attribute: 3 computed, 0 up to date" in out
     assert "succeeded" in out
     assert (root / "report" / "index.html").is_file()
     assert all(table.num_rows for table in relevance_under(root).values())
-    assert "nothing to do" in told[1]["finished"][1]
+    assert "nothing to do" in submitted[1]["finished"][1]
 
 
 def test_the_dashboard_knows_the_processes_that_served_models(head, finished):
@@ -185,23 +185,23 @@ def test_no_one_without_the_token_is_answered(head):
         urllib.request.urlopen(f"{head[0]}/api/jobs/", timeout=60)
 
 
-def test_a_job_for_a_root_in_use_is_refused_with_a_line(told):
-    folder, answers = told
+def test_a_job_for_a_root_in_use_is_refused_with_a_line(submitted):
+    folder, answers = submitted
     code, out = answers["used"]
     assert code == 1
     assert f"error: {folder / 'used'} is in use by process {os.getpid()}" in out
     assert "computed" not in out
 
 
-def test_a_submitted_job_with_bad_input_fails_with_its_line(told):
-    code, out = told[1]["bad"]
+def test_a_submitted_job_with_bad_input_fails_with_its_line(submitted):
+    code, out = submitted[1]["bad"]
     assert code == 1
     assert "no config 'smok'" in out
 
 
-def test_the_exit_code_of_a_submitted_command_is_its_own(told):
+def test_the_exit_code_of_a_submitted_command_is_its_own(submitted):
     """2 is a mistake that trying again would find again; `ray job submit` ends with 1 whatever it is."""
-    folder, answers = told
+    folder, answers = submitted
     code, out = answers["code"]
     assert code == 2, out
     assert "unknown method 'atnlrp'" in out

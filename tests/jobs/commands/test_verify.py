@@ -44,8 +44,8 @@ def test_a_broken_rule_is_named_with_where_it_shows_and_exit_code_1(closelook, m
     monkeypatch.setattr(scope, "normalise", wrong)
     code, out, _ = closelook("verify", "demo/gpt2", *QUICK)
     assert code == 1
-    told = "numerical derivatives: norms: constant deviation: fail: first, from the prediction down, in transformer.h."
-    assert told in out
+    line = "numerical derivatives: norms: constant deviation: fail: first, from the prediction down, in transformer.h."
+    assert line in out
     assert ", for input_ids [" in out
     assert "checks failed" in out
 
@@ -57,13 +57,13 @@ def test_an_unknown_method_is_one_line(closelook):
 
 def test_models_in_memory_are_verified_without_a_tokenizer_and_left_as_they_were():
     model = AutoModelForCausalLM.from_pretrained(model_dir("gpt2")).train()
-    found = closelook.verify(model, method="lrp")
-    assert found.passed
+    verification = closelook.verify(model, method="lrp")
+    assert verification.passed
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
-    frame = found.to_frame()
-    assert list(frame["check"]) == [finding.check for finding in found.findings]
-    assert ORDER in found._repr_html_()
+    frame = verification.to_frame()
+    assert list(frame["check"]) == [finding.check for finding in verification.findings]
+    assert ORDER in verification._repr_html_()
     assert repr(closelook.verify(tiny_model("bert"), method=["lrp"])) == (
         "<Verification of BertForMaskedLM, float64 on cpu: 13 passed>"
     )
@@ -87,11 +87,11 @@ def test_the_shipped_registry_has_every_family_in_every_precision_and_every_demo
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 def test_a_line_of_the_registry_is_what_a_run_finds(name):
     [line] = [line for line in read(SHIPPED) if (line.model, line.dtype) == (f"tiny {name}", "float32")]
-    found = Verified.of(
+    fresh = Verified.of(
         closelook.verify(tiny_model(name, dtype="float32"), method=["lrp", "attnlrp", "attnlrp_explicit"])
     )
-    assert (found.family, found.kind, found.device, found.failed) == (line.family, line.kind, line.device, "")
-    assert (found.passed, found.inapplicable) == (line.passed, line.inapplicable)
+    assert (fresh.family, fresh.kind, fresh.device, fresh.failed) == (line.family, line.kind, line.device, "")
+    assert (fresh.passed, fresh.inapplicable) == (line.passed, line.inapplicable)
 
 
 def test_files_of_users_are_listed_beside_the_shipped_lines(closelook, tmp_path, monkeypatch):

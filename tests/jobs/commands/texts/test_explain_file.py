@@ -69,13 +69,13 @@ def test_rows_are_what_explain_tells_of_each_text_and_are_named_by_their_users_i
     ]  # fmt: skip
     explained = front.explain(TEXTS, model=MODEL, method=["attnlrp", "gradient_l2"])
     of_id = dict(zip("ABCD5", explained, strict=True)) | {"G": explained[1]}
-    for (name, method), own in tokens.groupby(["id", "method"]):
+    for (name, method), group in tokens.groupby(["id", "method"]):
         frame = of_id[name].to_frame()
         frame = frame[frame["method"] == method]
-        assert list(own["token"]) == list(frame["token"])
-        assert own["relevance"].to_numpy() == pytest.approx(frame["relevance"].to_numpy(), abs=1e-5)
-        assert set(own["decision"]) == {of_id[name].target}
-        assert set(own["against"]) == {of_id[name].foil}
+        assert list(group["token"]) == list(frame["token"])
+        assert group["relevance"].to_numpy() == pytest.approx(frame["relevance"].to_numpy(), abs=1e-5)
+        assert set(group["decision"]) == {of_id[name].target}
+        assert set(group["against"]) == {of_id[name].foil}
     by_word = words.groupby(["id", "method"])["relevance"].sum()
     by_token = tokens.groupby(["id", "method"])["relevance"].sum()
     sums = by_word.index.get_level_values("method") == "attnlrp"
@@ -100,8 +100,8 @@ def test_the_probability_is_that_of_the_models_softmax(explain_file, tmp_path):
     tokenizer = view.read_tokenizer()
     for name, text in zip("ABCD5", TEXTS, strict=True):
         probabilities = view.model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(-1)
-        [told] = set(tokens[tokens["id"] == name]["probability"])
-        assert told == pytest.approx(float(probabilities.max()), abs=1e-5)
+        [probability] = set(tokens[tokens["id"] == name]["probability"])
+        assert probability == pytest.approx(float(probabilities.max()), abs=1e-5)
 
 
 def test_a_second_call_computes_nothing_and_other_settings_need_another_file(explain_file, file, tmp_path, monkeypatch):
@@ -200,8 +200,8 @@ def test_words_and_their_foils_are_explained_with_the_marks_of_their_places(clos
         assert set(first["explanation"]) == {"contrastive"}
         assert set(second["explanation"]) == {"target"}
         assert second["against"].isna().all()
-        for own, row in ((first, rows[0]), (second, rows[1])):
-            located = own[own["start"].notna()]
+        for frame, row in ((first, rows[0]), (second, rows[1])):
+            located = frame[frame["start"].notna()]
             assert [row["text"][int(r.start) : int(r.end)] for r in located.itertuples()] == list(located["word"])
         assert words["probability"].between(0, 1).all()
     assert "old" in set(read(tmp_path, "bert")[0].query("id == '1'")["word"])

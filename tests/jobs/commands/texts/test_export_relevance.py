@@ -55,11 +55,11 @@ def read(path):
 
 def compared(rows, explained):
     """Rows of a run are at least those of the file, in every column that both know."""
-    for own, other in zip(rows, explained, strict=True):
-        own, of_run = own.loc[other.index], ["row", "model", "task", "probability"]
-        assert len(other) > 20
+    for exported, expected in zip(rows, explained, strict=True):
+        exported, of_run = exported.loc[expected.index], ["row", "model", "task", "probability"]
+        assert len(expected) > 20
         pd.testing.assert_frame_equal(
-            own.drop(columns=of_run), other.drop(columns=of_run), atol=1e-5, check_dtype=False
+            exported.drop(columns=of_run), expected.drop(columns=of_run), atol=1e-5, check_dtype=False
         )
 
 
@@ -73,11 +73,11 @@ def test_rows_of_a_run_are_those_of_explain_file_and_have_its_users_ids(run, clo
     assert closelook(*of_file, "--method", METHODS)[0] == 0
     rows, explained = read(tmp_path / "rows.parquet"), read(tmp_path / "file.parquet")
     compared(rows, explained)
-    for own, other in zip(rows, explained, strict=True):
-        assert set(own.index.get_level_values("id")) == set(TEXTS)
-        assert set(own["task"]) == {"mine"}
-        probability = own.loc[other.index]["probability"].to_numpy()
-        assert probability == pytest.approx(other["probability"].to_numpy(), abs=1e-5)
+    for exported, expected in zip(rows, explained, strict=True):
+        assert set(exported.index.get_level_values("id")) == set(TEXTS)
+        assert set(exported["task"]) == {"mine"}
+        probability = exported.loc[expected.index]["probability"].to_numpy()
+        assert probability == pytest.approx(expected["probability"].to_numpy(), abs=1e-5)
     code, _, err = export()
     assert code == 2
     assert "exists already" in err
