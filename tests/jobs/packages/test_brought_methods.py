@@ -186,8 +186,10 @@ def test_relevance_for_each_label_is_held_to_the_logit_of_that_label():
     rows = [{**row, "target_id": 0, "foil_id": None, "sample_id": str(i)} for i, row in enumerate(ragged_rows(view))]
     batch = Batch.collate(rows, 0)
     requests = [Request("brought", "target", label=label) for label in range(3)]
-    told = method(sound).compute(view, batch, requests)
-    check_against_model(view, batch, rows, told)
+    relevance = method(sound).compute(view, batch, requests)
+    check_against_model(view, batch, rows, relevance)
     first, second, third = requests
     with pytest.raises(UserError, match="its logit_target of sample 0"):
-        check_against_model(view, batch, rows, {first: told[second], second: told[third], third: told[first]})
+        check_against_model(
+            view, batch, rows, {first: relevance[second], second: relevance[third], third: relevance[first]}
+        )

@@ -158,8 +158,8 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
 def test_without_the_package_the_error_names_every_line_that_needs_it(config):
     with pytest.raises(ConfigError) as caught:
         RunConfig.load(config)
-    told = re.findall(r"config key '(\S+)': ([^;(]*[^;(\s])", str(caught.value))
-    assert told == NEEDED
+    named = re.findall(r"config key '(\S+)': ([^;(]*[^;(\s])", str(caught.value))
+    assert named == NEEDED
 
 
 @pytest.fixture
@@ -202,8 +202,8 @@ def test_workers_on_two_nodes_have_the_package_from_the_wheel_that_the_job_ships
     assert all("py_modules_files" in home for home in homes.values()), homes
     store = Store(str(tmp_path / "root"))
     logs = (tmp_path / "root" / "logs").rglob("*.jsonl")
-    told = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    nodes = {line["worker"].partition("/")[0] for line in told if line.get("unit", "").startswith("entropy.")}
+    records = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    nodes = {line["worker"].partition("/")[0] for line in records if line.get("unit", "").startswith("entropy.")}
     assert nodes == homes.keys(), "units of the product were computed on both nodes"
     for zone in "ab":
         shards = [pq.read_table(path) for path in (tmp_path / "root" / "entropy" / f"model={zone}").rglob("*.parquet")]

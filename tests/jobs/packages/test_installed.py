@@ -55,8 +55,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
 def block(language: str, *words: str) -> str:
     """The README's block that holds all `words`."""
     every = re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
-    (own,) = {code for code in every if all(word in code for word in words)}
-    return own
+    (match,) = {code for code in every if all(word in code for word in words)}
+    return match
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def mine(environment, run):
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
-    said, logs = mine
+    printed, logs = mine
     root = run.folder / "runs" / "mine"
     written = [path for folder in (root, logs) for path in folder.rglob("*") if path.is_file()]
     assert {"manifest", "runs", "scores"} <= {path.parent.name for path in written}
     assert any(path.suffix == ".log" for path in written)
-    assert SECRET not in "".join(said)
+    assert SECRET not in "".join(printed)
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
 
 
@@ -113,14 +113,14 @@ def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
         ("python", "-c", block("python", "closelook.explain").replace("demo/gpt2", "./gpt2")),
         ("bash", "-ec", block("bash", "closelook explain").replace("demo/gpt2", "./gpt2")),
     ]
-    own = shlex.split(OWN.rpartition("\ncloselook ")[2])
+    arguments = shlex.split(OWN.rpartition("\ncloselook ")[2])
     inline = [str(folder / "bin" / "python"), str(REPOSITORY / "tests" / "jobs" / "inline.py")]
-    other = (*inline, *own, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
+    other = (*inline, *arguments, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
     where = ("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
     reading = ("python", "-c", block("python", "closelook.load"))
     with ThreadPoolExecutor(2) as threads:  # none needs another
-        _, *explained, told, where = [
-            out for out, _ in threads.map(lambda own: run(*own), [other, *explaining, reading, where])
+        _, *explained, printed, where = [
+            out for out, _ in threads.map(lambda command: run(*command), [other, *explaining, reading, where])
         ]
 
     assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
@@ -133,7 +133,7 @@ def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
     assert {row["task"] for row in scores} == {"mine"}
     assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {2}
     assert "Nearest" in (run.folder / "runs/mine/report/report.md").read_text()
-    assert {"attnlrp", "nearest", "random", "value"} <= set(told.split())
+    assert {"attnlrp", "nearest", "random", "value"} <= set(printed.split())
 
     changed, _ = run("bash", "-ec", block("bash", "closelook compare"))
     assert "models.gpt2.id" in changed

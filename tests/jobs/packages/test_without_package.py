@@ -57,9 +57,9 @@ def command(left):
     """(exit code, what is printed, errors) of a command in a process without the package; the kept config stays."""
 
     def run(*arguments):
-        told = ended(Forked(*arguments))
+        outcome = ended(Forked(*arguments))
         assert (left.root / "config.yaml").read_text() == left.kept
-        return told
+        return outcome
 
     return run
 
