@@ -38,21 +38,21 @@ def test_a_span_is_the_sum_of_its_tokens(model):
     assert len(whole.answers) == 1
     assert len(rows.answers) == len(whole.answers[0].said.ids)
     for name in methods:
-        for said, parts in ((whole, rows), (whole, sentences)):
+        for coarse, parts in ((whole, rows), (whole, sentences)):
             expected = parts[name].nan_to_num()
             expected = expected.sum(0) if expected.dim() == 2 else expected
             total = parts[name].nan_to_num().abs().sum()
-            assert (said[name] - expected).abs().max() <= 1e-5 * total
+            assert (coarse[name] - expected).abs().max() <= 1e-5 * total
         explained = sum(float(answer.relevance[name].explained[0]) for answer in rows.answers)
         assert float(whole.relevance(name)[0].explained[0]) == pytest.approx(explained, rel=1e-5)
 
 
 def test_a_row_of_a_token_is_that_token_explained_alone(gpt2):
     rows = of(gpt2, spans="token")
-    said = rows.answers[0].said
-    for at in (0, 3, len(said.ids) - 1):
-        before = [*said.prompt["input_ids"], *said.ids[:at]]
-        row = {"input_ids": before, "position": len(before) - 1, "target_id": said.ids[at]}
+    answer = rows.answers[0].said
+    for at in (0, 3, len(answer.ids) - 1):
+        before = [*answer.prompt["input_ids"], *answer.ids[:at]]
+        row = {"input_ids": before, "position": len(before) - 1, "target_id": answer.ids[at]}
         alone = closelook.METHODS["attnlrp"](gpt2.view, Batch.collate([row], 0)).tokens[0]
         torch.testing.assert_close(rows["attnlrp"][at, : len(before)], alone, rtol=1e-4, atol=1e-5)
         assert rows["attnlrp"][at, len(before) :].isnan().all()
@@ -104,8 +104,8 @@ def test_the_tokens_of_an_answer_are_never_cut_again(gpt2):
     prompt = tokenizer(PROMPT)["input_ids"]
     odd = [token for word in (" cab", "in", "et", " are") for token in tokenizer(word)["input_ids"]]
     assert odd != tokenizer(" cabinet are")["input_ids"], "else the test sees nothing"
-    for given in ({"text": PROMPT}, {"input_ids": prompt}):
-        explanation = closelook.explain(**given, answer=odd, model=gpt2, spans=[(0, 7)])
+    for inputs in ({"text": PROMPT}, {"input_ids": prompt}):
+        explanation = closelook.explain(**inputs, answer=odd, model=gpt2, spans=[(0, 7)])
         [answer] = explanation.answers
         assert explanation.answer == "cabinet are"
         assert answer.row["input_ids"] == [*prompt, *odd[:-2]]
@@ -129,10 +129,10 @@ def test_characters_of_tokens_are_told_from_their_ids(text):
 def test_a_generated_answer_is_what_the_model_says_token_by_token(gpt2):
     for model, prompt in ((gpt2, PROMPT), ("demo/t5", "where did the clerk go ?"), ("demo/llama", PROMPT)):
         by_token = closelook.explain(prompt, generate=6, model=model, method="random")
-        said = closelook.explain(prompt, generate=6, spans="token", model=model, method="random")
-        stop = said.opened.writer.eos_token_id
+        explanation = closelook.explain(prompt, generate=6, spans="token", model=model, method="random")
+        stop = explanation.opened.writer.eos_token_id
         expected = [answer.row["target_id"] for answer in by_token.answers]
-        assert said.answers[0].said.ids == expected[: expected.index(stop) if stop in expected else None]
+        assert explanation.answers[0].said.ids == expected[: expected.index(stop) if stop in expected else None]
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 3}, {"repetition_penalty": 5.0, "do_sample": True}])
@@ -149,9 +149,9 @@ def test_an_answer_is_generated_without_the_settings_of_a_models_own(settings):
 def test_the_last_message_of_the_assistant_is_the_answer(gpt2):
     chat = AutoTokenizer.from_pretrained(model_dir("gpt2"), chat_template=CHAT)
     asked = [{"role": "system", "content": "the dogs"}, {"role": "user", "content": "The keys to the cabinet ?"}]
-    given = {"model": gpt2.view, "tokenizer": chat, "method": ["lrp", "gradient_l2", "alti_logit"]}
-    ours = closelook.explain(messages=[*asked, {"role": "assistant", "content": ANSWER}], spans="sentence", **given)
-    same = closelook.explain(messages=asked, answer=ANSWER, spans="sentence", **given)
+    settings = {"model": gpt2.view, "tokenizer": chat, "method": ["lrp", "gradient_l2", "alti_logit"]}
+    ours = closelook.explain(messages=[*asked, {"role": "assistant", "content": ANSWER}], spans="sentence", **settings)
+    same = closelook.explain(messages=asked, answer=ANSWER, spans="sentence", **settings)
     torch.testing.assert_close(ours["lrp"], same["lrp"], equal_nan=True)
     frame = ours.shares()
     assert set(frame["part"]) == {"first token", "template", "system", "user", "answer so far", "biases", "rest"}
@@ -188,29 +188,29 @@ def test_shares_of_an_encoder_decoder_have_both_sides():
 
 
 def test_a_decoder_goes_on_with_what_it_has_said():
-    given = {"model": "demo/t5", "method": "lrp"}
-    whole = closelook.explain("where did the clerk go ?", answer="on Thursday", spans="token", **given)
-    behind = closelook.explain("where did the clerk go ?", prefix="on", answer="Thursday", **given)
+    settings = {"model": "demo/t5", "method": "lrp"}
+    whole = closelook.explain("where did the clerk go ?", answer="on Thursday", spans="token", **settings)
+    behind = closelook.explain("where did the clerk go ?", prefix="on", answer="Thursday", **settings)
     ids = whole.answers[0].said.ids
     assert behind.answers[0].row["decoder_input_ids"] == whole.answers[-1].row["decoder_input_ids"]
     assert behind.answers[0].said.ids == ids[len(ids) - len(behind.answers[0].said.ids) :]
 
 
-def loop_of_hops(opened, said, explained, reasoning, hops):
+def loop_of_hops(opened, answer, explained, reasoning, hops):
     """Relevance of the prompt by hops, from single tokens explained one by one, in float64 loops."""
-    prompt = len(said.prompt["input_ids"])
+    prompt = len(answer.prompt["input_ids"])
 
     def relevance(weights):
-        total = [0.0] * (prompt + len(said.ids))
+        total = [0.0] * (prompt + len(answer.ids))
         for g, weight in weights.items():
-            before = [*said.prompt["input_ids"], *said.ids[:g]]
-            row = {"input_ids": before, "position": len(before) - 1, "target_id": said.ids[g]}
+            before = [*answer.prompt["input_ids"], *answer.ids[:g]]
+            row = {"input_ids": before, "position": len(before) - 1, "target_id": answer.ids[g]}
             for t, value in enumerate(closelook.METHODS["attnlrp"](opened.view, Batch.collate([row], 0)).tokens[0]):
                 total[t] += weight * float(value)
         return total
 
     weights, rho = dict.fromkeys(explained, 1.0), 1.0
-    told, discarded = [0.0] * prompt, []
+    summed, discarded = [0.0] * prompt, []
     for _ in range(hops + 1):
         values = relevance(weights)
         kept = {t: values[t] for t in [*range(prompt), *(prompt + g for g in reasoning)]}
@@ -218,10 +218,10 @@ def loop_of_hops(opened, said, explained, reasoning, hops):
         mass = sum(positive.values())
         discarded.append(1 - mass / sum(map(abs, kept.values())))
         for t in range(prompt):
-            told[t] += rho * positive[t] / mass
+            summed[t] += rho * positive[t] / mass
         weights = {g: positive[prompt + g] / mass for g in reasoning}
         rho *= sum(weights.values())
-    return told, discarded, rho
+    return summed, discarded, rho
 
 
 @pytest.mark.parametrize("hops", [1, 3])
@@ -232,11 +232,13 @@ def test_hops_follow_what_an_answer_owes_its_reasoning(hops):
         PROMPT, answer=ANSWER, spans=[(end + 1, len(ANSWER))], hops=hops, reasoning=(0, end), model=opened
     )
     [answer] = explanation.answers
-    said, span = answer.said, answer.row["said"]
-    told, discarded, left = loop_of_hops(opened, said, range(span.first, span.behind), range(span.first), hops)
-    expected = torch.tensor(told, dtype=torch.float64)
-    assert (explanation["attnlrp"][: len(told)] - expected).abs().max() <= 1e-9
-    assert not explanation["attnlrp"][len(told) :].any()
+    whole_answer, span = answer.said, answer.row["said"]
+    summed, discarded, left = loop_of_hops(
+        opened, whole_answer, range(span.first, span.behind), range(span.first), hops
+    )
+    expected = torch.tensor(summed, dtype=torch.float64)
+    assert (explanation["attnlrp"][: len(summed)] - expected).abs().max() <= 1e-9
+    assert not explanation["attnlrp"][len(summed) :].any()
     assert answer.hops["attnlrp"].discarded == pytest.approx(discarded)
     assert answer.hops["attnlrp"].left == pytest.approx(left)
     assert left + float(expected.sum()) == pytest.approx(1)
@@ -265,7 +267,7 @@ def test_a_span_is_a_row_of_a_frame_and_a_record(gpt2):
     assert set(frame["answer"]) == {0, 1}
     record = explanation.to_dict()
     assert record["answer"] == ANSWER
-    assert [tuple(one["span"]) for one in record["predictions"]] == explanation.spans
+    assert [tuple(prediction["span"]) for prediction in record["predictions"]] == explanation.spans
     shares = record["predictions"][0]["methods"][0]["shares"]
     assert [share["part"] for share in shares] == ["first token", "prompt", "answer so far", "biases"]
 
@@ -273,11 +275,11 @@ def test_a_span_is_a_row_of_a_frame_and_a_record(gpt2):
 @pytest.mark.parametrize("explanation", ["target", "log_prob"])
 def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, explanation):
     ours = of(gpt2, explanation=explanation, method="gradient_x_input")
-    said = ours.answers[0].said
-    ids = torch.tensor([[*said.prompt["input_ids"], *said.ids]])
-    logits = gpt2.view.model(ids).logits[0, len(said.prompt["input_ids"]) - 1 : -1].double()
+    answer = ours.answers[0].said
+    ids = torch.tensor([[*answer.prompt["input_ids"], *answer.ids]])
+    logits = gpt2.view.model(ids).logits[0, len(answer.prompt["input_ids"]) - 1 : -1].double()
     numbers = logits if explanation == "target" else logits.log_softmax(-1)
-    expected = sum(numbers[at, token] for at, token in enumerate(said.ids))
+    expected = sum(numbers[at, token] for at, token in enumerate(answer.ids))
     assert float(ours.relevance("gradient_x_input")[0].explained[0]) == pytest.approx(float(expected), rel=1e-4)
 
 
@@ -336,5 +338,5 @@ def test_a_list_of_answers_is_explained_one_by_one(gpt2):
     explained = closelook.explain(
         [PROMPT, "The girl", ""], answer=["cabinet are", "sees", "dogs"], model=gpt2, method="lrp"
     )
-    assert [one.answer for one in explained[:2]] == ["cabinet are", "sees"]
+    assert [explanation.answer for explanation in explained[:2]] == ["cabinet are", "sees"]
     assert sorted(explained.errors) == [2]

@@ -60,10 +60,10 @@ def test_means_and_groups_are_those_of_the_report(compared):
     assert (means["value"] <= means["high"]).all()
     shown = rows_of(compared, "leaderboard")
     labels = {closelook.METHODS[name].label: name for name in METHODS}
-    told = {labels[row["method"]]: int(float(row["value"])) for row in shown if row["label"] == "group"}
-    assert told == means["group"].to_dict()
+    groups = {labels[row["method"]]: int(float(row["value"])) for row in shown if row["label"] == "group"}
+    assert groups == means["group"].to_dict()
     by_group = compared.groups[compared.groups["metric"] == lead()]
-    assert {name: row.group for row in by_group.itertuples() for name in row.methods} == told
+    assert {name: row.group for row in by_group.itertuples() for name in row.methods} == groups
 
 
 def test_differences_are_of_the_samples_that_all_methods_have(compared):
@@ -131,9 +131,9 @@ def test_data_are_rows_a_frame_a_file_or_tasks(form, inline, tmp_path, monkeypat
     frame.to_csv(tmp_path / "rows.csv", index=False)
     tasks = {"mine": {"source": "samples", "path": str(tmp_path / "rows.csv")}}
     data = {"rows": ROWS, "frame": frame, "file": tmp_path / "rows.csv", "tasks": tasks}[form]
-    found = closelook.compare("demo/gpt2", data, "lrp", resamples=50, device="cpu", faithfulness=False)
-    assert found.means["n"].max() == 3
-    assert set(found.means["task"]) == {"mine" if form == "tasks" else "data"}
+    comparison = closelook.compare("demo/gpt2", data, "lrp", resamples=50, device="cpu", faithfulness=False)
+    assert comparison.means["n"].max() == 3
+    assert set(comparison.means["task"]) == {"mine" if form == "tasks" else "data"}
 
 
 def test_a_model_in_memory_is_saved_into_the_root_and_left_as_it_was(inline, tmp_path, monkeypatch):
@@ -151,9 +151,9 @@ def test_a_model_in_memory_is_saved_into_the_root_and_left_as_it_was(inline, tmp
 def test_texts_without_labels_or_evidence_are_compared_by_faithfulness(inline, monkeypatch):
     monkeypatch.setattr(comparing, "STAGES", ("prepare", "attribute", "evaluate", "perturb"))
     texts = ["The food was good", "The film was bad", "I like it"]
-    found = closelook.compare("demo/bert-sentiment", texts, ["lrp", "random"], resamples=50, device="cpu")
-    assert set(found.means["metric"]) == {"delta_area", "area_morf", "area_lerf"}
-    assert found.means["n"].max() == 3
+    comparison = closelook.compare("demo/bert-sentiment", texts, ["lrp", "random"], resamples=50, device="cpu")
+    assert set(comparison.means["metric"]) == {"delta_area", "area_morf", "area_lerf"}
+    assert comparison.means["n"].max() == 3
 
 
 def test_a_frame_may_hold_arrays_times_and_missing_values(tmp_path):
@@ -196,10 +196,10 @@ def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
 
 def test_a_temporary_root_goes_with_the_result(inline, monkeypatch):
     monkeypatch.setattr(comparing, "STAGES", ("prepare", "attribute", "evaluate"))
-    found = closelook.compare("demo/gpt2", ROWS, "lrp", resamples=50, device="cpu", faithfulness=False)
-    root = comparing.Path(found.run.store.root)
+    comparison = closelook.compare("demo/gpt2", ROWS, "lrp", resamples=50, device="cpu", faithfulness=False)
+    root = comparing.Path(comparison.run.store.root)
     assert root.is_dir()
-    del found
+    del comparison
     assert not root.exists()
 
 

@@ -24,8 +24,8 @@ def gpt2():
 
 def directly(opened, text, target, foil, name, **options):
     """The relevance that the method itself computes."""
-    ids, one, other = (opened.tokenizer(part)["input_ids"] for part in (text, f" {target}", f" {foil}"))
-    row = {"input_ids": ids, "position": len(ids) - 1, "target_id": one[0], "foil_id": other[0]}
+    ids, target_ids, foil_ids = (opened.tokenizer(part)["input_ids"] for part in (text, f" {target}", f" {foil}"))
+    row = {"input_ids": ids, "position": len(ids) - 1, "target_id": target_ids[0], "foil_id": foil_ids[0]}
     return closelook.METHODS[name](opened.view, Batch.collate([row], pad_id=0), **options)
 
 
@@ -44,9 +44,9 @@ def test_an_explanation_is_what_the_methods_give_with_its_tokens(gpt2):
 def test_options_and_dtype_reach_the_method():
     settings = {"integrated_gradients": {"steps": 3}}
     explanation = closelook.explain(TEXT, **PAIR, model="demo/gpt2", method=settings, dtype="float64")
-    wanted = directly(explanation.opened, TEXT, "are", "is", "integrated_gradients", steps=3)
+    expected = directly(explanation.opened, TEXT, "are", "is", "integrated_gradients", steps=3)
     assert explanation["integrated_gradients"].dtype == torch.float64
-    torch.testing.assert_close(explanation["integrated_gradients"], wanted.tokens[0])
+    torch.testing.assert_close(explanation["integrated_gradients"], expected.tokens[0])
 
 
 def test_tokens_may_be_given_by_number(gpt2):
@@ -64,7 +64,10 @@ def test_each_token_of_a_longer_target_is_a_row_of_a_matrix(gpt2):
     assert matrix.isnan().tolist() == [[False] * 5 + [True], [False] * 6]
     first = closelook.explain("The keys to the", explanation.answers[0].row["target_id"], model=gpt2)
     torch.testing.assert_close(matrix[0, :5], first["attnlrp"])
-    whole = [*gpt2.tokenizer("The keys to the")["input_ids"], *(one.row["target_id"] for one in explanation.answers)]
+    whole = [
+        *gpt2.tokenizer("The keys to the")["input_ids"],
+        *(answer.row["target_id"] for answer in explanation.answers),
+    ]
     assert gpt2.tokenizer.decode(whole) == "The keys to the cabinet"
 
 
@@ -85,12 +88,12 @@ def test_generated_tokens_are_explained_in_turn(gpt2):
 def test_texts_of_a_batch_are_explained_as_alone(gpt2):
     texts = [TEXT, "The teachers", "The girl that saw the keys"]
     explanation = closelook.explain(texts, ["are", "are", "is"], ["is", "is", "are"], model=gpt2, method="lrp", batch=2)
-    for one, text, target, foil in zip(explanation, texts, ["are", "are", "is"], ["is", "is", "are"], strict=True):
+    for row, text, target, foil in zip(explanation, texts, ["are", "are", "is"], ["is", "is", "are"], strict=True):
         alone = closelook.explain(text, target, foil, model=gpt2, method="lrp")
-        torch.testing.assert_close(one["lrp"], alone["lrp"], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(row["lrp"], alone["lrp"], rtol=1e-4, atol=1e-4)
     frame = explanation.to_frame()
     assert sorted(set(frame["text"])) == [0, 1, 2]
-    assert len(frame) == sum(len(one.tokens) for one in explanation)
+    assert len(frame) == sum(len(row.tokens) for row in explanation)
 
 
 def test_a_model_may_be_a_path_and_a_token_a_number_of_numpys(gpt2):
@@ -114,8 +117,8 @@ def test_atman_explains_the_score_of_a_regressor_where_nothing_else_is_asked_for
 
 def test_a_label_that_is_the_prediction_is_explained_as_the_prediction():
     texts = ["The food was good", "the cats never walk"]
-    own = closelook.explain(texts, model="demo/bert-sentiment", method="lrp")
-    for text, alone in zip(texts, own, strict=True):
+    predictions = closelook.explain(texts, model="demo/bert-sentiment", method="lrp")
+    for text, alone in zip(texts, predictions, strict=True):
         label = alone.target
         for named in (
             closelook.explain(text, label=label, model="demo/bert-sentiment", method="lrp"),
@@ -132,8 +135,8 @@ def test_an_explanation_is_a_frame_plain_data_and_a_heat_map_whose_text_is_no_ma
     lrp = frame[frame["method"] == "lrp"]
     assert lrp["token"].tolist() == explanation.tokens
     assert lrp["relevance"].tolist() == explanation["lrp"].tolist()
-    told = json.loads(json.dumps(explanation.to_dict()))["predictions"][0]
-    assert told["methods"][0]["relevance"] == pytest.approx(explanation["lrp"].tolist())
+    record = json.loads(json.dumps(explanation.to_dict()))["predictions"][0]
+    assert record["methods"][0]["relevance"] == pytest.approx(explanation["lrp"].tolist())
     html = explanation._repr_html_()
     assert "<b>" not in html
     assert "decoder" not in html
@@ -166,8 +169,8 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
     frame = explanation.to_frame()
     for at, answer in enumerate(explanation.answers):
         for method in ("attnlrp", "atman"):
-            relevance, own = explanation.relevance(method)[at], frame.query(f"answer == {at} and method == '{method}'")
-            text, decoder = own[own["side"] == "text"], own[own["side"] == "decoder"]
+            relevance, rows = explanation.relevance(method)[at], frame.query(f"answer == {at} and method == '{method}'")
+            text, decoder = rows[rows["side"] == "text"], rows[rows["side"] == "decoder"]
             assert text["token"].tolist() == answer.tokens
             assert text["relevance"].tolist() == relevance.tokens[0].tolist()
             if method == "atman":
@@ -178,7 +181,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
             assert decoder["special"].tolist() == [True] + [False] * at
             assert decoder["relevance"].tolist() == relevance.decoder_tokens[0].tolist()
             whole = float(relevance.explained[0] + relevance.residual[0])
-            assert own["relevance"].sum() == pytest.approx(whole, abs=1e-4)
+            assert rows["relevance"].sum() == pytest.approx(whole, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +235,9 @@ def test_what_is_mistyped_is_one_line(gpt2, settings, message):
 
 
 def test_numbers_may_be_those_of_numpy(gpt2):
-    [one] = closelook.explain([TEXT], model=gpt2, batch=np.int64(2), generate=np.int64(1))
-    [other] = closelook.explain([TEXT], model=gpt2)
-    assert one.to_dict() == other.to_dict()
+    [actual] = closelook.explain([TEXT], model=gpt2, batch=np.int64(2), generate=np.int64(1))
+    [expected] = closelook.explain([TEXT], model=gpt2)
+    assert actual.to_dict() == expected.to_dict()
 
 
 @pytest.fixture
@@ -289,8 +292,8 @@ def test_relevance_of_models_in_two_precisions_is_read_together(root):
     views, before = run.views("arrow", task="sva").to_pylist(), run.relevance(task="sva", method="random", tokens=False)
     cell = a_cell("sva", "random", dtype="float64", key="fedcba9876543210")
     write_cell(store, cell, relevance_rows(views, "random"))
-    told = {"artifact": vars(cell), "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
-    store.write_manifest(cell.name, store.manifest(cell.name) | told)
+    fields = {"artifact": vars(cell), "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
+    store.write_manifest(cell.name, store.manifest(cell.name) | fields)
     both = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
     assert both["dtype"].value_counts().to_dict() == {"float32": len(before), "float64": len(before)}
     assert {len(row) for row in both["relevance"]} == {len(row) for row in before["relevance"]}

@@ -75,21 +75,21 @@ def test_it_is_left_as_it_was_when_something_fails(model, tokenizer):
 
 @pytest.mark.parametrize("form", ["pipeline", "view", "tokenizer by path", "tokenizer unsaid", "parallel", "half"])
 def test_models_come_in_many_forms(form, model, tokenizer, by_name):
-    given = {"model": model, "tokenizer": tokenizer}
+    arguments = {"model": model, "tokenizer": tokenizer}
     bound = 1e-6
     if form == "pipeline":
-        given = {"model": pipeline("text-generation", model=model, tokenizer=tokenizer)}
+        arguments = {"model": pipeline("text-generation", model=model, tokenizer=tokenizer)}
     elif form == "view":
-        given = {"model": closelook.load_model(model_dir("gpt2"))}
+        arguments = {"model": closelook.load_model(model_dir("gpt2"))}
     elif form == "tokenizer by path":
-        given["tokenizer"] = model_dir("gpt2")
+        arguments["tokenizer"] = model_dir("gpt2")
     elif form == "tokenizer unsaid":
-        given = {"model": model}
+        arguments = {"model": model}
     elif form == "parallel":
-        given["model"] = torch.nn.DataParallel(model)
+        arguments["model"] = torch.nn.DataParallel(model)
     elif form == "half":
-        given["model"], bound = model.to(torch.bfloat16), 0.2
-    explanation = closelook.explain(TEXT, **PAIR, **given)
+        arguments["model"], bound = model.to(torch.bfloat16), 0.2
+    explanation = closelook.explain(TEXT, **PAIR, **arguments)
     assert (explanation["attnlrp"] - by_name["attnlrp"]).abs().max() < bound
     assert explanation.opened.dtype == ("bfloat16" if form == "half" else "float32")
 
@@ -204,8 +204,8 @@ def test_a_model_without_a_name_needs_its_tokenizer(model):
 
 def test_tokens_by_number_are_read_as_they_are(model, tokenizer, by_name):
     ids = tokenizer(TEXT)["input_ids"]
-    for given in (ids, np.array(ids), torch.tensor(ids)):
-        explanation = closelook.explain(input_ids=given, **PAIR, model=model, tokenizer=tokenizer)
+    for input_ids in (ids, np.array(ids), torch.tensor(ids)):
+        explanation = closelook.explain(input_ids=input_ids, **PAIR, model=model, tokenizer=tokenizer)
         torch.testing.assert_close(explanation["attnlrp"], by_name["attnlrp"])
     both = closelook.explain(input_ids=torch.tensor([ids, ids]), **PAIR, model=model, tokenizer=tokenizer)
     assert len(both) == 2

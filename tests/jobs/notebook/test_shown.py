@@ -67,8 +67,8 @@ def test_spans_are_shown_with_their_shares(gpt2, capsys):
     frame = explanation.shares()
     assert lines[0].startswith("demo/gpt2: why are old. (sum of 3 logits ")
     shares = frame[frame["answer"] == 0]
-    told = " · ".join(f"{part} {share:.0%}" for part, share in zip(shares["part"], shares["share"], strict=True))
-    assert lines[1] == f"attnlrp  {told}"
+    expected = " · ".join(f"{part} {share:.0%}" for part, share in zip(shares["part"], shares["share"], strict=True))
+    assert lines[1] == f"attnlrp  {expected}"
     assert "Explanation of 'are old. The girl sees.'" in repr(explanation)
 
 
