@@ -31,11 +31,11 @@ def run_all(
     works: Sequence[Work],
     stage: str,
     unit: str,
-    most_at_once: int = 0,
+    most_at_once: int | None = None,
 ) -> list[str]:
     """Compute all works on workers of the current executor, several at once if they fit. Returns their failures.
 
-    At most `most_at_once` works run at once; 0: `ray.max_models`, or as many as fit. Works start, and failures are
+    At most `most_at_once` works run at once; None: `ray.max_models`, or as many as fit. Works start, and failures are
     returned, in the order of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and
     `unit` are the words of progress for the computation and for what reports count. Raises as `Executor.connect`.
     """

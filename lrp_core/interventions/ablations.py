@@ -170,12 +170,21 @@ def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str) -> Iterator[
         yield rows
 
 
-def _hiding(kernel: Kernel, module: nn.Module, *tensors: Any, gone: Tensor, **more: Any) -> Attended:
+def _hiding(
+    kernel: Kernel,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    *,
+    gone: Tensor,
+    **more: Any,
+) -> Attended:
     """Attention in which no query sees the keys of the tokens `gone` [M, T]; stands in for the eager kernel.
 
     Raises UserError for a kernel that ignores the mask.
     """
-    query, key, value, mask = tensors
     hidden = gone.to(query.device)[:, None, None]  # [M, 1, 1, T]
     least = torch.finfo(query.dtype).min
     if mask is None:

@@ -143,12 +143,22 @@ def _share_of_product(_: nn.Module, args: tuple[Any, ...], rows: _Rows, share: f
     return rows.sharing(product, share), *others
 
 
-def _attend(_: Any, module: nn.Module, *tensors: Any, rows: _Rows, composite: Composite, **options: Any) -> Attended:
+def _attend(
+    _: Any,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    rows: _Rows,
+    composite: Composite,
+    **options: Any,
+) -> Attended:
     """Eager attention with the composite's constant factors; stands in for the kernel.
 
     From queries [R, H, T, K], keys and values [R, G, T, K] to context [R, T, H, K] and weights [R, H, T, T].
     """
-    query, key, value, mask = tensors
     query, key = (rows.sharing(x, composite.bilinear.query_key) for x in (query, key))
     value = rows.sharing(value, composite.bilinear.share)
     if composite.activation.constant:
