@@ -30,20 +30,20 @@ def ablated(units=10, fit=128, tokens=3, seed=0, **sets):
 
 @pytest.mark.parametrize(("budget", "seed"), [(32, 0), (64, 1), (128, 2), (12, 3)])
 def test_contextcites_weights_are_those_of_an_independent_lasso(budget, seed):
-    own = ablated(seed=seed)
-    weights = METHODS["contextcite"].configured(budget=budget).of_units(own)
-    masks = own.fit[:budget]
-    odds = np.array([oracles.answer_odds(own.log_odds[mask]) for mask in masks])
-    expected = oracles.lasso(own.kept[masks], odds / 3, ALPHA) * 3
+    ablations = ablated(seed=seed)
+    weights = METHODS["contextcite"].configured(budget=budget).of_units(ablations)
+    masks = ablations.fit[:budget]
+    odds = np.array([oracles.answer_odds(ablations.log_odds[mask]) for mask in masks])
+    expected = oracles.lasso(ablations.kept[masks], odds / 3, ALPHA) * 3
     np.testing.assert_allclose(weights.values["none"], expected, atol=1e-4)
     assert weights.prompts == budget
     assert (expected != 0).any()
 
 
 def test_a_unit_that_stays_in_every_mask_gets_no_weight():
-    own = ablated(fit=32)
-    own.kept[own.fit, 3] = True
-    assert METHODS["contextcite"].of_units(own).values["none"][3] == 0.0
+    ablations = ablated(fit=32)
+    ablations.kept[ablations.fit, 3] = True
+    assert METHODS["contextcite"].of_units(ablations).values["none"][3] == 0.0
 
 
 def test_contextcite_without_scikit_learn_says_what_to_install(monkeypatch):
@@ -53,9 +53,9 @@ def test_contextcite_without_scikit_learn_says_what_to_install(monkeypatch):
 
 
 def test_leave_one_out_is_the_drop_of_log_odds_without_each_unit():
-    own = ablated()
-    odds = [oracles.answer_odds(values) for values in own.log_odds[: 1 + own.units]]
-    np.testing.assert_allclose(leave_one_out(own).values["none"], odds[0] - np.array(odds[1:]), atol=1e-12)
+    ablations = ablated()
+    odds = [oracles.answer_odds(values) for values in ablations.log_odds[: 1 + ablations.units]]
+    np.testing.assert_allclose(leave_one_out(ablations).values["none"], odds[0] - np.array(odds[1:]), atol=1e-12)
 
 
 def test_kernel_shap_of_units_is_exact_where_all_sets_are_run():
@@ -63,22 +63,22 @@ def test_kernel_shap_of_units_is_exact_where_all_sets_are_run():
     kept = oracles.every_mask(units)
     rng = np.random.default_rng(0)
     log_odds = kept @ rng.normal(size=(units, 2)) + np.einsum("mi,mj,ijg->mg", kept, kept, rng.normal(size=(5, 5, 2)))
-    place = {mask.tobytes(): at for at, mask in enumerate(kept)}
+    index = {mask.tobytes(): at for at, mask in enumerate(kept)}
     from lrp_core.methods.kernel_shap import pairs_of
 
     pairs, weights = (value.numpy() for value in pairs_of(units, 2**units, 0))
     sets = np.concatenate([np.zeros((1, units), bool), pairs, ~pairs])
-    shapley = np.array([place[mask.tobytes()] for mask in sets])
-    full, without = len(kept) - 1, np.array([place[mask.tobytes()] for mask in ~np.eye(units, dtype=bool)])
-    own = Ablated(kept, 2 * log_odds, log_odds, full, without, shapley=shapley, shapley_weights=weights)
-    told = EVERY["kernel_shap"].configured(units=True).of_units(own)
-    for explanation, worth in (("target", own.summed_logits), ("log_prob", own.log_probability)):
+    shapley = np.array([index[mask.tobytes()] for mask in sets])
+    full, without = len(kept) - 1, np.array([index[mask.tobytes()] for mask in ~np.eye(units, dtype=bool)])
+    ablations = Ablated(kept, 2 * log_odds, log_odds, full, without, shapley=shapley, shapley_weights=weights)
+    relevance = EVERY["kernel_shap"].configured(units=True).of_units(ablations)
+    for explanation, worth in (("target", ablations.summed_logits), ("log_prob", ablations.log_probability)):
 
         def worth_of(some, worth=worth):
-            return worth[place[np.isin(np.arange(units), list(some)).tobytes()]]
+            return worth[index[np.isin(np.arange(units), list(some)).tobytes()]]
 
-        np.testing.assert_allclose(told.values[explanation], oracles.shapley(worth_of, units), atol=1e-9)
-    assert told.prompts == 1 + len(sets)
+        np.testing.assert_allclose(relevance.values[explanation], oracles.shapley(worth_of, units), atol=1e-9)
+    assert relevance.prompts == 1 + len(sets)
 
 
 def test_kernel_shap_of_units_needs_sets_that_were_run():
@@ -110,7 +110,7 @@ def test_relevance_of_a_unit_is_the_sum_the_mean_or_the_largest_of_its_tokens():
     [[800.0, 900.0], [40.0, 41.0], [745.0, 800.0], [3.0, -2.0], [-30.0, -40.0], [0.5], [20.0, 700.0], [-700.0]],
 )
 def test_an_answers_log_odds_hold_where_probabilities_underflow(log_odds):
-    own = np.array([log_odds])
-    log_probability = -np.logaddexp(0, -own).sum(axis=1)
-    assert odds_of(log_probability, own)[0] == pytest.approx(oracles.answer_odds(log_odds), rel=1e-12)
+    by_mask = np.array([log_odds])
+    log_probability = -np.logaddexp(0, -by_mask).sum(axis=1)
+    assert odds_of(log_probability, by_mask)[0] == pytest.approx(oracles.answer_odds(log_odds), rel=1e-12)
     assert log_probability[0] == pytest.approx(oracles.log_probability(log_odds), rel=1e-12)

@@ -61,8 +61,8 @@ def test_coreference_decides_where_a_model_is_given(shared, tiny_coref):
 
 
 def test_the_first_pipeline_that_is_there_is_taken(shared):
-    there = str(shared / "models" / "en_ud_ewt_sm")
-    assert pipeline(["en_no_such_pipeline", there]) == there
+    installed = str(shared / "models" / "en_ud_ewt_sm")
+    assert pipeline(["en_no_such_pipeline", installed]) == installed
 
 
 def test_a_missing_pipeline_is_one_line_naming_the_install_command():

@@ -166,7 +166,7 @@ def test_the_audit_tells_the_paradigms_apart(tokenizers):
     assert (len(views), len(rejects)) == (1, 1)
     parts = audit.members([_table(rows, audit.GENERIC_COLUMNS)], "paradigm")
     figures = audit.of_parts([_table(views, audit.VIEW_COLUMNS)], parts, {"ana": 4, "rpsv": 2})
-    assert {part: (own["samples"], own["accepted"]) for part, own in figures.items()} == {
+    assert {part: (figure["samples"], figure["accepted"]) for part, figure in figures.items()} == {
         "ana": (1, 1),
         "dnaa": (1, 0),
         "rpsv": (0, 0),

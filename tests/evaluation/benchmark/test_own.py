@@ -24,10 +24,10 @@ def lines(*rows):
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
 
 
-def read(tmp_path, content, name="mine.jsonl", columns=None, **wanted):
+def read(tmp_path, content, name="mine.jsonl", columns=None, **options):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    demands = Wanted(**wanted)
+    demands = Wanted(**options)
     survey = reading.survey(Origin("mine", "samples", path=str(file), columns=columns or {}), fields=demands)
     rows = list(reading.read(survey, demands))
     accepted = [row for row in rows if not is_reject(row)]
@@ -66,7 +66,7 @@ def test_columns_without_a_value_are_as_if_they_were_not_there(tmp_path, nothing
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("written", "expected"),
     [
         ([4, 8], ["keys"]),
         ([[4, 8]], ["keys"]),
@@ -78,8 +78,8 @@ def test_columns_without_a_value_are_as_if_they_were_not_there(tmp_path, nothing
         (" keys ", ["keys"]),
     ],
 )
-def test_evidence_is_words_or_spans_of_the_text_as_written(tmp_path, given, expected):
-    [row] = read(tmp_path, lines(GOOD | {"evidence": given}))
+def test_evidence_is_words_or_spans_of_the_text_as_written(tmp_path, written, expected):
+    [row] = read(tmp_path, lines(GOOD | {"evidence": written}))
     assert evidence(row) == expected
 
 
@@ -369,7 +369,7 @@ def test_a_survey_tells_repeated_rows_and_those_without_labels_and_its_digest_co
 
 
 @pytest.mark.parametrize(
-    ("row", "wanted", "reason"),
+    ("row", "demands", "reason"),
     [
         ({"label": "postive"}, JUDGED, "unknown label"),
         ({"label": "2"}, JUDGED, "unknown label"),
@@ -389,12 +389,12 @@ def test_a_survey_tells_repeated_rows_and_those_without_labels_and_its_digest_co
         ({}, JUDGED | {"evidence": True}, "no evidence"),
     ],
 )
-def test_labels_and_evidence_are_as_the_task_wants_them(tmp_path, row, wanted, reason):
-    first = {"text": "Good", "evidence": "Good"} if wanted.get("evidence") else {"text": "Good"}
-    second = read(tmp_path, lines(first, {"text": "Good text", **row}), **wanted)[1]
+def test_labels_and_evidence_are_as_the_task_wants_them(tmp_path, row, demands, reason):
+    first = {"text": "Good", "evidence": "Good"} if demands.get("evidence") else {"text": "Good"}
+    second = read(tmp_path, lines(first, {"text": "Good text", **row}), **demands)[1]
     assert second.get("reason") == reason
     if reason is None:
-        assert bool(second["evidence"]) == bool(row.get("evidence") and wanted["evidence"])
+        assert bool(second["evidence"]) == bool(row.get("evidence") and demands["evidence"])
 
 
 def test_words_without_evidence_are_samples_where_the_task_says_so(tmp_path):

@@ -70,15 +70,15 @@ def test_shortest_edge_and_other_numbers_are_transformers_too():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"do_pad": True}, "asks for do_pad"),
         ({"size": {"longest_edge": 3}}, "resizes to"),
         ({"image_mean": [0.5]}, "has 1 numbers as image_mean"),
     ],
 )
-def test_what_is_not_known_of_the_preparation_is_refused(settings, said):
-    with pytest.raises(UserError, match=said):
+def test_what_is_not_known_of_the_preparation_is_refused(settings, message):
+    with pytest.raises(UserError, match=message):
         Preprocessing.of(settings, SMALL)
 
 
@@ -170,7 +170,7 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "t10k-labels-idx1-ubyte").unlink(), "has no labels: put t10k-labels"),
         (
@@ -185,11 +185,11 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
     ],
     ids=["no labels", "cut", "another file", "fewer labels"],
 )
-def test_idx_files_that_break_off_are_one_line(tmp_path, damage, said):
+def test_idx_files_that_break_off_are_one_line(tmp_path, damage, message):
     idx(tmp_path / "t10k-images-idx3-ubyte", image(5, 28, 28), 0x803)
     idx(tmp_path / "t10k-labels-idx1-ubyte", np.zeros(5, np.uint8), 0x801)
     damage(tmp_path)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         reading.survey(Origin("images", "mnist", path=str(tmp_path)))
 
 
@@ -219,16 +219,16 @@ def test_view_of_a_grey_file_for_a_model_of_colours_is_a_reject():
 
 def test_view_of_a_grey_file_is_in_colour_where_the_checkpoint_asks_for_it():
     grey = image(24, 24, 1)
-    own = Preprocessing.of({"do_resize": False, "do_convert_rgb": True}, SMALL)
-    [view], rejects = look([picture("image_folder", "b", file_of(grey), label="x")], own)
+    preprocessing = Preprocessing.of({"do_resize": False, "do_convert_rgb": True}, SMALL)
+    [view], rejects = look([picture("image_folder", "b", file_of(grey), label="x")], preprocessing)
     assert not rejects
-    np.testing.assert_array_equal(pixels_of(view, own), np.repeat(grey[..., None], 3, axis=2))
+    np.testing.assert_array_equal(pixels_of(view, preprocessing), np.repeat(grey[..., None], 3, axis=2))
 
 
-def covered_slowly(own: Preprocessing, mask: np.ndarray) -> np.ndarray:
+def covered_slowly(preprocessing: Preprocessing, mask: np.ndarray) -> np.ndarray:
     """Patches with a marked pixel, of an image that is not resized."""
-    rows, columns = own.grid
-    tall, wide = own.patch
+    rows, columns = preprocessing.grid
+    tall, wide = preprocessing.patch
     return np.array(
         [
             mask[tall * row : tall * (row + 1), wide * column : wide * (column + 1)].any()
@@ -239,41 +239,41 @@ def covered_slowly(own: Preprocessing, mask: np.ndarray) -> np.ndarray:
 
 
 def test_evidence_of_shapes_is_the_patches_that_share_a_pixel_with_the_shape():
-    own = Preprocessing.of({"size": {"height": 24, "width": 24}}, SMALL)
+    preprocessing = Preprocessing.of({"size": {"height": 24, "width": 24}}, SMALL)
     drawings = list(islice(shapes(0, "test"), 40))
-    views, rejects = look([one.row("shapes") for one in drawings], own)
+    views, rejects = look([drawing.row("shapes") for drawing in drawings], preprocessing)
     assert not rejects
     for drawing, view in zip(drawings, views, strict=True):
         assert view["evidence_mask"][0] is False
-        np.testing.assert_array_equal(view["evidence_mask"][1:], covered_slowly(own, drawing.mask))
-        np.testing.assert_array_equal(pixels_of(view, own), drawing.pixels)
+        np.testing.assert_array_equal(view["evidence_mask"][1:], covered_slowly(preprocessing, drawing.mask))
+        np.testing.assert_array_equal(pixels_of(view, preprocessing), drawing.pixels)
         assert view["special_mask"] == [True] + [False] * 36
         assert (view["length"], view["label"]) == (37, LABELS[drawing.label])
 
 
 def test_evidence_follows_an_image_that_is_resized_and_cropped():
     settings = {"size": {"height": 32, "width": 32}, "do_center_crop": True, "crop_size": {"height": 24, "width": 24}}
-    own = Preprocessing.of(settings, SMALL)
-    whole = own.covered([(0, 0, 64, 64)], (64, 64))
+    preprocessing = Preprocessing.of(settings, SMALL)
+    whole = preprocessing.covered([(0, 0, 64, 64)], (64, 64))
     assert whole[1:].all()
     assert not whole[0]
-    assert not own.covered([(0, 0, 8, 8)], (64, 64)).any()  # 4 pixels from each edge are cut off
-    assert np.flatnonzero(own.covered([(8, 8, 9, 9)], (64, 64))).tolist() == [1]
-    assert np.flatnonzero(own.covered([(8, 15, 9, 17)], (64, 64))).tolist() == [1, 2]
+    assert not preprocessing.covered([(0, 0, 8, 8)], (64, 64)).any()  # 4 pixels from each edge are cut off
+    assert np.flatnonzero(preprocessing.covered([(8, 8, 9, 9)], (64, 64))).tolist() == [1]
+    assert np.flatnonzero(preprocessing.covered([(8, 15, 9, 17)], (64, 64))).tolist() == [1, 2]
 
 
 def test_shapes_of_both_sides_differ_and_classes_are_drawn_alike():
-    train, test = ([one.pixels.tobytes() for one in islice(shapes(0, side), 300)] for side in ("train", "test"))
+    train, test = ([drawing.pixels.tobytes() for drawing in islice(shapes(0, side), 300)] for side in ("train", "test"))
     assert not set(train) & set(test)
     drawings = list(islice(shapes(1, "test"), 300))
-    labels = np.array([one.label for one in drawings])
+    labels = np.array([drawing.label for drawing in drawings])
     assert 0.4 < labels.mean() < 0.6
-    for one in drawings[:50]:
-        mask = np.zeros_like(one.mask)
-        for top, left, bottom, right in one.regions:
+    for drawing in drawings[:50]:
+        mask = np.zeros_like(drawing.mask)
+        for top, left, bottom, right in drawing.regions:
             mask[top:bottom, left:right] = True
-        np.testing.assert_array_equal(mask, one.mask)
-    again = [one.pixels.tobytes() for one in islice(shapes(0, "train"), 5)]
+        np.testing.assert_array_equal(mask, drawing.mask)
+    again = [drawing.pixels.tobytes() for drawing in islice(shapes(0, "train"), 5)]
     assert again == train[:5]
 
 

@@ -132,5 +132,5 @@ def test_shipped_tasks_have_the_tokens_that_they_had():
             options = {"answers": record.answer, "words": record.words, "beginning": record.beginning}
             views, rejects = tokenise(rows, tokenizer, kind=KIND_OF[name], max_length=128, **options)
             ids = [[view.get(column) for column in COLUMNS] for view in views]
-            digest.update(json.dumps([task, name, ids, [one["sample_id"] for one in rejects]]).encode())
+            digest.update(json.dumps([task, name, ids, [reject["sample_id"] for reject in rejects]]).encode())
     assert digest.hexdigest() == SHIPPED

@@ -81,13 +81,13 @@ def test_evidence_is_the_annotated_span_though_the_answer_occurs_again(tmp_path)
 
 
 def test_the_foil_comes_from_the_paragraph_then_from_the_article_and_begins_differently(tmp_path):
-    here = {"context": "9th century, or 9 years", "qas": [
+    paragraph = {"context": "9th century, or 9 years", "qas": [
         {"question": "a", "answers": [{"text": "9th century", "answer_start": 0}]},
         {"question": "b", "answers": [{"text": "9 years", "answer_start": 16}]},
     ]}  # fmt: skip
-    there = {"context": "Paris", "qas": [{"question": "c", "answers": [{"text": "Paris", "answer_start": 0}]}]}
+    later = {"context": "Paris", "qas": [{"question": "c", "answers": [{"text": "Paris", "answer_start": 0}]}]}
     other = {"title": "B", "paragraphs": [{"context": "Rome", "qas": []}]}
-    content = json.dumps({"data": [{"title": "A", "paragraphs": [here, there]}, other]})
+    content = json.dumps({"data": [{"title": "A", "paragraphs": [paragraph, later]}, other]})
     _, rows = read(tmp_path, "squad", content)
     assert [row["foil"] for row in rows] == ["Paris", "Paris", "9th century"]
 

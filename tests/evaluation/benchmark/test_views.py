@@ -166,8 +166,8 @@ def check_continuation(tokenizer, row):
     for view in views:
         explained = [(row[name], view[f"{name}_id"]) for name in ("target", "foil") if row[name] is not None]
         for word, token in explained:
-            wanted = [*view["input_ids"], token]
-            assert tokenizer(f"{row['text'].rstrip()} {word.strip()}")["input_ids"][: len(wanted)] == wanted
+            expected = [*view["input_ids"], token]
+            assert tokenizer(f"{row['text'].rstrip()} {word.strip()}")["input_ids"][: len(expected)] == expected
         assert view["target_id"] != view["foil_id"]
     return bool(views)
 

@@ -26,9 +26,9 @@ def rows_of(number, rng, methods=METHODS, length=8, decision=None):
         for at, word in enumerate(["[CLS]", *words, ".", "[SEP]"]):
             special = word[0] == "["
             start, end = (None, end) if special else (end, end + len(word))
-            place = {"side": "text", "at": at, "start": start, "end": None if special else end, "word": word}
+            span = {"side": "text", "at": at, "start": start, "end": None if special else end, "word": word}
             facts = {"special": special, "tokens": 1, "summed": True, "relevance": float(rng.standard_normal())}
-            yield shared | {"method": method} | place | facts
+            yield shared | {"method": method} | span | facts
             end += 1
 
 
@@ -69,18 +69,20 @@ def test_importance_is_the_mean_over_texts_of_different_content_with_intervals_t
     for decision in ("positive", "negative"):
         group = Group("m", None, Variant("lrp", "target", "none"), decision)
         assert importances.texts[group] == 30
-        own = frame[(frame["decision"] == decision) & (frame["method"] == "lrp")]
-        by_text = own.groupby(["word", "id"])["relevance"].mean()
+        of_group = frame[(frame["decision"] == decision) & (frame["method"] == "lrp")]
+        by_text = of_group.groupby(["word", "id"])["relevance"].mean()
         compared = (by_text.groupby("word").size() >= FEWEST).sum()
-        told = importances.of(group)
-        assert sorted(one.word for one in told) == sorted(set(own["word"]))
-        assert [one.mean for one in told] == sorted((one.mean for one in told), reverse=True)
-        for one in told:
-            values = by_text[one.word].to_numpy()
-            assert (one.texts, one.mean) == (len(values), pytest.approx(values.mean()))
+        ranked = importances.of(group)
+        assert sorted(importance.word for importance in ranked) == sorted(set(of_group["word"]))
+        assert [importance.mean for importance in ranked] == sorted(
+            (importance.mean for importance in ranked), reverse=True
+        )
+        for importance in ranked:
+            values = by_text[importance.word].to_numpy()
+            assert (importance.texts, importance.mean) == (len(values), pytest.approx(values.mean()))
             level = 1 - 0.05 / compared
             low, high = stats.t.interval(level, len(values) - 1, values.mean(), stats.sem(values))
-            assert (one.low, one.high) == (pytest.approx(low), pytest.approx(high))
+            assert (importance.low, importance.high) == (pytest.approx(low), pytest.approx(high))
 
 
 def test_words_of_few_texts_have_no_interval():
@@ -88,20 +90,23 @@ def test_words_of_few_texts_have_no_interval():
     for case in cases(table_of(2 * FEWEST - 2)):
         importances.add(case)
     for group in importances.texts:
-        assert all((one.low is None) == (one.texts < FEWEST) for one in importances.of(group))
+        assert all((importance.low is None) == (importance.texts < FEWEST) for importance in importances.of(group))
 
 
 def test_disagreement_is_spearmans_correlation_over_the_texts_own_words(table):
-    told = {(one.id, one.first, one.second): one for one in disagreements(cases(table))}
+    by_pair = {
+        (disagreement.id, disagreement.first, disagreement.second): disagreement
+        for disagreement in disagreements(cases(table))
+    }
     frame = table.to_pandas()
     frame = frame[~frame["special"] & frame["word"].str.isalnum()]
-    assert len(told) == 61 * 3
-    for (name, first, second), one in told.items():
+    assert len(by_pair) == 61 * 3
+    for (name, first, second), disagreement in by_pair.items():
         both = [frame[(frame["id"] == name) & (frame["method"] == method)] for method in (first, second)]
         expected = stats.spearmanr(both[0]["relevance"], both[1]["relevance"]).statistic
-        assert one.correlation == pytest.approx(expected)
+        assert disagreement.correlation == pytest.approx(expected)
         tops = [of_method.loc[of_method["relevance"].idxmax(), "word"] for of_method in both]
-        assert [one.first_word, one.second_word] == tops
+        assert [disagreement.first_word, disagreement.second_word] == tops
 
 
 def test_a_sheet_shows_the_words_that_counted_and_no_long_text_whole():

@@ -50,11 +50,11 @@ def test_words_are_sums_or_means_of_their_tokens_and_the_text_as_written():
     words, _ = tables([(Name("a", 3), PAIR)], "model", "task")
     assert words.schema == WORDS
     for method, of_method in (("sums", WORDS_OF_PAIR), ("means", WORDS_OF_PAIR[:7])):
-        told = rows(words, method=method)
-        assert [tuple(row[name] for name in COLUMNS) for row in told] == [row[:7] for row in of_method]
+        selected = rows(words, method=method)
+        assert [tuple(row[name] for name in COLUMNS) for row in selected] == [row[:7] for row in of_method]
         value = 7 if method == "sums" else 8
-        assert [row["relevance"] for row in told] == [row[value] for row in of_method]
-        assert {row["summed"] for row in told} == {method == "sums"}
+        assert [row["relevance"] for row in selected] == [row[value] for row in of_method]
+        assert {row["summed"] for row in selected} == {method == "sums"}
 
 
 def test_every_row_tells_what_is_explained():
@@ -75,8 +75,8 @@ def test_tokens_name_the_word_that_they_are_part_of_and_add_up_to_it():
             of_text = rows(tokens, id=name, method=method)
             assert [row["token"] for row in of_text] == list(PAIR.tokens[: len(of_text)])
             for word in rows(words, id=name, method=method):
-                own = [t["relevance"] for t in of_text if (t["side"], t["word_at"]) == (word["side"], word["at"])]
-                assert (len(own), reduce(own)) == (word["tokens"], word["relevance"])
+                parts = [t["relevance"] for t in of_text if (t["side"], t["word_at"]) == (word["side"], word["at"])]
+                assert (len(parts), reduce(parts)) == (word["tokens"], word["relevance"])
     assert [row["at"] for row in rows(tokens, id="a", method="sums", side="second")] == [0, 1, 2]
 
 

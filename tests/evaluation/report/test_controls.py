@@ -13,12 +13,12 @@ from tests.evaluation.report.test_leaderboard import some_results
 
 def rows_of(method: str, value: float, passed: bool | None, verdict: str = RANDOMISED) -> list[ControlRow]:
     """The rows of a method whose correlation falls from 1 to `value` over two depths."""
-    place, near = ("gpt2", "sva", method), (value - 0.1, value + 0.1)
-    described = [ControlRow(*place, ARCHITECTURE, 0.1, 0.0, 0.2, None, 20)]
+    cell, near = ("gpt2", "sva", method), (value - 0.1, value + 0.1)
+    described = [ControlRow(*cell, ARCHITECTURE, 0.1, 0.0, 0.2, None, 20)]
     for control in (BY_DEPTH, BY_DEPTH_ABSOLUTE):
-        described.append(ControlRow(*place, control, 1.0, 0.9, 1.0, None, 20, "head"))
-        described.append(ControlRow(*place, control, value, *near, None, 20, "embeddings"))
-    return [ControlRow(*place, verdict, value, *near, passed, 20), *described]
+        described.append(ControlRow(*cell, control, 1.0, 0.9, 1.0, None, 20, "head"))
+        described.append(ControlRow(*cell, control, value, *near, None, 20, "embeddings"))
+    return [ControlRow(*cell, verdict, value, *near, passed, 20), *described]
 
 
 ROWS = [
@@ -60,21 +60,23 @@ def test_the_figure_has_no_planted_method():
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (rows_of("constant", 0.0, True), "gpt2/sva: randomisation passes constant, which must fail"),
         (rows_of("random", 0.5, False, CHANCE), "gpt2/sva: chance: random is at 0.500, outside of [0.400, 0.600]"),
     ],
 )
-def test_a_control_that_misses_what_is_planted_is_broken(rows, said):
-    assert broken(rows) == [said]
+def test_a_control_that_misses_what_is_planted_is_broken(rows, message):
+    assert broken(rows) == [message]
     assert broken(ROWS) == []
 
 
 def test_the_first_screen_names_a_failed_control_beside_the_method():
     other_numbers = OtherNumbers(verdicts=verdicts(ROWS))
     [board] = boards(some_results(), other_numbers)
-    assert {one.method: one.failed for one in board.standings if one.failed} == {"attnlrp": "randomisation"}
+    assert {standing.method: standing.failed for standing in board.standings if standing.failed} == {
+        "attnlrp": "randomisation"
+    }
     assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
     rows = leaderboard(some_results(), other_numbers).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

@@ -43,9 +43,9 @@ def hits_of(samples):
     return {name: dict(zip(samples, 100.0 * drawn[:, at], strict=True)) for at, name in enumerate(TABLES)}
 
 
-def held_of(one, results, samples=tuple(f"s{at}" for at in range(N)), tables=TABLES):
+def held_of(curve_set, results, samples=tuple(f"s{at}" for at in range(N)), tables=TABLES):
     both = joint_scores(hits_of(samples), tables, "zero")
-    return EvidencePoints.of(replace(one, joint=both), results, dict.fromkeys(NAMES, 1.0), Resampling(300))
+    return EvidencePoints.of(replace(curve_set, joint=both), results, dict.fromkeys(NAMES, 1.0), Resampling(300))
 
 
 def some_results():
@@ -73,16 +73,16 @@ def by_method(table, column):
 
 
 def test_areas_stand_with_their_intervals(results):
-    one = drawn_of()
-    table = areas_table([one], results)
-    *methods, told = (row.labels[1] for row in table.rows)
-    assert (methods, told) == (["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"], SMALLEST_ROW)
+    curve_set = drawn_of()
+    table = areas_table([curve_set], results)
+    *methods, last = (row.labels[1] for row in table.rows)
+    assert (methods, last) == (["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"], SMALLEST_ROW)
     cells = by_method(table, "ΔA")
-    known = one.areas.comparison
+    known = curve_set.areas.comparison
     assert cells[SMALLEST_ROW].value == known.smallest[known.metrics.index("delta_area")] > 0
     assert UNSEEN in table.caption
     for label, method in (("LRP", "lrp"), ("Random", "random")):
-        summary = one.areas.summaries[method, "delta_area"]
+        summary = curve_set.areas.summaries[method, "delta_area"]
         cell = cells[label]
         assert (cell.value, cell.low, cell.high, cell.n) == (summary.value, summary.low, summary.high, N)
     assert cells["LRP"].mark == "best"
@@ -98,12 +98,14 @@ def test_p_values_are_adjusted_for_every_row_of_the_table():
 
 
 def test_left_out_samples_are_counted_and_sets_that_are_not_drawn_are_missing(results):
-    one = drawn_of(tables={**TABLES, "random": table_of(0.0, 1, lost=(2, 5))}, lacking=["gradient_x_input"])
-    one = replace(one, areas=areas_of({"lrp": TABLES["lrp"], "random": one_of_lost()}, "zero", Resampling(300)))
-    table = areas_table([one], results)
+    curve_set = drawn_of(tables={**TABLES, "random": table_of(0.0, 1, lost=(2, 5))}, lacking=["gradient_x_input"])
+    curve_set = replace(
+        curve_set, areas=areas_of({"lrp": TABLES["lrp"], "random": one_of_lost()}, "zero", Resampling(300))
+    )
+    table = areas_table([curve_set], results)
     assert by_method(table, "left out")["Random"].value == 2
     assert by_method(table, "ΔA")["Gradient×Input"].state == MISSING
-    assert "missing" in markdown(overview_table([one], results))
+    assert "missing" in markdown(overview_table([curve_set], results))
 
 
 def one_of_lost():
@@ -163,11 +165,11 @@ def test_evidence_and_faithfulness_are_of_the_same_samples_and_random_is_not_ran
 def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resampled_samples(results):
     rng = np.random.default_rng(1)
     evidence, delta = rng.normal(size=(2, 40, 5)) + np.arange(5) * [[[0.2]], [[0.1]]]
-    told = JointScores(tuple("abcde"), evidence, delta).agreement((), Resampling(400))
-    assert told.value == pytest.approx(spearmanr(evidence.mean(0), delta.mean(0)).statistic)
+    correlation = JointScores(tuple("abcde"), evidence, delta).agreement((), Resampling(400))
+    assert correlation.value == pytest.approx(spearmanr(evidence.mean(0), delta.mean(0)).statistic)
     drawn = [rng.integers(0, 40, 40) for _ in range(400)]
     again = [spearmanr(evidence[at].mean(0), delta[at].mean(0)).statistic for at in drawn]
-    assert (told.low, told.high) == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=0.25)
+    assert (correlation.low, correlation.high) == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=0.25)
 
 
 def test_without_evidence_nothing_is_held_against_it(results):
@@ -237,17 +239,19 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
 
 def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     kept = {name: table for name, table in TABLES.items() if name != "gradient_x_input"}
-    one = drawn_of(tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), Resampling(100))})
-    held = held_of(one, results, tables={**kept, "gradient_x_input": kept["lrp"].slice(0, 0)})
+    curve_set = drawn_of(
+        tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), Resampling(100))}
+    )
+    held = held_of(curve_set, results, tables={**kept, "gradient_x_input": kept["lrp"].slice(0, 0)})
     assert all(point.method != "gradient_x_input" for point in held.points)
-    assert set(against_zero([one])) == {(0, "lrp"), (0, "random")}
-    table = areas_table([one], results)
+    assert set(against_zero([curve_set])) == {(0, "lrp"), (0, "random")}
+    table = areas_table([curve_set], results)
     assert by_method(table, "ΔA")["Gradient×Input"].state == NOISE
     assert "Gradient×Input, inverted" not in by_method(table, "ΔA")
     assert "noise: on most samples, no token has more than 0.001 % of the logit" in table.caption
-    [cells] = [row.cells for row in overview_table([one], results).rows if row.labels == ("Gradient×Input",)]
+    [cells] = [row.cells for row in overview_table([curve_set], results).rows if row.labels == ("Gradient×Input",)]
     assert [cell.state for cell in cells[:2]] == [NOISE, NOISE]
-    assert "noise" in markdown(pairs_table([one], results))
-    [figure] = curve_figures([one], results)
+    assert "noise" in markdown(pairs_table([curve_set], results))
+    [figure] = curve_figures([curve_set], results)
     assert "Gradient×Input" not in figure.svg
     assert "noise" not in areas_table([drawn_of()], results).caption

@@ -33,10 +33,10 @@ def points(
     columns = {"model": "gpt2", "task": task, "method": method, "pooling": pooling, "order": order, "seed": seed}
     names = [f"s{at}" for at in range(10) if half is None or at % 2 != half]
     area = np.trapezoid(shares, [0, 0.5, 1])
-    own = {"samples": names, "areas": [area + 0.01 * int(name[1:]) - 0.045 for name in names]}
+    per_sample = {"samples": names, "areas": [area + 0.01 * int(name[1:]) - 0.045 for name in names]}
     for step, share in enumerate(shares):
         point = {"step": step, "pruned_heads": [step] if step else [], "accuracy": share, "n": len(names), "half": half}
-        yield columns | point | (own if step == 0 else dict.fromkeys(own))
+        yield columns | point | (per_sample if step == 0 else dict.fromkeys(per_sample))
 
 
 def results_of(methods=METHODS):
@@ -101,11 +101,11 @@ def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_o
     wide, narrow = ElementTree.fromstring(figure.svg), ElementTree.fromstring(figure.narrow)
     texts = [["".join(node.itertext()) for node in tree.iter(f"{SVG}text")] for tree in (wide, narrow)]
     for title in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU"):
-        assert [own.count(title) for own in texts] == [1, 1]
-    assert [own.count("accuracy, %") for own in texts] == [1, 3]
-    assert [own.count("100") for own in texts] == [1, 3]
-    assert [own.count("heads removed") for own in texts] == [3, 1]
-    assert [own.count("AttnLRP") for own in texts] == [1, 1], "one legend"
+        assert [labels.count(title) for labels in texts] == [1, 1]
+    assert [labels.count("accuracy, %") for labels in texts] == [1, 3]
+    assert [labels.count("100") for labels in texts] == [1, 3]
+    assert [labels.count("heads removed") for labels in texts] == [3, 1]
+    assert [labels.count("AttnLRP") for labels in texts] == [1, 1], "one legend"
     lines = [
         [node.get("d") for node in tree.iter(f"{SVG}path") if "stroke: #0072b2" in str(node.get("style"))]
         for tree in (wide, narrow)
@@ -114,8 +114,8 @@ def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_o
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
-    own = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
-    rows = [own | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
+    cell = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
+    rows = [cell | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
     assert runtime_figures([]) == []
     forward = [row | {"stage": "forward"} for row in rows]
     [figure] = runtime_figures([*rows, *forward])

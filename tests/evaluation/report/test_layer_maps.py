@@ -60,13 +60,13 @@ def test_intervals_and_tests_of_layers_are_those_of_their_samples():
             drawn = np.random.default_rng(k).integers(0, 40, (4000, 40))
             ends = np.quantile(100 * values[drawn, method, k].mean(1), [0.025, 0.975])
             assert (cell.low, cell.high) == pytest.approx(ends, abs=1)
-        told = [differences.rows[0].cells[named[name]] for name in ("ALTI", "NormXLogit")]
+        of_methods = [differences.rows[0].cells[named[name]] for name in ("ALTI", "NormXLogit")]
         best = int(values[:, :, k].mean(0).argmax())
-        assert told[best].value is None
-        assert told[1 - best].value == pytest.approx(-100 * np.abs(np.diff(values[:, :, k].mean(0))))
-        assert told[1 - best].low <= told[1 - best].value + 1e-9
-        assert told[1 - best].value - 1e-9 <= told[1 - best].high
-    assert told[0].p < 0.01, "of the last metric"
+        assert of_methods[best].value is None
+        assert of_methods[1 - best].value == pytest.approx(-100 * np.abs(np.diff(values[:, :, k].mean(0))))
+        assert of_methods[1 - best].low <= of_methods[1 - best].value + 1e-9
+        assert of_methods[1 - best].value - 1e-9 <= of_methods[1 - best].high
+    assert of_methods[0].p < 0.01, "of the last metric"
 
 
 def test_the_paper_has_twelve_layers_of_each_method():

@@ -43,20 +43,22 @@ def some_results(shares=(0.95, 0.95, 0.5, 0.1), names=NAMES):
 def test_methods_stand_in_groups_by_model_and_task():
     [board] = boards(some_results(), OtherNumbers())
     assert (board.model, board.task) == ("gpt2", "sva")
-    groups = {one.method: one.group for one in board.standings}
+    groups = {standing.method: standing.group for standing in board.standings}
     assert groups == {"lrp": 1, "attnlrp": 1, "gradient_x_input": 2, "random": 3}
-    assert all(one.evidence.low <= one.evidence.value <= one.evidence.high for one in board.standings)
+    assert all(
+        standing.evidence.low <= standing.evidence.value <= standing.evidence.high for standing in board.standings
+    )
 
 
 def test_a_group_of_several_is_no_winner():
     [board] = boards(some_results(), OtherNumbers())
-    said = board.conclusion
-    assert said.startswith(
+    conclusion = board.conclusion
+    assert conclusion.startswith(
         "No test tells these 2 apart by how often they find the evidence; Gradient×Input and random relevance found it "
         "less often than at least one of them."
     )
-    assert f" With {N} samples, differences of PG below " in said
-    assert "First choice" not in said, "nothing was timed"
+    assert f" With {N} samples, differences of PG below " in conclusion
+    assert "First choice" not in conclusion, "nothing was timed"
 
 
 def test_a_winner_is_named_with_its_interval_and_faithfulness():
@@ -73,12 +75,12 @@ def test_a_winner_is_named_with_its_interval_and_faithfulness():
 
 
 def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
-    told, names = compared((0.95, 0.9, 0.5, 0.1), lead()), list(NAMES)
-    p = told.p.copy()
+    comparison, names = compared((0.95, 0.9, 0.5, 0.1), lead()), list(NAMES)
+    p = comparison.p.copy()
     at = names.index("lrp"), names.index("gradient_x_input")
     p[at] = p[at[::-1]] = 1.0  # only AttnLRP is shown to beat it
     p[names.index("lrp"), names.index("attnlrp")] = p[names.index("attnlrp"), names.index("lrp")] = 0.01
-    results = replace(some_results(), comparisons={("gpt2", "sva", "float32"): replace(told, p=p)})
+    results = replace(some_results(), comparisons={("gpt2", "sva", "float32"): replace(comparison, p=p)})
     [board] = boards(results, OtherNumbers())
     assert board.groups[0] == ["lrp"]
     assert board.conclusion.startswith("No method is shown to find the evidence more often than LRP (PG 9")
@@ -86,10 +88,10 @@ def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
 
 
 def test_a_board_of_few_clusters_has_tests_and_no_intervals():
-    told = compared((0.95, 0.5, 0.5, 0.1), lead())
-    none = np.full_like(told.low, np.nan)
+    comparison = compared((0.95, 0.5, 0.5, 0.1), lead())
+    none = np.full_like(comparison.low, np.nan)
     results = some_results()
-    results = replace(results, comparisons={("gpt2", "sva", "float32"): replace(told, low=none, high=none)})
+    results = replace(results, comparisons={("gpt2", "sva", "float32"): replace(comparison, low=none, high=none)})
     [board] = boards(results, OtherNumbers())
     assert board.standings[0].evidence.low is None
     assert "random relevance (PG 96.7 %)." in board.conclusion
@@ -140,7 +142,9 @@ def test_differences_that_other_seeds_do_not_show_are_named():
     results = replace(
         some_results(),
         dtypes={(model, "sva"): ("float32",) for model in shares},
-        comparisons={(model, "sva", "float32"): compared(own, lead(), names=names) for model, own in shares.items()},
+        comparisons={
+            (model, "sva", "float32"): compared(of_model, lead(), names=names) for model, of_model in shares.items()
+        },
     )
     [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), OtherNumbers())
     assert board.conclusion.endswith(
@@ -185,15 +189,15 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
         scores={(CellKey("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
         undefined=frozenset({("gpt2", "alti")}),
     )
-    told = dict(left_out(results, OtherNumbers(), boards(results, OtherNumbers())))
-    assert told["Task next_word"].startswith("no evidence is marked in their samples")
-    assert told["Task qa"].startswith("no methods are compared")
-    assert told["ALTI"] == "not defined for gpt2"
-    assert told["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
-    assert told["ΔA"].startswith("not measured: the config's `perturb`")
-    assert told["Controls"].startswith("not measured: the config's `controls`")
-    assert told["gpt2 · sva"] == "3 samples that some of the methods do not explain"
-    assert "LRP" not in told
+    reasons = dict(left_out(results, OtherNumbers(), boards(results, OtherNumbers())))
+    assert reasons["Task next_word"].startswith("no evidence is marked in their samples")
+    assert reasons["Task qa"].startswith("no methods are compared")
+    assert reasons["ALTI"] == "not defined for gpt2"
+    assert reasons["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
+    assert reasons["ΔA"].startswith("not measured: the config's `perturb`")
+    assert reasons["Controls"].startswith("not measured: the config's `controls`")
+    assert reasons["gpt2 · sva"] == "3 samples that some of the methods do not explain"
+    assert "LRP" not in reasons
 
 
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
@@ -216,8 +220,8 @@ def test_seconds_of_a_method_are_its_pass_and_its_own_backward():
         row | {"method": "random", "stage": "method", "wall_s": 0.8},
         row | {"method": "random", "stage": "method", "wall_s": 90.0, "dtype": "float64"},
     ]
-    told = method_seconds(some_results(), rows)
-    assert told == pytest.approx({("gpt2", "sva", "lrp"): 0.31, ("gpt2", "sva", "random"): 0.15})
+    seconds = method_seconds(some_results(), rows)
+    assert seconds == pytest.approx({("gpt2", "sva", "lrp"): 0.31, ("gpt2", "sva", "random"): 0.15})
 
 
 def test_every_word_of_the_first_screen_is_explained():

@@ -11,16 +11,16 @@ from evaluation.scoring.intervals import Resampling
 
 def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     draw = np.random.default_rng(0)
-    told = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random", "activation")}
-    del told["lrp"]["s04"]  # which the method rejected
-    told["random"]["s07"][2] = np.nan
-    told["void"] = {}
-    told["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), told)], {}, [], Resampling(50), "zero")
-    used = [name for name in told["activation"] if name not in ("s04", "s07")]
+    logits = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random", "activation")}
+    del logits["lrp"]["s04"]  # which the method rejected
+    logits["random"]["s07"][2] = np.nan
+    logits["void"] = {}
+    logits["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
+    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, [], Resampling(50), "zero")
+    used = [name for name in logits["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):
-            drops = [told[ranking][name][0] - told[ranking][name][at] for name in used]
+            drops = [logits[ranking][name][0] - logits[ranking][name][at] for name in used]
             assert (cell.value, cell.n) == (pytest.approx(np.mean(drops)), 10)
     assert [cell.state for row in table.rows[3:-1] for cell in row.cells] == ["not finite"] * 4
     assert "2 samples are left out" in table.caption
@@ -28,8 +28,8 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
 
 def test_bands_lie_around_the_means_also_without_resamples():
     draw = np.random.default_rng(0)
-    told = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random")}
+    logits = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random")}
     for resamples in (0, 50):
-        [figure] = ablation_figure([Ablations.of("gpt2", "sva", (1, 5), told)], {}, Resampling(resamples), "zero")
+        [figure] = ablation_figure([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, Resampling(resamples), "zero")
         for *_, mean, low, high in list(csv.reader(figure.data.splitlines()))[1:]:
             assert float(low) <= float(mean) <= float(high)

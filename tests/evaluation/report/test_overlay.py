@@ -75,11 +75,13 @@ def test_overlay_is_on_the_scale_of_its_largest_and_zero_is_the_middle():
 
 
 def entry():
-    own = Preprocessing.of({}, {"image_size": 8, "patch_size": 4})
+    preprocessing = Preprocessing.of({}, {"image_size": 8, "patch_size": 4})
     pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
     lines = [Line("<b>A</b>", [0.1, 0.0, -1.0, 3.0, 0.5]), Line("B", [0.0, 2.0, 0.0, 0.0, 0.0])]
-    shown = data(patch_names(own), lines, [False, False, False, False, True], [True] + [False] * 4, task="t", model="m")
-    return with_picture(shown, pixels, own, [np.linspace(-1, 1, 64).tolist(), None], "x.png")
+    shown = data(
+        patch_names(preprocessing), lines, [False, False, False, False, True], [True] + [False] * 4, task="t", model="m"
+    )
+    return with_picture(shown, pixels, preprocessing, [np.linspace(-1, 1, 64).tolist(), None], "x.png")
 
 
 def image_of(uri: str) -> Image.Image:
@@ -101,10 +103,10 @@ def test_entry_has_the_picture_and_an_overlay_and_words_for_each_line():
 
 @pytest.mark.parametrize("wrong", [{"values": [0.0, np.nan, 0.0, 0.0, 0.0]}, {"pixels": [0.0] * 63 + [np.inf]}])
 def test_relevance_of_pictures_that_is_not_finite_is_said_and_has_no_maximum(wrong):
-    own = Preprocessing.of({}, {"image_size": 8, "patch_size": 4})
+    preprocessing = Preprocessing.of({}, {"image_size": 8, "patch_size": 4})
     line = Line("A", [0.0, 2.0, 0.0, 0.0, 0.0], pixels=[0.0] * 64)._replace(**wrong)
-    shown = data(patch_names(own), [line], [False] * 4 + [True], [True] + [False] * 4)
-    [row] = with_picture(shown, np.zeros((8, 8, 3), np.uint8), own, [line.pixels], "x.png")["rows"]
+    shown = data(patch_names(preprocessing), [line], [False] * 4 + [True], [True] + [False] * 4)
+    [row] = with_picture(shown, np.zeros((8, 8, 3), np.uint8), preprocessing, [line.pixels], "x.png")["rows"]
     assert (row["label"], row["alt"], row["hit"]) == ("A (not finite)", "relevance by A (not finite)", 0)
 
 

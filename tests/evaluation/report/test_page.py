@@ -40,8 +40,8 @@ def scripts(page):
 def test_pages_refer_to_nothing_outside_the_site(name):
     page = site().files()[name]
     targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
-    own = r"data:|#|tables/|(index|tables|faithfulness|sources|controls|curves|neurons|samples)\.html$"
-    assert all(re.match(own, target) for target in targets)
+    inside = r"data:|#|tables/|(index|tables|faithfulness|sources|controls|curves|neurons|samples)\.html$"
+    assert all(re.match(inside, target) for target in targets)
     assert not re.search(r"https?://|@import|url\(", page)
 
 
@@ -96,7 +96,7 @@ def test_what_was_not_run_says_how_to_run_it():
 
 def test_missing_cells_are_marked_on_the_page():
     results = some_results()
-    states = {place: "partial" if place.method == "lrp" else state for place, state in results.states.items()}
+    states = {cell: "partial" if cell.method == "lrp" else state for cell, state in results.states.items()}
     page = site(type(results)(**(vars(results) | {"states": states}))).files()["index.html"]
     assert '<span class="state">partial</span>' in page
 
@@ -108,11 +108,11 @@ def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
     assert re.search(r'<small class="paper"[^>]*>39 \(\+21\.0\)</small>', page)
 
 
-@pytest.mark.parametrize("place", ["tables", "details"])
+@pytest.mark.parametrize("field", ["tables", "details"])
 @pytest.mark.parametrize("reference", [None, 2.0])
-def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference, place):
+def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference, field):
     made = Table("t", "T", "", ("m",), (Column("", "c"),), (Row("", ("a",), (Cell(1.0, reference=reference),)),))
-    part = Part("P", "how", page="faithfulness.html", **{place: [made]})
+    part = Part("P", "how", page="faithfulness.html", **{field: [made]})
     page = site(parts=[part]).files()["faithfulness.html"]
     assert ('class="show-paper"' in page) == ('class="paper"' in page) == (reference is not None)
 

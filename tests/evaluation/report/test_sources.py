@@ -25,8 +25,8 @@ def row(sample, lds, explanation="log_prob", ablated=0, screened=False, whole=Tr
     numbers |= {"infidelity_l": 1 - lds, "infidelity_f": 1 - lds}
     numbers |= {"drop_l": drops, "drop_f": drops, "drop_y": drops}
     evidence = {name: float(whole and lds > 0.5) if whole else None for name in shown(UNITS)}
-    place = {"sample_id": sample, "explanation": explanation, "ablated": ablated, "screened": screened}
-    return {**place, **numbers, **evidence}
+    key = {"sample_id": sample, "explanation": explanation, "ablated": ablated, "screened": screened}
+    return {**key, **numbers, **evidence}
 
 
 def judged(lacking=(), **facts):
@@ -54,8 +54,8 @@ def used():
 
 
 def cells(table, label):
-    [found] = [entry for entry in table.rows if entry.labels[-1] == label]
-    return {f"{column.group} {column.label}": cell for column, cell in zip(table.columns, found.cells, strict=True)}
+    [match] = [entry for entry in table.rows if entry.labels[-1] == label]
+    return {f"{column.group} {column.label}": cell for column, cell in zip(table.columns, match.cells, strict=True)}
 
 
 def test_the_table_tells_every_method_with_its_interval_group_and_cost():
@@ -76,8 +76,8 @@ def test_the_table_tells_every_method_with_its_interval_group_and_cost():
 
 def test_the_smallest_difference_has_the_unit_of_its_column():
     [table, _] = sources_tables([judged()], used())
-    told = cells(table, "Smallest difference told")
-    assert 1 < told["evidence PG"].value < 100, "percent"
+    smallest = cells(table, "Smallest difference told")
+    assert 1 < smallest["evidence PG"].value < 100, "percent"
 
 
 def test_samples_without_lds_are_counted_and_untrained_models_say_so():

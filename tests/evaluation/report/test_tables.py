@@ -31,24 +31,24 @@ def some_results(models=("gpt2",), dtypes=("float32",), missing=(), methods=("at
         for task in ("sva", "qa"):
             for dtype in dtypes:
                 for method in methods:
-                    place = CellKey(model, task, dtype, method)
-                    states[place] = "missing" if place in missing else "done"
-                    if place not in missing:
-                        scores |= dict(scores_of(place, VALUES[method]))
+                    cell = CellKey(model, task, dtype, method)
+                    states[cell] = "missing" if cell in missing else "done"
+                    if cell not in missing:
+                        scores |= dict(scores_of(cell, VALUES[method]))
     dtypes_of = {(model, task): dtypes for model in models for task in ("sva", "qa")}
     tasks = {name: TASKS[name] for name in ("sva", "qa")}
     return Results(tuple(models), tasks, records(*methods), dtypes_of, states, scores, **more)
 
 
-def scores_of(place, value):
-    for explanation, embedding in LINEAR if place.method in ("attnlrp", "lrp") else PLAIN:
+def scores_of(cell, value):
+    for explanation, embedding in LINEAR if cell.method in ("attnlrp", "lrp") else PLAIN:
         for tokens in ("non_special", "all"):
-            for scope in ("context", "full") if place.task == "qa" else ("full",):
+            for scope in ("context", "full") if cell.task == "qa" else ("full",):
                 shift = 0.1 * (explanation == "target") + 0.2 * (embedding == "partial") + 0.3 * (tokens == "all")
-                shift += 0.4 * (place.task == "qa" and scope == "full") + 0.5 * (place.dtype == "float64")
+                shift += 0.4 * (cell.task == "qa" and scope == "full") + 0.5 * (cell.dtype == "float64")
                 for metric in METRICS:
-                    yield (place, Variant(explanation, embedding, tokens, scope), metric), Score(value - shift, 10)
-    yield (place, Variant("none", "none", "all", "full"), "accuracy"), Score(97.0, 12)
+                    yield (cell, Variant(explanation, embedding, tokens, scope), metric), Score(value - shift, 10)
+    yield (cell, Variant("none", "none", "all", "full"), "accuracy"), Score(97.0, 12)
 
 
 def records(*names):
@@ -57,9 +57,9 @@ def records(*names):
 
 def test_scores_of_rounding_noise_are_not_printed():
     results = some_results(methods=("lrp", "gradient_l2", "random"))
-    place = CellKey("gpt2", "sva", "float32", "lrp")
-    noisy = {(place, Variant("contrastive", "full", "all", "full"), "noise"): Score(90.0, 10)}
-    quiet = {(place._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "noise"): Score(40.0, 10)}
+    cell = CellKey("gpt2", "sva", "float32", "lrp")
+    noisy = {(cell, Variant("contrastive", "full", "all", "full"), "noise"): Score(90.0, 10)}
+    quiet = {(cell._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "noise"): Score(40.0, 10)}
     results = replace(results, scores={**results.scores, **noisy, **quiet})
     shown = {name: markdown(table(results, name)) for name in ("table1", "table2", "table1_random", "table6")}
     assert "noise: on most samples, no token has more than 0.001 % of the logit" in shown["table1"]
@@ -72,7 +72,7 @@ def test_scores_of_rounding_noise_are_not_printed():
 
 
 def table(results, name):
-    return next(own for own in score_tables(results) if own.name == name)
+    return next(candidate for candidate in score_tables(results) if candidate.name == name)
 
 
 def values(result, row=0):
@@ -105,9 +105,9 @@ def test_alti_stands_in_the_column_of_alti_logit():
 
 
 def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
-    place = CellKey("gpt2", "sva", "float32", "lrp")
-    results = some_results(missing=(place,))
-    states = dict(results.states) | {place: "partial"}
+    cell = CellKey("gpt2", "sva", "float32", "lrp")
+    results = some_results(missing=(cell,))
+    states = dict(results.states) | {cell: "partial"}
     states.pop(CellKey("gpt2", "qa", "float32", "lrp"))
     shown = table(Results(**(vars(results) | {"states": states})), "table1")
     assert [cell_text(row.cells[4], shown.columns[4]) for row in shown.rows] == ["partial", "–"]
@@ -192,10 +192,10 @@ def test_tables_6_and_7_have_the_papers_numbers_and_7_every_method():
 
 def test_models_without_a_choice_of_embeddings_are_left_out_of_table_6():
     results = some_results(models=("gpt2", "llama"))
-    full = {(place, variant, metric): score for (place, variant, metric), score in results.scores.items()}
-    for place, variant, metric in full:
-        if place.model == "llama" and variant.embedding == "partial":
-            full[place, variant, metric] = full[place, variant._replace(embedding="full"), metric]
+    full = {(cell, variant, metric): score for (cell, variant, metric), score in results.scores.items()}
+    for cell, variant, metric in full:
+        if cell.model == "llama" and variant.embedding == "partial":
+            full[cell, variant, metric] = full[cell, variant._replace(embedding="full"), metric]
     same = Results(**(vars(results) | {"scores": full}))
     assert {row.labels for row in table(same, "table6").rows} == {("gpt2",)}
     assert {row.labels for row in table(same, "table2").rows} == {("gpt2",), ("llama",)}
@@ -239,9 +239,9 @@ def test_close_look_is_transcribed(key, number):
 
 def test_close_look_repeats_table_1_in_its_other_tables():
     numbers = close_look()
-    for (table, side, *place), value in numbers.items():
+    for (table, side, *cell), value in numbers.items():
         if table in ("2", "3", "4", "6") and side == "left":
-            assert numbers["1", "left", *place] == value
+            assert numbers["1", "left", *cell] == value
     counts = {table: sum(key[0] == table for key in numbers) for table in "1234569"}
     assert counts == {"1": 528, "2": 594, "3": 438, "4": 252, "5": 258, "6": 216, "9": 27}
 

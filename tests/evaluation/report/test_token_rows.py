@@ -24,10 +24,10 @@ def entry():
 
 def words(svg):
     """(text, x, y, class) of every token, and the methods' names apart."""
-    own = [
+    texts = [
         (node.text, float(node.get("x")), float(node.get("y")), node.get("class")) for node in svg.iter(f"{SVG}text")
     ]
-    return [node for node in own if node[3] != "m"], [node[0] for node in own if node[3] == "m"]
+    return [node for node in texts if node[3] != "m"], [node[0] for node in texts if node[3] == "m"]
 
 
 def test_every_method_has_a_row_of_the_same_tokens_with_their_colours_and_marks(entry):

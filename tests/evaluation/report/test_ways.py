@@ -30,8 +30,8 @@ def drawn_of(way, seed, model="gpt2", score="target", **changes):
     return CurveSet(model, "sva", "float32", way, areas, {}, score=score)
 
 
-def means_of(one, methods, samples):
-    return [np.mean([one.areas.deltas[method][name] for name in samples]) for method in methods]
+def means_of(curve_set, methods, samples):
+    return [np.mean([curve_set.areas.deltas[method][name] for name in samples]) for method in methods]
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def results():
 
 
 def test_the_correlation_is_spearmans_of_means_on_samples_that_all_have_under_both_ways(results):
-    one, other = drawn_of("zero", 0, lost=(1, 4)), drawn_of("resample", 50, lost=(4, 9))
-    table = ways_table([one, other], results, Resampling(200))
+    zeroed, resampled = drawn_of("zero", 0, lost=(1, 4)), drawn_of("resample", 50, lost=(4, 9))
+    table = ways_table([zeroed, resampled], results, Resampling(200))
     [row] = table.rows
     assert row.labels == ("gpt2", "zeroed, resampled")
     samples = [f"s{at}" for at in range(N) if at not in (1, 4, 9)]
     methods = [name for name in MEANS if name != "random"]
-    sides = [means_of(way, methods, samples) for way in (one, other)]
+    sides = [means_of(way, methods, samples) for way in (zeroed, resampled)]
     correlation, count, of = row.cells
     assert correlation.value == pytest.approx(spearmanr(*sides).statistic)
     assert (count.value, of.value, correlation.n) == (4, len(samples), len(samples))
@@ -55,7 +55,7 @@ def test_the_correlation_is_spearmans_of_means_on_samples_that_all_have_under_bo
     again = []
     for _ in range(300):
         some = drawn.choice(samples, len(samples))
-        again.append(spearmanr(*(means_of(way, methods, some) for way in (one, other))).statistic)
+        again.append(spearmanr(*(means_of(way, methods, some) for way in (zeroed, resampled))).statistic)
     assert (correlation.low, correlation.high) == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=0.3)
 
 
@@ -78,21 +78,21 @@ def test_every_two_ways_of_a_model_and_score_have_a_row_and_a_single_way_none(re
 
 def test_a_method_without_finite_curves_under_one_way_is_not_ranked(results):
     lost = tuple(range(N))
-    one, other = drawn_of("zero", 0, lost=lost), drawn_of("resample", 50)
-    [row] = ways_table([one, other], results, Resampling(50)).rows
+    zeroed, resampled = drawn_of("zero", 0, lost=lost), drawn_of("resample", 50)
+    [row] = ways_table([zeroed, resampled], results, Resampling(50)).rows
     assert [cell.value for cell in row.cells[1:]] == [3, N]
     few = drawn_of("resample", 50, names=("lrp", "random"))
     [row] = ways_table([drawn_of("zero", 0), few], results, Resampling(50)).rows
     assert row.cells[0].state == UNDEFINED
     assert [cell.value for cell in row.cells[1:]] == [1, N]
-    [row] = ways_table([one, few], results, Resampling(50)).rows
+    [row] = ways_table([zeroed, few], results, Resampling(50)).rows
     assert [cell.value for cell in row.cells[1:]] == [0, 0]
 
 
 def test_clusters_are_drawn_together(results):
     drawn = [drawn_of("zero", 0), drawn_of("resample", 50)]
     clustered = replace(results, clusters={"sva": {f"s{at}": str(at % 2) for at in range(N)}})
-    alone, together = (ways_table(drawn, one, Resampling(200)).rows[0].cells[0] for one in (results, clustered))
+    alone, together = (ways_table(drawn, variant, Resampling(200)).rows[0].cells[0] for variant in (results, clustered))
     assert alone.value == pytest.approx(together.value)
     assert (alone.low, alone.high) != (together.low, together.high)
 
@@ -103,13 +103,13 @@ def test_captions_say_what_stands_in_place_of_tokens_where_they_are_resampled(re
     assert words in areas_table(drawn, results).caption
     assert words not in areas_table(drawn[:1], results).caption
     curves = []
-    for one in drawn:
-        tables = tables_of(one.perturbation, 0)
+    for curve_set in drawn:
+        tables = tables_of(curve_set.perturbation, 0)
         means = {
-            name: mean_curves(table, one.perturbation, ("target", "full"), Resampling(20))
+            name: mean_curves(table, curve_set.perturbation, ("target", "full"), Resampling(20))
             for name, table in tables.items()
         }
-        curves.append(replace(one, curves=means))
+        curves.append(replace(curve_set, curves=means))
     zeroed, resampled = (figure.caption for figure in curve_figures(curves, results))
     assert words in resampled
     assert "(resampled)" in resampled

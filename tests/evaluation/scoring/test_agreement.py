@@ -15,7 +15,7 @@ def some_maps() -> dict[str, dict[str, np.ndarray]]:
     """LRP and AttnLRP alike, gradients apart."""
     draw = np.random.default_rng(0)
     base = {sample: draw.normal(size=9) for sample in SAMPLES}
-    alike = {sample: own + 0.01 * draw.normal(size=9) for sample, own in base.items()}
+    alike = {sample: values + 0.01 * draw.normal(size=9) for sample, values in base.items()}
     return {"lrp": base, "gradient_l2": {sample: draw.random(9) for sample in SAMPLES}, "attnlrp": alike}
 
 
@@ -35,7 +35,7 @@ def test_samples_without_an_order_do_not_count():
     assert agreement_of(maps, SAMPLES).n == 1
     assert agreement_of(maps, ["a", "b"]) is None
     assert agreement_of({"lrp": maps["lrp"]}, SAMPLES) is None
-    short = {name: {"a": own["a"][:1]} for name, own in maps.items()}
+    short = {name: {"a": of_method["a"][:1]} for name, of_method in maps.items()}
     assert agreement_of(short, ["a"]) is None, "a single token has no order"
 
 

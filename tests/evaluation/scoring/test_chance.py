@@ -31,14 +31,14 @@ def test_chance_is_what_drawn_relevance_scores(name):
     rng, n, g, rows = np.random.default_rng(3), 9, 2, 4000
     oracle = getattr(oracles_metrics, name)
     scores = [oracle(list(rng.uniform(-1, 1, n)), [at < g for at in range(n)]) for _ in range(rows)]
-    told = chance(METRICS[name], np.full(3, n), np.full(3, g))
+    levels = chance(METRICS[name], np.full(3, n), np.full(3, g))
     error = np.std(scores) * (1 / np.sqrt(rows) + (name not in EXACT) / np.sqrt(DRAWS))
-    assert told == pytest.approx(np.full(3, np.mean(scores)), abs=5 * error + 1e-9)
+    assert levels == pytest.approx(np.full(3, np.mean(scores)), abs=5 * error + 1e-9)
 
 
 def test_samples_of_equal_sizes_have_one_chance_level():
-    told = chance(METRICS["iou_soft"], np.array([6, 6, 8]), np.array([1, 1, 2]))
-    assert told[0] == told[1] != told[2]
+    levels = chance(METRICS["iou_soft"], np.array([6, 6, 8]), np.array([1, 1, 2]))
+    assert levels[0] == levels[1] != levels[2]
 
 
 def test_chance_of_long_texts_is_finite():

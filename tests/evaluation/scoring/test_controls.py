@@ -18,24 +18,24 @@ def test_agreement_is_spearmans_correlation_of_values_and_of_absolute_values():
     rng = np.random.default_rng(0)
     for _ in range(20):
         first, other = rng.normal(size=(2, 9)).round(1)  # with ties
-        found = agreement(first, other)
-        assert found.signed == pytest.approx(stats.spearmanr(first, other).statistic)
-        assert found.absolute == pytest.approx(stats.spearmanr(abs(first), abs(other)).statistic)
-        assert not found.flat
+        correlations = agreement(first, other)
+        assert correlations.signed == pytest.approx(stats.spearmanr(first, other).statistic)
+        assert correlations.absolute == pytest.approx(stats.spearmanr(abs(first), abs(other)).statistic)
+        assert not correlations.flat
 
 
 def test_a_flat_map_counts_as_unchanged_and_is_marked():
     flat, varied = np.full(4, 0.3), np.array([1.0, -2, 3, 0])
     for first, other in ((flat, varied), (varied, flat), (flat, flat), (flat, flat * (1 + 1e-12 * varied))):
-        found = agreement(first, other)
-        assert (found.signed, found.absolute, found.flat) == (1.0, 1.0, True)
+        correlations = agreement(first, other)
+        assert (correlations.signed, correlations.absolute, correlations.flat) == (1.0, 1.0, True)
 
 
 def test_the_absolute_values_of_a_map_may_be_flat_where_it_is_not():
-    found = agreement(np.array([1.0, -1, 1]), np.array([1.0, 2, 3]))
-    assert found.absolute == 1.0
-    assert found.signed == pytest.approx(0)
-    assert not found.flat
+    correlations = agreement(np.array([1.0, -1, 1]), np.array([1.0, 2, 3]))
+    assert correlations.absolute == 1.0
+    assert correlations.signed == pytest.approx(0)
+    assert not correlations.flat
 
 
 @pytest.mark.parametrize("other", [[1.0, np.nan], [np.inf, 0.0]])

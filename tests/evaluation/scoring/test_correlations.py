@@ -93,17 +93,17 @@ def test_a_method_that_keeps_the_score_is_told_from_one_that_does_not():
 def test_correlations_of_doubled_samples_in_clusters_are_those_of_single_ones():
     rng = np.random.default_rng(5)
     gold = rng.normal(size=40)
-    said = gold[:, None, None, None] + rng.normal(size=(40, 2, 1, 3)) * np.array([0.3, 1.5])[None, :, None, None]
+    predictions = gold[:, None, None, None] + rng.normal(size=(40, 2, 1, 3)) * np.array([0.3, 1.5])[None, :, None, None]
     twice, of = np.repeat(np.arange(40), 2), np.repeat(np.arange(40), 2)
     names, drawn = (("a", "b"), ("r",)), Resampling(400)
-    alone = paired_correlations(said, gold, *names, drawn)
-    together = paired_correlations(said[twice], gold[twice], *names, drawn.within(of))
+    alone = paired_correlations(predictions, gold, *names, drawn)
+    together = paired_correlations(predictions[twice], gold[twice], *names, drawn.within(of))
     for field in ("mean", "low", "high", "difference_low", "difference_high", "p"):
         np.testing.assert_allclose(getattr(together, field), getattr(alone, field), atol=1e-9)
-    assert paired_correlations(said[twice], gold[twice], *names, drawn).low[1, 0] > together.low[1, 0] + 0.02
-    few = paired_correlations(said, gold, *names, drawn.within(np.arange(40) % 5))
+    assert paired_correlations(predictions[twice], gold[twice], *names, drawn).low[1, 0] > together.low[1, 0] + 0.02
+    few = paired_correlations(predictions, gold, *names, drawn.within(np.arange(40) % 5))
     assert (few.p == 1).all()
     assert np.isnan(few.low).all()
-    single = pearson(said[:, 0, 0], gold, drawn).summary
-    doubled = pearson(said[twice][:, 0, 0], gold[twice], drawn.within(of)).summary
+    single = pearson(predictions[:, 0, 0], gold, drawn).summary
+    doubled = pearson(predictions[twice][:, 0, 0], gold[twice], drawn.within(of)).summary
     assert doubled.low == pytest.approx(single.low)

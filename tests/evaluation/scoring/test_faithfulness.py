@@ -110,10 +110,10 @@ def test_a_summary_counts_what_it_leaves_out():
 def test_an_interval_of_lost_probability_ends_at_what_can_be_lost():
     rows = []
     for sample, left in (("a", 0.0), ("b", 0.9), ("c", 0.0)):
-        place = {"sample_id": sample, "explanation": "target", "embedding": "partial", "perturbation": "mask"}
+        key = {"sample_id": sample, "explanation": "target", "embedding": "partial", "perturbation": "mask"}
         for order in SHARE_ORDERS:
             numbers = {"logit": [0.0] * 10, "probability": [1.0] + [left] * 9, "correct": [1.0] * 10}
-            rows.append(place | {"order": order, "score": "target"} | numbers)
+            rows.append(key | {"order": order, "score": "target"} | numbers)
     measured = shares_of({"lrp": pa.Table.from_pylist(rows)}, {}, "mask", Resampling(50))
     lost = measured.summaries["lrp", "aopc"]
     assert lost.value == pytest.approx(0.7)

@@ -82,8 +82,8 @@ def test_the_callers_autocast_and_training_mode_change_no_output():
     expected = Flipper(view, "zero", 64).run(samples)
     view.model.train()
     with torch.autocast("cpu", torch.bfloat16):
-        for outputs, wanted in zip(Flipper(view, "zero", 64).run(samples), expected, strict=True):
-            np.testing.assert_array_equal(outputs.logit, wanted.logit)
+        for outputs, plain in zip(Flipper(view, "zero", 64).run(samples), expected, strict=True):
+            np.testing.assert_array_equal(outputs.logit, plain.logit)
 
 
 @pytest.mark.thinned(8)

@@ -73,10 +73,10 @@ def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes)
     clusters = np.repeat(np.arange(len(sizes)), sizes)
     values = 7 + rng.normal(0, 1, (len(sizes), WORLDS))[clusters] + rng.normal(0, 0.3, (len(clusters), WORLDS))
     covered = {}
-    for name, given in (("clusters", clusters), ("samples", None)):
+    for name, groups in (("clusters", clusters), ("samples", None)):
         for way, (low, high) in {
-            "resampled": mean_intervals(values, Resampling(1000, clusters=given)),
-            "student": difference_intervals(values, clusters=given),
+            "resampled": mean_intervals(values, Resampling(1000, clusters=groups)),
+            "student": difference_intervals(values, clusters=groups),
         }.items():
             covered[name, way] = ((low <= 7) & (high >= 7)).mean()
             assert (high - low).mean() < 2.5
@@ -88,7 +88,10 @@ def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes)
 def test_intervals_of_uneven_clusters_move_with_the_values():
     clusters = np.repeat(np.arange(len(UNEVEN)), UNEVEN)
     values = np.random.default_rng(3).normal(size=(len(clusters), 2))
-    for interval in (lambda given: mean_intervals(given, Resampling(500, clusters=clusters)), difference_of(clusters)):
+    for interval in (
+        lambda shifted: mean_intervals(shifted, Resampling(500, clusters=clusters)),
+        difference_of(clusters),
+    ):
         near, far = (np.array(interval(values + shift)) for shift in (0, 100))
         np.testing.assert_allclose(far, near + 100, atol=1e-9)
 
@@ -129,6 +132,6 @@ def test_intervals_of_differences_cover_and_equal_ones_are_not_certain():
 def test_the_smallest_difference_is_found_four_times_in_five():
     rng, n, tests = np.random.default_rng(3), 40, 10
     smallest = smallest_difference(rng.normal(0, 2, (4000, 1))[:n] * 0 + rng.normal(0, 2, (n, 400)), tests)
-    told = stats.ttest_1samp(rng.normal(smallest, 2, (n, WORLDS)), 0).pvalue < 0.05 / tests
-    assert told.mean() == pytest.approx(0.8, abs=0.05)
+    significant = stats.ttest_1samp(rng.normal(smallest, 2, (n, WORLDS)), 0).pvalue < 0.05 / tests
+    assert significant.mean() == pytest.approx(0.8, abs=0.05)
     assert np.isnan(smallest_difference(np.zeros((2, 1))))

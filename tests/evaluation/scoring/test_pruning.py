@@ -52,7 +52,7 @@ def test_a_label_is_right_where_it_wins_against_every_other():
 
     def wins(row, gold, gone):
         others = (label for label in range(view.n_targets) if label != gold)
-        return all(pruned_alone(view, {**row, "target_id": gold, "foil_id": one}, gone) > 0 for one in others)
+        return all(pruned_alone(view, {**row, "target_id": gold, "foil_id": foil}, gone) > 0 for foil in others)
 
     expected = [
         [np.mean([wins(row, at, curve.heads[:count]) for at, row in enumerate(rows)]) for count in (0, 3, 6, 8)]

@@ -35,9 +35,9 @@ def test_a_task_without_evidence_has_means_without_a_value_and_no_defect():
     masks = Masks.of(pa.Table.from_pylist([row | {"evidence_mask": None} for row in without], VIEW))
     shown, defects = score_relevance(relevance([("a", [1, 2, 3], 1, None)]), masks, {})
     assert defects == {}
-    told = summarise(shown, {}).to_pylist()
-    assert {row["metric"] for row in told} == set(METRICS)
-    assert {(row["value"], row["n"]) for row in told} == {(None, 0)}
+    means = summarise(shown, {}).to_pylist()
+    assert {row["metric"] for row in means} == set(METRICS)
+    assert {(row["value"], row["n"]) for row in means} == {(None, 0)}
 
 
 SPECIAL_LAST = views([("a", [0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0]), ("b", [1, 0, 0], [0, 0, 1], [1, 0, 0])])
@@ -107,10 +107,10 @@ def test_defects_are_counted_by_name():
 def test_means_are_over_correct_samples_in_percent():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 0), ("b", [9, 1, 0], 0, 1)]
     shown, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
-    told = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(shown).to_pylist()}
-    assert told["all", "full", "pg"] == (50, 2)
+    means = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(shown).to_pylist()}
+    assert means["all", "full", "pg"] == (50, 2)
     expected = 100 * (oracles_metrics.mrr([0, 1, 0, 0], [0, 1, 0, 0]) + oracles_metrics.mrr([0, 1, 0], [1, 0, 0])) / 2
-    assert told["all", "full", "mrr"][0] == pytest.approx(expected)
+    assert means["all", "full", "mrr"][0] == pytest.approx(expected)
 
 
 def test_relevance_below_the_rounding_of_a_logit_it_shares_out_is_noise():
@@ -173,14 +173,14 @@ def test_means_of_parts_are_those_of_the_whole(cuts):
     parts = [whole.slice(start, end - start) for start, end in pairwise(edges)]
     at_once, merged = Means(Masks.of(SPECIAL_LAST)), Means(Masks.of(SPECIAL_LAST))
     every = at_once.add(whole)
-    own = pa.concat_tables([merged.add(part) for part in parts])
+    of_parts = pa.concat_tables([merged.add(part) for part in parts])
     order = [(name, "ascending") for name in (*VARIANT, "sample_id", "correct", "pta")]
-    assert own.sort_by(order).equals(every.sort_by(order))
+    assert of_parts.sort_by(order).equals(every.sort_by(order))
     assert merged.defects == at_once.defects
-    for one, other in zip(at_once.table().to_pylist(), merged.table().to_pylist(), strict=True):
+    for row, other in zip(at_once.table().to_pylist(), merged.table().to_pylist(), strict=True):
         assert other == {
-            **one,
-            "value": one["value"] if one["value"] is None else pytest.approx(one["value"], rel=1e-12),
+            **row,
+            "value": row["value"] if row["value"] is None else pytest.approx(row["value"], rel=1e-12),
         }
     assert {row["metric"] for row in merged.table().to_pylist()} == {*METRICS, "accuracy", "noise"}
 

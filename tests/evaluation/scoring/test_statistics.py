@@ -102,9 +102,9 @@ def test_a_better_method_is_named_the_winner():
 def test_groups_go_from_the_best_down_and_follow_the_metrics_direction():
     means = np.array([3.0, 2.9, 2.0, 1.0])
     values = means[None, :, None] + 0.3 * np.random.default_rng(7).normal(size=(40, 4, 1))
-    told = compare(values, tuple("abcd"), ("x",), Resampling(500), scale=1.0)
-    assert [set(group) for group in told.groups("x")] == [{"a", "b"}, {"c"}, {"d"}]
-    assert [set(group) for group in told.groups("x", higher_is_better=False)] == [{"d"}, {"c"}, {"a", "b"}]
+    comparison = compare(values, tuple("abcd"), ("x",), Resampling(500), scale=1.0)
+    assert [set(group) for group in comparison.groups("x")] == [{"a", "b"}, {"c"}, {"d"}]
+    assert [set(group) for group in comparison.groups("x", higher_is_better=False)] == [{"d"}, {"c"}, {"a", "b"}]
 
 
 def test_signs_of_a_cluster_flip_together_and_few_clusters_test_nothing():
@@ -133,9 +133,9 @@ def test_many_methods_are_told_apart_with_few_resamples():
 
 
 def test_a_share_of_all_samples_has_an_interval_with_a_width():
-    told = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), Resampling(500), shares=True)
-    assert told.low[0, 0] == pytest.approx(88.4, abs=0.1)
-    assert told.high[0, 0] == 100
+    comparison = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), Resampling(500), shares=True)
+    assert comparison.low[0, 0] == pytest.approx(88.4, abs=0.1)
+    assert comparison.high[0, 0] == 100
 
 
 def test_stars():

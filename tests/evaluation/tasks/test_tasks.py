@@ -23,13 +23,13 @@ def test_every_task_tells_its_figure_its_size_and_its_evidence(name):
     if task.figure:  # of Close Look
         assert task.figure.startswith("Figure ")
         assert set(task.share) == {"masked", "causal"}
-    assert all(SOURCES[own.name] is own for own in task.sources)
+    assert all(SOURCES[source.name] is source for source in task.sources)
     assert task.is_published(task.sources[0].name) == isinstance(task.sources[0], Source)
     assert not task.is_published("demo")
 
 
 def test_the_demo_language_feeds_the_tasks_it_has_sentences_for():
-    fed = [task.name for task in TASKS.values() if any(isinstance(own, Generated) for own in task.sources)]
+    fed = [task.name for task in TASKS.values() if any(isinstance(source, Generated) for source in task.sources)]
     assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED, "shapes", "sources"])
 
 

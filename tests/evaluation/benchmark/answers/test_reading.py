@@ -110,7 +110,7 @@ def test_part_of_a_message_goes_without_its_header():
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "reason"),
     [
         (None, "the tokenizer has no chat template: give `prompt` in place of `messages`"),
         (
@@ -121,10 +121,10 @@ def test_part_of_a_message_goes_without_its_header():
         ("{{ messages[0]['content'] }}{{ messages[0]['content'] }}", "the chat template changes the messages"),
     ],
 )
-def test_chats_that_a_template_cannot_write_are_rejects(template, told):
+def test_chats_that_a_template_cannot_write_are_rejects(template, reason):
     tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"), chat_template=template)
     row = parse({"messages": [{"role": "user", "content": "One. Two. Why?"}], "answer": "x", "units": [[0, 4], [5, 9]]})
-    assert told in why(row, tokenizer)
+    assert reason in why(row, tokenizer)
 
 
 def test_logged_answers_are_read_as_they_are_written(tokenizer):
@@ -160,7 +160,7 @@ def test_an_encoder_decoder_reads_the_prompt_and_its_decoder_the_answer():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"units": [[9, 37], [20, 65]]}, "overlapping units: [9, 37) and [20, 65)"),
         ({"sources": PASSAGES[:1]}, "fewer than two sources: 1"),
@@ -169,8 +169,8 @@ def test_an_encoder_decoder_reads_the_prompt_and_its_decoder_the_answer():
         ({"units": [[9, 10], [10, 11]]}, "a unit has no token of its own: 'A'"),
     ],
 )
-def test_what_cannot_be_a_view_of_an_answer_is_told_in_a_line(changes, told):
-    assert told in why(own(ROW | changes), AutoTokenizer.from_pretrained(model_dir("gpt2")))
+def test_what_cannot_be_a_view_of_an_answer_is_told_in_a_line(changes, reason):
+    assert reason in why(own(ROW | changes), AutoTokenizer.from_pretrained(model_dir("gpt2")))
 
 
 def test_a_row_that_does_not_fit_the_context_is_a_reject_that_says_so(tokenizer):

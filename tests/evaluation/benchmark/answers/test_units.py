@@ -29,7 +29,7 @@ def test_units_that_a_sample_gives_count_whatever_the_task_asks_for():
 
 
 @pytest.mark.parametrize(
-    ("meta", "kind", "told"),
+    ("meta", "kind", "message"),
     [
         ({"units": [[0, 8], [4, 11]]}, None, r"overlapping units: \[0, 8\) and \[4, 11\)"),
         ({"units": [[0, 8], [20, 99]]}, None, r"unit outside of the prompt: \[20, 99\) of 31 characters"),
@@ -41,8 +41,8 @@ def test_units_that_a_sample_gives_count_whatever_the_task_asks_for():
         ({}, "turn", "fewer than two sources: 0"),
     ],
 )
-def test_bad_units_are_told_in_a_line(meta, kind, told):
-    with pytest.raises(Malformed, match=told):
+def test_bad_units_are_told_in_a_line(meta, kind, message):
+    with pytest.raises(Malformed, match=message):
         units_of(PROMPT, meta, kind)
 
 

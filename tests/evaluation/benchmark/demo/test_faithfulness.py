@@ -29,11 +29,13 @@ def differences(name, task):
     tokens = [attribute(method, view, batch).tokens.double().numpy() for method in METHODS]  # [M] of [N, T]
     flips = Flips("zero", 100, True, seed=0)
     asked = [
-        PerturbedSample.of(row, np.stack([own[at, : row["length"]] for own in tokens]), flips, view.kind.slot)
+        PerturbedSample.of(
+            row, np.stack([of_method[at, : row["length"]] for of_method in tokens]), flips, view.kind.slot
+        )
         for at, row in enumerate(views)
     ]
     curves, _ = compute_curves(view, asked, flips, 8192)
-    return np.array([one.areas()["delta_area"] for one in curves])
+    return np.array([curve.areas()["delta_area"] for curve in curves])
 
 
 @pytest.mark.thinned(3)

@@ -34,7 +34,7 @@ def test_draws_are_the_same_every_time_and_none_comes_twice(task):
 
 
 def test_a_label_follows_from_the_last_opinion_and_the_negation_that_is_marked_with_it():
-    opinions = {word: praise for praise, own in enumerate(lexicon.OPINIONS) for word in own}
+    opinions = {word: praise for praise, side in enumerate(lexicon.OPINIONS) for word in side}
     seen, draws = set(), drawn("sentiment")
     for draw in draws:
         *negation, opinion = words(draw)
@@ -56,7 +56,7 @@ def test_a_score_counts_the_same_subject_verb_and_object():
         [at] = [i for i, word in enumerate(plain) if word in lexicon.REFLEXIVE_VERBS]
         [subject], [patient] = ([word for word in side if word in nouns] for side in (plain[:at], plain[at:]))
         same = zip((2, 1, 2), words(draw), (subject, plain[at], patient), strict=True)
-        assert draw.score == sum(points for points, one, other in same if one == other)
+        assert draw.score == sum(points for points, first, second in same if first == second)
         scores.add(draw.score)
     assert scores == {0, 1, 2, 3, 4, 5}
 
@@ -96,8 +96,8 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
     with torch.no_grad():
         stock = heads.predicted(view.model, tokenizer, draws)  # [B, labels]
     ours = view.logits(view.hidden(batch := Batch.collate(rows, tokenizer.pad_token_id)), batch)
-    for row, logits, wanted in zip(rows, ours, stock, strict=True):
-        torch.testing.assert_close(logits, wanted[[row[name] for name in ("target_id", "foil_id") if name in row]])
+    for row, logits, expected in zip(rows, ours, stock, strict=True):
+        torch.testing.assert_close(logits, expected[[row[name] for name in ("target_id", "foil_id") if name in row]])
     if labels := TASKS[task].labels:
         assert view.config.label2id == {label: index for index, label in enumerate(labels)}
     else:
@@ -130,8 +130,8 @@ def test_training_twice_gives_the_same_weights_and_a_model_that_loads(name, tmp_
     recipe = heads.HeadRecipe(2, batch=4, pool=50, evaluated=20)
     for folder in ("a", "b"):
         assert set(heads.train(name, tmp_path / folder, recipe)) == {HEADS[name]}
-    one, two = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in "ab")
-    assert one == two
+    first, second = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in "ab")
+    assert first == second
     assert load_model(str(tmp_path / "a")).kind.labels
     assert "--steps 2 --seed 0" in (tmp_path / "a" / "README.md").read_text()
     assert f"{name} step     2" in capsys.readouterr().out

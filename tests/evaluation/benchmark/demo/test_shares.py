@@ -30,7 +30,9 @@ def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_
     assert not rejects
     rows = [row | {"gold_id": view.config.label2id[row["label"]]} for row in with_predictions(view, rows)]
     batch = Batch.collate(rows, tokenizer.pad_token_id)
-    known = [one for one in (*METHODS.values(), *VECTORS.values()) if not one.missing(view.family.capabilities)]
+    known = [
+        method for method in (*METHODS.values(), *VECTORS.values()) if not method.missing(view.family.capabilities)
+    ]
     tokens = {
         method.name: method(
             view, batch, **({"explanation": "target"} if "target" in method.explanations else {})
@@ -43,7 +45,9 @@ def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_
     relevance = np.stack([values.double().numpy() for values in tokens.values()])  # [M, N, T]
     asked = [PerturbedSample.of(row, relevance[:, at, : row["length"]], flips, False) for at, row in enumerate(rows)]
     curves, _ = compute_curves(view, asked, flips, 8192)
-    scores = [share_scores(one.probability[..., 1:], one.correct[..., 1:], one.probability[0, 0, 0]) for one in curves]
+    scores = [
+        share_scores(curve.probability[..., 1:], curve.correct[..., 1:], curve.probability[0, 0, 0]) for curve in curves
+    ]
     aopc = dict(zip(tokens, np.mean([of_sample["aopc"] for of_sample in scores], axis=(0, 2)), strict=True))
     no_better = {method for method, values in aopc.items() if values < aopc["random"] + CLEARLY} - {"random"}
     assert no_better <= NO_BETTER[name], {method: round(values, 3) for method, values in aopc.items()}
