@@ -108,12 +108,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def summary(results: Mapping[str, Compared]) -> str:
     """A line for each table and figure, their sum, and why numbers are not recomputed."""
     lines = [f"{'':44} recomputed  not yet  differ  largest difference (draws: beyond 4 errors)"]
-    for name, one in results.items():
-        gaps = f"{one.gap:.2g} ({one.beyond:.2g})"
-        lines.append(f"{name:44} {one.recomputed:10} {one.left:8} {len(one.differences):7}  {gaps}")
-    total = [sum(getattr(one, name) for one in results.values()) for name in ("recomputed", "left")]
-    lines.append(f"{'all':44} {total[0]:10} {total[1]:8} {sum(len(one.differences) for one in results.values()):7}")
-    reasons = sum((one.reasons for one in results.values()), Counter())
+    for name, compared in results.items():
+        gaps = f"{compared.gap:.2g} ({compared.beyond:.2g})"
+        lines.append(f"{name:44} {compared.recomputed:10} {compared.left:8} {len(compared.differences):7}  {gaps}")
+    total = [sum(getattr(compared, name) for compared in results.values()) for name in ("recomputed", "left")]
+    lines.append(
+        f"{'all':44} {total[0]:10} {total[1]:8} {sum(len(compared.differences) for compared in results.values()):7}"
+    )
+    reasons = sum((compared.reasons for compared in results.values()), Counter())
     if reasons:
         lines.append("not recomputed:")
     lines += [f"{count:10}  {reason}" for reason, count in reasons.most_common()]

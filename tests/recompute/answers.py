@@ -120,53 +120,55 @@ def claims(facts: Facts, cell: Cell, variant: Variant) -> dict[str, Claim]:
     return made
 
 
-def _claim(facts: Facts, cell: Cell, variant: Variant, sample: str, own: Worths) -> Claim | None:
+def _claim(facts: Facts, cell: Cell, variant: Variant, sample: str, of_sample: Worths) -> Claim | None:
     if variant.screened:
-        if variant.screened > own.units:
+        if variant.screened > of_sample.units:
             return None
         whole = claims(facts, cell, variant._replace(screened=0))[sample]
-        drops = own.y[own.full] - own.y[own.without]
+        drops = of_sample.y[of_sample.full] - of_sample.y[of_sample.without]
         order = np.argsort(-whole.folds[0], kind="stable")[: variant.screened]
-        chosen = np.isin(np.arange(own.units), order)
-        return Claim([np.where(chosen, drops, 0.0)] * len(own.folds), variant.screened + 1)
+        chosen = np.isin(np.arange(of_sample.units), order)
+        return Claim([np.where(chosen, drops, 0.0)] * len(of_sample.folds), variant.screened + 1)
     if variant.method == "contextcite":
-        return _cited(variant.budget, own)
+        return _cited(variant.budget, of_sample)
     if variant.method == "leave_one_out":
-        return Claim([own.y[own.full] - own.y[own.without]] * len(own.folds), own.units + 1)
+        return Claim(
+            [of_sample.y[of_sample.full] - of_sample.y[of_sample.without]] * len(of_sample.folds), of_sample.units + 1
+        )
     if variant.method == SHAPLEY:
-        worth = own.f if variant.explanation == "target" else own.l
-        return Claim([_shapley(own, worth)] * len(own.folds), 1 + len(own.shapley))
+        worth = of_sample.f if variant.explanation == "target" else of_sample.l
+        return Claim([_shapley(of_sample, worth)] * len(of_sample.folds), 1 + len(of_sample.shapley))
     tokens = _tokens(facts, cell, variant, sample)
     if tokens is None:
         return None
     units = np.array(_view(facts, cell, sample)["units"])
-    return Claim([np.array([tokens[units == unit].sum() for unit in range(own.units)])] * len(own.folds), 0)
+    return Claim([np.array([tokens[units == unit].sum() for unit in range(of_sample.units)])] * len(of_sample.folds), 0)
 
 
-def _cited(budget: int, own: Worths) -> Claim | None:
+def _cited(budget: int, of_sample: Worths) -> Claim | None:
     """ContextCite fitted to the first masks; of samples whose masks are all run there is no smaller budget."""
-    if budget and (own.swapped or budget >= len(own.folds[0][0])):
+    if budget and (of_sample.swapped or budget >= len(of_sample.folds[0][0])):
         return None
     folds, used = [], 0
-    for fit, _ in own.folds:
+    for fit, _ in of_sample.folds:
         masks = fit[:budget] if budget else fit[: max(BUDGETS)]
-        folds.append(lasso(own.kept[masks], own.y[masks] / own.tokens, ALPHA) * own.tokens)
+        folds.append(lasso(of_sample.kept[masks], of_sample.y[masks] / of_sample.tokens, ALPHA) * of_sample.tokens)
         used = used or len(masks)
     return Claim(folds, used)
 
 
-def _shapley(own: Worths, worth: np.ndarray) -> np.ndarray:
+def _shapley(of_sample: Worths, worth: np.ndarray) -> np.ndarray:
     """Shapley values by weighted least squares on pairs of sets, under the constraint that they sum to the whole gain.
 
     The constraint is met by a Lagrange multiplier. Of several solutions the nearest to equal shares is taken.
     """
-    pairs = len(own.weights)
-    sets = own.kept[own.shapley[1 : 1 + pairs]]
-    values, complements = worth[own.shapley[1 : 1 + pairs]], worth[own.shapley[1 + pairs :]]
-    gain = worth[own.full] - worth[own.shapley[0]]
+    pairs = len(of_sample.weights)
+    sets = of_sample.kept[of_sample.shapley[1 : 1 + pairs]]
+    values, complements = worth[of_sample.shapley[1 : 1 + pairs]], worth[of_sample.shapley[1 + pairs :]]
+    gain = worth[of_sample.full] - worth[of_sample.shapley[0]]
     signs = 2.0 * sets - 1
-    matrix, target = signs * np.sqrt(own.weights)[:, None], (values - complements) * np.sqrt(own.weights)
-    n = own.units
+    matrix, target = signs * np.sqrt(of_sample.weights)[:, None], (values - complements) * np.sqrt(of_sample.weights)
+    n = of_sample.units
     start = np.full(n, gain / n)
     basis = np.linalg.svd(np.ones((1, n)))[2][1:].T  # directions of which the sum is 0
     step = np.linalg.lstsq(matrix @ basis, target - matrix @ start, rcond=1e-10)[0]
@@ -198,8 +200,8 @@ def lds(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray) -> float:
         return np.nan
     sums = [float(relevance[mask].sum()) for mask in kept]
     size = np.abs(relevance).sum()
-    told = stats.rankdata(np.round(np.array(sums) / size, 12)) if size else np.zeros(len(sums))
-    return 0.0 if np.ptp(told) == 0 else float(np.corrcoef(told, ranks)[0, 1])
+    sum_ranks = stats.rankdata(np.round(np.array(sums) / size, 12)) if size else np.zeros(len(sums))
+    return 0.0 if np.ptp(sum_ranks) == 0 else float(np.corrcoef(sum_ranks, ranks)[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -225,23 +227,26 @@ def numbers(facts: Facts, cell: Cell, variant: Variant) -> pd.DataFrame:
     """Every number that judges a variant, a row a sample; of random relevance those that are expected."""
     rows = {}
     for sample, claim in claims(facts, cell, variant).items():
-        own = worths(facts, cell)[sample]
-        row = _of_masks(own, claim, by_chance=variant.method == "random")
+        of_sample = worths(facts, cell)[sample]
+        row = _of_masks(of_sample, claim, by_chance=variant.method == "random")
         if not variant.budget and not variant.screened:
-            row |= dict(_drops(own, claim, stored(facts, cell)[variant, sample], variant.method == "random"))
+            row |= dict(_drops(of_sample, claim, stored(facts, cell)[variant, sample], variant.method == "random"))
             row |= _of_evidence(_view(facts, cell, sample)["unit_evidence"], claim, variant.method == "random")
         rows[sample] = row
     return pd.DataFrame.from_dict(rows, orient="index").sort_index()
 
 
-def _of_masks(own: Worths, claim: Claim, by_chance: bool) -> dict[str, float]:
+def _of_masks(of_sample: Worths, claim: Claim, by_chance: bool) -> dict[str, float]:
     row = {}
     for name in ("l", "f"):
-        worth = getattr(own, name)
-        pairs = [(relevance, judge) for relevance, (_, judge) in zip(claim.folds, own.folds, strict=True)]
-        correlations = [lds(relevance, own.kept[judge], worth[judge]) for relevance, judge in pairs]
+        worth = getattr(of_sample, name)
+        pairs = [(relevance, judge) for relevance, (_, judge) in zip(claim.folds, of_sample.folds, strict=True)]
+        correlations = [lds(relevance, of_sample.kept[judge], worth[judge]) for relevance, judge in pairs]
         row[f"lds_{name}"] = _mean(correlations) * (0.0 if by_chance else 1.0)
-        errors = [infidelity(relevance, own.kept[judge], worth[judge], worth[own.full]) for relevance, judge in pairs]
+        errors = [
+            infidelity(relevance, of_sample.kept[judge], worth[judge], worth[of_sample.full])
+            for relevance, judge in pairs
+        ]
         row[f"infidelity_{name}"] = _mean(errors)
     return row
 
@@ -251,29 +256,29 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(known)) if known else np.nan
 
 
-def _drops(own: Worths, claim: Claim, of_store: Row, by_chance: bool) -> Iterator[tuple[str, float]]:
+def _drops(of_sample: Worths, claim: Claim, of_store: Row, by_chance: bool) -> Iterator[tuple[str, float]]:
     """Drops without the k units of highest relevance. Masks that only this product ran are known by what it stored."""
-    for at, count in enumerate(count for count in DROPPED if count < own.units):
+    for at, count in enumerate(count for count in DROPPED if count < of_sample.units):
         for name in ("l", "f", "y"):
-            worth = getattr(own, name)
+            worth = getattr(of_sample, name)
             if by_chance:
-                masks = own.without if count == 1 else own.random[count]
+                masks = of_sample.without if count == 1 else of_sample.random[count]
             else:
-                masks = [_without_top(own, relevance, count) for relevance in claim.folds]
+                masks = [_without_top(of_sample, relevance, count) for relevance in claim.folds]
             if any(mask is None for mask in masks):
                 yield f"drop_{name}_{count}", float(of_store[f"drop_{name}"][at])
             else:
-                yield f"drop_{name}_{count}", float(worth[own.full] - np.mean(worth[np.array(masks)]))
+                yield f"drop_{name}_{count}", float(worth[of_sample.full] - np.mean(worth[np.array(masks)]))
 
 
-def _without_top(own: Worths, relevance: np.ndarray, count: int) -> int | None:
+def _without_top(of_sample: Worths, relevance: np.ndarray, count: int) -> int | None:
     """The mask without the top units, if it was run and no tie decides which they are."""
     order = np.argsort(-relevance, kind="stable")
     if relevance[order[count - 1]] == relevance[order[count]]:
         return None
-    kept = np.ones(own.units, bool)
+    kept = np.ones(of_sample.units, bool)
     kept[order[:count]] = False
-    return own.mask(kept)
+    return of_sample.mask(kept)
 
 
 def _of_evidence(evidence: Any, claim: Claim, by_chance: bool) -> dict[str, float]:

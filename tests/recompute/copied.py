@@ -56,7 +56,9 @@ def shipped(bench: str) -> list[dict[str, Any]]:
     """The rows of the shipped results of a benchmark, each with its device."""
     files = sorted((HERE / "jobs" / "bench" / "results").glob(f"{bench}*.json"))
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [row | {"device": one["device"]} for one in results if one["bench"] == bench for row in one["rows"]]
+    return [
+        row | {"device": record["device"]} for record in results if record["bench"] == bench for row in record["rows"]
+    ]
 
 
 def copied(value: float | None) -> Expected:
@@ -72,12 +74,14 @@ def table8(facts: Facts, row: Row) -> Expected | None:
     if not row["model"].startswith("random/"):
         return _measured_here(facts, row)
     geometry, _, dtype = row["model"].removeprefix("random/").partition(", ")
-    rows = [one for one in shipped("lrp") if one["part"] == "table_8" and one["geometry"] == geometry]
-    rows = [one for one in rows if (one["dtype"], one["device"]) == (dtype or "float32", row["device"])]
+    rows = [timing for timing in shipped("lrp") if timing["part"] == "table_8" and timing["geometry"] == geometry]
+    rows = [timing for timing in rows if (timing["dtype"], timing["device"]) == (dtype or "float32", row["device"])]
     if row["label"] == "speedup":
-        medians = [one["speedup"]["median"] for one in rows if "speedup" in one]
+        medians = [timing["speedup"]["median"] for timing in rows if "speedup" in timing]
     else:
-        medians = [one["backward_ms"]["median"] for one in rows if one["method"] == named and "backward_ms" in one]
+        medians = [
+            timing["backward_ms"]["median"] for timing in rows if timing["method"] == named and "backward_ms" in timing
+        ]
     return copied(medians[-1] if medians else None)
 
 
@@ -106,19 +110,19 @@ def texts_by_length(facts: Facts, row: Row) -> Expected | None:
         value = paper("normxlogit_costs").get((measure, tokens, method))
         return copied(None if value is None else scale * value)
     model, layers, dtype = row["model"].split(", ")
-    rows = [one for one in shipped("heads") if one["part"] == "table 4" and one["device"] == row["device"]]
-    rows = [one for one in rows if f"random/{one['geometry']}" == model and one["dtype"] == dtype]
-    rows = [one for one in rows if (one["method"], str(one["length"])) == (method, tokens)]
+    rows = [timing for timing in shipped("heads") if timing["part"] == "table 4" and timing["device"] == row["device"]]
+    rows = [timing for timing in rows if f"random/{timing['geometry']}" == model and timing["dtype"] == dtype]
+    rows = [timing for timing in rows if (timing["method"], str(timing["length"])) == (method, tokens)]
     if not rows:
         return UNDEFINED
-    one = rows[-1]
+    timing = rows[-1]
     if row["label"] == "texts":
-        room = float(one["memory"].removesuffix(" GiB")) * GIB - 4 * bert_base(int(layers.removesuffix(" layers")))
-        return number(room // one["peak_bytes"])
+        room = float(timing["memory"].removesuffix(" GiB")) * GIB - 4 * bert_base(int(layers.removesuffix(" layers")))
+        return number(room // timing["peak_bytes"])
     if row["label"] == "ms per text":
         return UNDEFINED
-    interval = (Range.exact(one["q1"]), Range.exact(one["q3"]))
-    return number(one["median"], one["n"], interval)
+    interval = (Range.exact(timing["q1"]), Range.exact(timing["q3"]))
+    return number(timing["median"], timing["n"], interval)
 
 
 def bert_base(layers: int) -> int:
@@ -133,9 +137,9 @@ def bert_base(layers: int) -> int:
 @cache
 def model_files(facts: Facts, model: str) -> Path | None:
     """The folder of a model's files, where it is on this machine."""
-    [name] = [one["id"] for one in facts.root.config["models"] if one["name"] == model]
+    [name] = [entry["id"] for entry in facts.root.config["models"] if entry["name"] == model]
     demo = HERE / "evaluation" / "benchmark" / "demo" / "models" / name.removeprefix("demo/")
-    return next((one for one in (demo, Path(name)) if (one / "config.json").exists()), None)
+    return next((folder for folder in (demo, Path(name)) if (folder / "config.json").exists()), None)
 
 
 def size(facts: Facts, row: Row) -> Expected | Left:
@@ -150,7 +154,7 @@ def size(facts: Facts, row: Row) -> Expected | Left:
     for file in folder.glob("*.safetensors"):
         with file.open("rb") as opened:
             header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
-        total += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+        total += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return number(total / 1e6) if total else Left("sizes of models whose weights are not in safetensors")
 
 
@@ -164,21 +168,21 @@ def costs() -> dict[str, str]:
 
 def forwards(method: str, explained: int) -> Expected | Left:
     """Forwards of a sample: a pass, and a backward for each of the numbers that are `explained`."""
-    told = re.fullmatch(r"([\d.]+)( \+ b)?", costs().get(method.removesuffix("_vit"), ""))
-    if told is None or float(told[1]) > 10:
+    match = re.fullmatch(r"([\d.]+)( \+ b)?", costs().get(method.removesuffix("_vit"), ""))
+    if match is None or float(match[1]) > 10:
         return Left(
             "forwards of methods whose cost depends on the text's length: the documentation has those of 30 tokens"
         )
-    return number(float(told[1]) + (explained if told[2] else 0))
+    return number(float(match[1]) + (explained if match[2] else 0))
 
 
 def of_a_paper(row: Row, group: str) -> Expected | None:
     """A column of an overview that a paper's models have: "PAPER: task · model"."""
-    name, _, place = group.partition(": ")
+    name, _, column = group.partition(": ")
     file = {"AttnLRP": "attnlrp", "NormXLogit": "normxlogit"}.get(name)
     if file is None:
         return None
-    task, model = place.split(" · ")
+    task, model = column.split(" · ")
     return copied(paper(file).get((task, model, METHODS.get(row["method"], ""), MEASURE_NAMES[row["label"]])))
 
 

@@ -111,16 +111,16 @@ def _compare(name: str, value: float, expected: Expected, column: str, result: C
     if column not in expected.numbers:
         result.leave(UNWRITTEN, 1)
         return
-    wanted = expected.numbers[column]
+    bounds = expected.numbers[column]
     result.recomputed += 1
-    gap = max(wanted.least - value, value - wanted.most, 0.0)
-    if math.isnan(value) != math.isnan(wanted.value):
+    gap = max(bounds.least - value, value - bounds.most, 0.0)
+    if math.isnan(value) != math.isnan(bounds.value):
         gap = math.inf
-    drawn = wanted.most > wanted.least
+    drawn = bounds.most > bounds.least
     if drawn:
         result.beyond = max(result.beyond, gap)
     else:
         result.gap = max(result.gap, gap)
-    if gap > (expected.tolerance(wanted) if column not in ("p", "n") else 1e-9):
-        span = f" ({wanted.least:.6g} to {wanted.most:.6g})" if drawn else ""
-        result.differences.append(f"{name} is {value:.6g}, recomputed {wanted.value:.6g}{span}")
+    if gap > (expected.tolerance(bounds) if column not in ("p", "n") else 1e-9):
+        span = f" ({bounds.least:.6g} to {bounds.most:.6g})" if drawn else ""
+        result.differences.append(f"{name} is {value:.6g}, recomputed {bounds.value:.6g}{span}")

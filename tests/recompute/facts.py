@@ -84,14 +84,14 @@ class Facts:
 
     @cached_property
     def models(self) -> list[str]:
-        return [one["name"] for one in self.root.config["models"]]
+        return [entry["name"] for entry in self.root.config["models"]]
 
     def dtype(self, model: str, task: str) -> str:
         """The first precision of a task."""
         return self.dtypes(model, task)[0]
 
     def dtypes(self, model: str, task: str) -> list[str]:
-        [record] = [one for one in self.root.config["models"] if one["name"] == model]
+        [record] = [entry for entry in self.root.config["models"] if entry["name"] == model]
         return record["dtypes"].get(task, [record["dtype"]])
 
     def view(self, cell: tuple[str, ...], sample: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.recompute import (
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Interval, Range
-from tests.recompute.tables_faithfulness import INVERTED, Place
+from tests.recompute.tables_faithfulness import INVERTED, CurveKey
 from tests.recompute.tables_shares import MEASURES
 
 Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
@@ -48,16 +48,16 @@ def from_table(expected: Expected | None, x: float) -> Expected | None:
 
 
 @cache
-def on_grid(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
+def on_grid(facts: Facts, curve_key: CurveKey, method: str) -> dict[str, np.ndarray]:
     """Curves [samples, GRID + 1] of both orders and their difference, interpolated, of samples that have both."""
-    rows = tables_faithfulness.curves(facts)[(*place, method)]
+    rows = tables_faithfulness.curves(facts)[(*curve_key, method)]
     grid = np.linspace(0, 1, GRID + 1)
-    kept = tables_faithfulness.areas(facts, place, method).dropna().index
-    found: dict[str, dict[str, np.ndarray]] = {"morf": {}, "lerf": {}}
-    for row in rows[rows["order"].isin(found)].itertuples():
+    kept = tables_faithfulness.areas(facts, curve_key, method).dropna().index
+    by_order: dict[str, dict[str, np.ndarray]] = {"morf": {}, "lerf": {}}
+    for row in rows[rows["order"].isin(by_order)].itertuples():
         gone = np.array(row.removed, np.float64)
-        found[row.order][row.sample_id] = np.interp(grid, gone / gone[-1], np.array(row.logit, np.float64))
-    stacked = {order: np.stack([by[sample] for sample in kept]) for order, by in found.items()}
+        by_order[row.order][row.sample_id] = np.interp(grid, gone / gone[-1], np.array(row.logit, np.float64))
+    stacked = {order: np.stack([by[sample] for sample in kept]) for order, by in by_order.items()}
     return stacked | {"delta": stacked["lerf"] - stacked["morf"]}
 
 
@@ -86,9 +86,9 @@ def shares(facts: Facts, at: Point) -> Expected | None:
     model, measure = at["panel"].rsplit(" · ", 1)
     if measure not in MEASURES:
         return None
-    place, method = (model, task, way), NAMES[at["line"]]
+    curve_key, method = (model, task, way), NAMES[at["line"]]
     column = list(tables_shares.SHARES).index(round(float(at["x"])))
-    values = tables_shares.share_values(facts, place, method, measure)
+    values = tables_shares.share_values(facts, curve_key, method, measure)
     if values is None:
         return None
     x = tables_shares.SHARES[column]
@@ -96,7 +96,7 @@ def shares(facts: Facts, at: Point) -> Expected | None:
     if not measure.endswith("r"):
         bounds = (0.0 if MEASURES[measure].startswith("right") else -1.0, 1.0)
         return point(x, values.mean(), facts.interval(values, bounds))
-    scores = tables_shares.gold(facts, place, method)
+    scores = tables_shares.gold(facts, curve_key, method)
 
     def r(weights: np.ndarray) -> np.ndarray:
         return tables_shares.correlation(values[:, None], scores, weights)
@@ -151,12 +151,12 @@ def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
     setting, task = at["panel"].split(" · ")[:2]
     alone = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
     model = alone.split(", ")[0]
-    places = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
-    places = {one for one in places if one[2].endswith("_contrast") == (setting != alone)}
+    curve_keys = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
+    curve_keys = {key for key in curve_keys if key[2].endswith("_contrast") == (setting != alone)}
     if alone != model:  # of several ways the panel names its own
-        places &= {tables_faithfulness.place_of(setting, task)}
-    [place] = places
-    means = tables_faithfulness.both(facts, place, NAMES[at["line"]])
+        curve_keys &= {tables_faithfulness.curve_key_of(setting, task)}
+    [curve_key] = curve_keys
+    means = tables_faithfulness.both(facts, curve_key, NAMES[at["line"]])
     return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
 
 

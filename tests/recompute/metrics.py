@@ -140,4 +140,6 @@ def iou_positive_shuffled(r: np.ndarray, g: np.ndarray) -> float:
 
 _SAME = (mrr, mrr_strict, rma, pta, iou_positive, iou_soft, ap, dot, dot_softmax)
 _SHUFFLED = (rma_shuffled, pta_shuffled, iou_shuffled, iou_positive_shuffled)
-SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, tied_tops, iou, rra, *_SAME, *_SHUFFLED)}
+SPECIFIED: dict[str, Metric] = {
+    metric.__name__: metric for metric in (pg, pg2, tied_tops, iou, rra, *_SAME, *_SHUFFLED)
+}

@@ -47,11 +47,11 @@ def or_zero(value: float) -> Range:
 
 def printed(words: str) -> list[tuple[float, float]]:
     """Numbers of a text, each with half of its last digit."""
-    found = []
+    numbers = []
     for word in NUMBER.findall(words):
         plain = word.replace("−", "-").replace(",", "")
-        found.append((float(plain), 0.5000001 * 10.0 ** -len(plain.partition(".")[2])))
-    return found
+        numbers.append((float(plain), 0.5000001 * 10.0 ** -len(plain.partition(".")[2])))
+    return numbers
 
 
 def cells(facts: Facts) -> Checked:
@@ -81,27 +81,27 @@ def _cell(
     page: str, attributes: str, words: str, row: Mapping[str, str]
 ) -> tuple[Mapping[str, str], tuple[str, ...], Expected | None]:
     """A cell's value as kept and as printed, and the ends of the interval in its title."""
-    line, wanted = {"id": f"{page}/{row['id']}"}, {}
+    line, expected = {"id": f"{page}/{row['id']}"}, {}
     kept = re.search(r'data-value="([^"]*)"', attributes)
     if row["state"] != "done" or not row["value"]:
         if kept:
-            line["value"], wanted["value"] = kept[1], Range.exact(float("nan"))
-        return line, ("value",), Expected(wanted)
+            line["value"], expected["value"] = kept[1], Range.exact(float("nan"))
+        return line, ("value",), Expected(expected)
     value = float(row["value"])
     if kept:
-        line["value"], wanted["value"] = kept[1], Range.exact(value)
+        line["value"], expected["value"] = kept[1], Range.exact(value)
     body = printed(unescape(re.sub(r"<sup>.*?</sup>|<[^>]+>", " ", words)))
     if body:
-        line["printed"], wanted["printed"] = str(body[0][0]), Range(value, value - body[0][1], value + body[0][1])
+        line["printed"], expected["printed"] = str(body[0][0]), Range(value, value - body[0][1], value + body[0][1])
     if row["p"]:
         stars = sum(float(row["p"]) < level for level in STARS)
-        line["stars"], wanted["stars"] = str(words.count("*")), Range.exact(stars)
+        line["stars"], expected["stars"] = str(words.count("*")), Range.exact(stars)
     title = re.search(r"interval ([+−\d.,]+) to ([+−\d.,]+)", words)
     for at, end in enumerate(("low", "high"), start=1):
         if title and row[end]:
             (number, half), stored = printed(title[at].rstrip(","))[0], float(row[end])
-            line[end], wanted[end] = str(number), Range(stored, stored - half, stored + half)
-    return line, ("value", "printed", "low", "high", "stars"), Expected(wanted)
+            line[end], expected[end] = str(number), Range(stored, stored - half, stored + half)
+    return line, ("value", "printed", "low", "high", "stars"), Expected(expected)
 
 
 def records(page: Path) -> Iterator[dict[str, Any]]:
@@ -134,8 +134,8 @@ def samples(facts: Facts) -> Checked:
             if relevance is None or len(relevance) != len(columns):
                 yield line, tuple(columns), None
                 continue
-            wanted = {column: or_zero(value) for column, value in zip(columns, relevance.tolist(), strict=True)}
-            yield line, tuple(columns), Expected(wanted)
+            expected = {column: or_zero(value) for column, value in zip(columns, relevance.tolist(), strict=True)}
+            yield line, tuple(columns), Expected(expected)
 
 
 def shown(facts: Facts, cell: tuple[str, ...], sample: str, explanation: str) -> np.ndarray | None:
@@ -204,13 +204,13 @@ def neuron_samples(facts: Facts) -> dict[tuple[str, str, str], int]:
 @cache
 def activations(facts: Facts) -> dict[tuple[str, int, int], Any]:
     """Means and histograms of a corpus's activations, in shards named as those of its contexts."""
-    found = {}
+    by_neuron = {}
     for file in sorted((facts.root.path / "activations").rglob("*.parquet")):
         table = pq.ParquetFile(file).read()
         schema.check(table.schema, schema.ACTIVATIONS, str(file))
         [model] = [part.removeprefix("model=") for part in file.parts if part.startswith("model=")]
-        found |= {(model, row.layer, row.neuron): row for row in table.to_pandas().itertuples()}
-    return found
+        by_neuron |= {(model, row.layer, row.neuron): row for row in table.to_pandas().itertuples()}
+    return by_neuron
 
 
 def neurons(facts: Facts) -> Checked:
@@ -221,7 +221,7 @@ def neurons(facts: Facts) -> Checked:
     for record in records(page):
         key = (record["model"], record["layer"], record["neuron"])
         line: dict[str, str] = {"id": "/".join(map(str, key))}
-        wanted: dict[str, Range] = {}
+        expected: dict[str, Range] = {}
         written = writings(facts).get(key)
         if written is not None and record["writes"]:
             lists = {
@@ -231,36 +231,36 @@ def neurons(facts: Facts) -> Checked:
             }
             for name, values in lists.items():
                 for at, (pair, value) in enumerate(zip(record["writes"][name], values, strict=False)):
-                    line[f"{name} {at}"], wanted[f"{name} {at}"] = text(pair[1]), digits(float(value))
-            line["entropy"], wanted["entropy"] = text(record["writes"]["entropy"]), Range.exact(written.entropy)
+                    line[f"{name} {at}"], expected[f"{name} {at}"] = text(pair[1]), digits(float(value))
+            line["entropy"], expected["entropy"] = text(record["writes"]["entropy"]), Range.exact(written.entropy)
         for at, sample in enumerate(record["samples"]):
             method = NAMES.get(sample["method"], "")
-            found = kept_neurons(facts).get((*key, sample["task"], method), {}).get(sample["id"])
-            for name, value in zip(("relevance", "activation"), found or (), strict=False):
-                line[f"{name} {at}"], wanted[f"{name} {at}"] = text(sample[name]), digits(float(value))
-        for place, shown_mean, count in record["ranked"]:
-            task, label = places[place].split(" · ", 1)
+            of_sample = kept_neurons(facts).get((*key, sample["task"], method), {}).get(sample["id"])
+            for name, value in zip(("relevance", "activation"), of_sample or (), strict=False):
+                line[f"{name} {at}"], expected[f"{name} {at}"] = text(sample[name]), digits(float(value))
+        for index, shown_mean, count in record["ranked"]:
+            task, label = places[index].split(" · ", 1)
             kept = kept_neurons(facts).get((*key, task, NAMES.get(label, "")), {})
             mean = (
                 sum(relevance for relevance, _ in kept.values())
                 / neuron_samples(facts)[record["model"], task, NAMES[label]]
             )
-            line |= {f"mean {place}": text(shown_mean), f"samples {place}": text(count)}
-            wanted |= {f"mean {place}": digits(mean), f"samples {place}": Range.exact(len(kept))}
+            line |= {f"mean {index}": text(shown_mean), f"samples {index}": text(count)}
+            expected |= {f"mean {index}": digits(mean), f"samples {index}": Range.exact(len(kept))}
         active = activations(facts).get(key)
         if record["histogram"] is not None and active is not None:
             counts = np.trim_zeros(np.array(active.histogram))
-            line["activation"], wanted["activation"] = text(record["histogram"]["mean"]), digits(active.mean)
+            line["activation"], expected["activation"] = text(record["histogram"]["mean"]), digits(active.mean)
             for at, count in enumerate(np.trim_zeros(np.array(record["histogram"]["counts"])).tolist()):
-                line[f"bin {at}"], wanted[f"bin {at}"] = text(count), Range.exact(counts[at])
+                line[f"bin {at}"], expected[f"bin {at}"] = text(count), Range.exact(counts[at])
         ranked = contexts(facts).get(key)
         for at, context in enumerate(record["contexts"] if ranked is not None else ()):
             row = ranked[ranked["rank"] == at + 1].iloc[0]
-            line[f"context {at}"], wanted[f"context {at}"] = (
+            line[f"context {at}"], expected[f"context {at}"] = (
                 text(context.get("activation")),
                 digits(float(row["activation"])),
             )
-        yield line, tuple(wanted), Expected(wanted)
+        yield line, tuple(expected), Expected(expected)
 
 
 def dots(facts: Facts) -> Checked:
@@ -284,9 +284,9 @@ def dots(facts: Facts) -> Checked:
                     yield line, ("value", "low", "high"), expected
                     continue
                 mean = expected.numbers["value"].value
-                wanted = dict(expected.numbers) | {"value": Range(mean, mean - 0.0500001, mean + 0.0500001)}
-                wanted.pop("n")
-                yield line, ("value", "low", "high"), Expected(wanted, scale=100)
+                numbers = dict(expected.numbers) | {"value": Range(mean, mean - 0.0500001, mean + 0.0500001)}
+                numbers.pop("n")
+                yield line, ("value", "low", "high"), Expected(numbers, scale=100)
 
 
 PAGES = {"dots": dots, "cells": cells, "samples": samples, "neurons": neurons}

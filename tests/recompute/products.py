@@ -53,7 +53,7 @@ def _mean(facts: Facts, cell: tuple[str, ...], row: Mapping[str, str]) -> Expect
         if not facts.judged_by_correctness(cell):
             return Expected({"n": Range.exact(0)})
         rows = facts.cells[cell].drop_duplicates("sample_id")
-        values = [facts.correct(cell, one) for one in rows.itertuples()]
+        values = [facts.correct(cell, record) for record in rows.itertuples()]
         return Expected({"value": Range.exact(100 * np.mean(values)), "n": Range.exact(len(values))}, scale=100)
     if row["metric"] == "noise":
         small = facts.rounding(cell, setting_of(row))

@@ -173,7 +173,7 @@ def sign_flip(differences: np.ndarray, draws: int, sizes: np.ndarray | None = No
 
 def hull(ranges: Sequence[Range]) -> Range:
     """The first of some ranges, as wide as all of them."""
-    return Range(ranges[0].value, min(one.least for one in ranges), max(one.most for one in ranges))
+    return Range(ranges[0].value, min(bounds.least for bounds in ranges), max(bounds.most for bounds in ranges))
 
 
 def p_range(p: float, n: int, draws: int) -> Range:
@@ -195,7 +195,7 @@ def holm_of_pairs(ps: list[Range], n: int) -> list[Range]:
 
 def holm(ps: list[Range]) -> list[Range]:
     """Adjusted p values; monotone in each of them, so ranges go through."""
-    ends = [_holm([getattr(one, end) for one in ps]) for end in ("value", "least", "most")]
+    ends = [_holm([getattr(p, end) for p in ps]) for end in ("value", "least", "most")]
     return [Range(*values) for values in zip(*ends, strict=True)]
 
 
@@ -248,7 +248,7 @@ def permutation_chance(metric: Callable[[np.ndarray, np.ndarray], float], r: np.
     n, size = len(r), int(g.sum())
     if math.comb(n, size) <= PLACES:
         places = [np.isin(np.arange(n), chosen) for chosen in combinations(range(n), size)]
-        return Range.exact(float(np.mean([metric(r, place) for place in places])))
+        return Range.exact(float(np.mean([metric(r, evidence) for evidence in places])))
     rng = np.random.default_rng(27)
     drawn = np.array([metric(r, rng.permutation(g)) for _ in range(PLACES)])
     error = ERRORS * drawn.std(ddof=1) * math.sqrt(2 / PLACES)

@@ -49,7 +49,11 @@ class Root:
 
     def records(self, product: str) -> list[dict[str, Any]]:
         """Manifests of a product, of complete artifacts."""
-        return [one for one in self.manifests if _artifact(one)["product"] == product and one["state"] == "complete"]
+        return [
+            record
+            for record in self.manifests
+            if _artifact(record)["product"] == product and record["state"] == "complete"
+        ]
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -65,9 +69,9 @@ class Root:
             keys = {name: artifact[name] for name in CELL if name in artifact}
             named = {"task": "corpus"} if product in OF_A_CORPUS else {}
             parts = [name for name in CELL if name in keys and (product, name) != ("pruning", "method")]
-            place = [f"{named.get(name, name)}={keys[name]}" for name in parts]
+            folders = [f"{named.get(name, name)}={keys[name]}" for name in parts]
             for shard in record["shards"]:
-                table = pq.ParquetFile(self.path.joinpath(product, *place, shard)).read()
+                table = pq.ParquetFile(self.path.joinpath(product, *folders, shard)).read()
                 if product in SCHEMAS:
                     schema.check(table.schema, SCHEMAS[product], shard)
                 frames.append(_frame(table).assign(**keys))
@@ -114,8 +118,8 @@ class Root:
     def tokenizers(self) -> dict[tuple[str, ...], str]:
         """The tokenizer of the views that a cell of relevance was computed from."""
         return {
-            tuple(_artifact(one)[name] for name in CELL): one["inputs"]["tokenizer"]
-            for one in self.records("relevance")
+            tuple(_artifact(record)[name] for name in CELL): record["inputs"]["tokenizer"]
+            for record in self.records("relevance")
         }
 
     @cached_property

@@ -28,22 +28,22 @@ def correlations(facts: Facts, model: str, task: str) -> tuple[dict[tuple[str, s
         explanation = next(name for name in EXPLANATIONS if name in set(rows["explanation"]))
         setting = Setting(explanation=explanation)
         if not facts.noise(cell, setting):
-            own = facts.variant(cell, setting)
-            maps[cell[3]] = dict(zip(own["sample_id"], own["relevance"], strict=True))
+            frame = facts.variant(cell, setting)
+            maps[cell[3]] = dict(zip(frame["sample_id"], frame["relevance"], strict=True))
     every = []
     for sample in sorted(set.intersection(*map(set, maps.values())))[:SAMPLES]:
-        ranked = {name: ranks(np.array(own[sample], np.float64)) for name, own in maps.items()}
-        if all(np.ptp(own) > 0 for own in ranked.values()):
+        ranked = {name: ranks(np.array(of_method[sample], np.float64)) for name, of_method in maps.items()}
+        if all(np.ptp(values) > 0 for values in ranked.values()):
             every.append({(a, b): float(np.corrcoef(ranked[a], ranked[b])[0, 1]) for a in maps for b in maps})
-    return {pair: float(np.mean([one[pair] for one in every])) for pair in every[0]} if every else {}, len(every)
+    return {pair: float(np.mean([r[pair] for r in every])) for pair in every[0]} if every else {}, len(every)
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """From 1; equal values share the mean of their ranks."""
     numbers = []
-    for own in values:
-        margins = ROUNDING * np.maximum(abs(own), np.abs(values))
-        below, level = (values < own - margins).sum(), (np.abs(values - own) <= margins).sum()
+    for value in values:
+        margins = ROUNDING * np.maximum(abs(value), np.abs(values))
+        below, level = (values < value - margins).sum(), (np.abs(values - value) <= margins).sum()
         numbers.append(below + (level + 1) / 2)
     return np.array(numbers, np.float64)
 
@@ -71,8 +71,8 @@ def tree(facts: Facts, model: str, task: str) -> np.ndarray:
 def branch(facts: Facts, at: Mapping[str, str]) -> Expected:
     """The corner that lies nearest."""
     corners = tree(facts, *at["panel"].split(" · "))
-    given = np.array([float(at["x"]), float(at["y"])])
-    x, y = corners[np.abs(corners - given).sum(axis=1).argmin()]
+    point = np.array([float(at["x"]), float(at["y"])])
+    x, y = corners[np.abs(corners - point).sum(axis=1).argmin()]
     return Expected({"x": Range.exact(x), "y": Range.exact(y)})
 
 

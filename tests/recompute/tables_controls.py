@@ -63,19 +63,19 @@ def controls(facts: Facts, row: Mapping[str, str]) -> Expected | None:
     if row["label"] == "samples":
         return number(int(last["signed"].notna().sum()))
     if row["label"] == "verdict":
-        told = verdict(rows, method) or row["state"]
+        outcome = verdict(rows, method) or row["state"]
         planted = {"fails": "caught", "passes": "not caught"} if method in PLANTED.values() else {}
-        return Expected(state=planted.get(told, told))
+        return Expected(state=planted.get(outcome, outcome))
     return mean(last[COLUMNS[row["label"]]])
 
 
 def failed(facts: Facts, model: str, task: str, method: str) -> Expected | None:
     """The control that a method fails, as the leaderboard names it."""
     rows = rows_of(facts, model, task, method)
-    told = verdict(rows, method) if len(rows) else "passes"
-    if not told:
+    outcome = verdict(rows, method) if len(rows) else "passes"
+    if not outcome:
         return None
-    return Expected(state="chance" if method == "random" else "randomisation") if told == "fails" else UNDEFINED
+    return Expected(state="chance" if method == "random" else "randomisation") if outcome == "fails" else UNDEFINED
 
 
 def by_depth(facts: Facts, at: Mapping[str, str]) -> Expected | None:

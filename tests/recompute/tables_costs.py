@@ -82,10 +82,10 @@ def milliseconds(facts: Facts, model: str, task: str, method: str) -> Expected:
     frame = runtime_rows(facts)
     frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["dtype"] == facts.dtype(model, task))]
     median = frame.groupby(["method", "stage"])["ms"].median()
-    own = [median.get((method, stage)) for stage in ("backward", "aggregate")]
+    parts = [median.get((method, stage)) for stage in ("backward", "aggregate")]
     shared = PASSES.get(method, method)
-    if (shared, "forward") in median and None not in own:
-        return number(float(median[shared, "forward"] + sum(own)))
+    if (shared, "forward") in median and None not in parts:
+        return number(float(median[shared, "forward"] + sum(parts)))
     whole = [median[name, "method"] for name in (method, shared) if (name, "method") in median]
     return number(float(whole[0])) if whole and (shared, "forward") not in median else UNDEFINED
 
@@ -97,7 +97,7 @@ def boundaries_of(facts: Facts, model: str, task: str, method: str) -> dict[str,
     frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["method"] == method)]
     frame = frame[frame["explanation"] == "contrastive"]
     names = ("boundaries", "kept_by_biases", "kept_by_attention", "layer_relevance")
-    return {name: np.stack([np.array(one, np.float64) for one in frame[name]]).mean(0) for name in names}
+    return {name: np.stack([np.array(values, np.float64) for values in frame[name]]).mean(0) for name in names}
 
 
 def boundaries(facts: Facts, row: Row) -> Expected | None:

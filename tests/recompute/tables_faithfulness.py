@@ -20,10 +20,10 @@ Row = Mapping[str, str]
 WAYS = {"zeroed": "zero", "masked": "mask", "deleted": "delete", "resampled": "resample"}
 INVERTED = ", inverted"
 OF_CONTRAST = ", target − foil"
-Place = tuple[str, str, str]  # model, task, perturbation (with `_contrast` where that is followed)
+CurveKey = tuple[str, str, str]  # model, task, perturbation (with `_contrast` where that is followed)
 
 
-def place_of(text: str, task: str | None = None) -> Place:
+def curve_key_of(text: str, task: str | None = None) -> CurveKey:
     """The model, task and way of "bert, zeroed" or "sva · bert, zeroed"."""
     if " · " in text:
         task, text = text.split(" · ", 1)
@@ -46,7 +46,7 @@ def curves(facts: Facts) -> dict[tuple[str, str, str, str], pd.DataFrame]:
     kept |= {
         (model, task, "target")
         for model, task in zip(frame["model"], frame["task"], strict=True)
-        if not any(one[:2] == (model, task) for one in kept)
+        if not any(entry[:2] == (model, task) for entry in kept)
     }
     frame = frame[[(row.model, row.task, row.score) in kept for row in frame[["model", "task", "score"]].itertuples()]]
     frame = frame[
@@ -59,88 +59,94 @@ def curves(facts: Facts) -> dict[tuple[str, str, str, str], pd.DataFrame]:
 
 def _embedding(rows: pd.DataFrame) -> str:
     """The first that there is: token embeddings, their sum with positions, or no choice."""
-    return next(one for one in ("partial", "full", "none") if one in set(rows["embedding"]))
+    return next(embedding for embedding in ("partial", "full", "none") if embedding in set(rows["embedding"]))
 
 
-def setting_of(facts: Facts, place: Place, method: str) -> Setting:
+def setting_of(facts: Facts, curve_key: CurveKey, method: str) -> Setting:
     """The relevance that the curves of a method follow."""
-    rows = curves(facts).get((*place, method))
+    rows = curves(facts).get((*curve_key, method))
     embedding = "full" if rows is None else _embedding(rows)
-    return Setting(explanation="contrastive" if place[2].endswith("_contrast") else "target", embedding=embedding)
+    return Setting(explanation="contrastive" if curve_key[2].endswith("_contrast") else "target", embedding=embedding)
 
 
-def cell_of(facts: Facts, place: Place, method: str) -> Cell:
-    return place[0], place[1], facts.dtype(place[0], place[1]), method
+def cell_of(facts: Facts, curve_key: CurveKey, method: str) -> Cell:
+    return curve_key[0], curve_key[1], facts.dtype(curve_key[0], curve_key[1]), method
 
 
 @cache
-def areas(facts: Facts, place: Place, method: str) -> pd.DataFrame:
+def areas(facts: Facts, curve_key: CurveKey, method: str) -> pd.DataFrame:
     """Areas under both curves of each sample, and their difference, by sample; NaN where a curve is not finite."""
-    rows = curves(facts).get((*place, method))
+    rows = curves(facts).get((*curve_key, method))
     if rows is None:
         return pd.DataFrame()
-    found: dict[str, dict[str, float]] = {}
+    by_sample: dict[str, dict[str, float]] = {}
     for row in rows[rows["order"].isin(["morf", "lerf"])].itertuples():
         gone = np.array(row.removed, np.float64)
-        found.setdefault(row.sample_id, {})[row.order] = statistics.trapezoids(
+        by_sample.setdefault(row.sample_id, {})[row.order] = statistics.trapezoids(
             np.array(row.logit, np.float64), gone / gone[-1]
         )
-    if not found:
+    if not by_sample:
         return pd.DataFrame()
-    frame = pd.DataFrame.from_dict(found, orient="index").sort_index()
+    frame = pd.DataFrame.from_dict(by_sample, orient="index").sort_index()
     if method == "random":  # either order is a random one
         frame["morf"] = frame["lerf"] = (frame["morf"] + frame["lerf"]) / 2
     return frame.assign(delta=frame["lerf"] - frame["morf"])
 
 
 @cache
-def judged(facts: Facts, place: Place) -> list[str]:
-    """Methods with curves at a place that are more than rounding."""
-    methods = sorted(key[3] for key in curves(facts) if key[:3] == place)
-    return [one for one in methods if not facts.noise(cell_of(facts, place, one), setting_of(facts, place, one))]
+def judged(facts: Facts, curve_key: CurveKey) -> list[str]:
+    """Methods whose curves of a model, task and way are more than rounding."""
+    methods = sorted(key[3] for key in curves(facts) if key[:3] == curve_key)
+    return [
+        method
+        for method in methods
+        if not facts.noise(cell_of(facts, curve_key, method), setting_of(facts, curve_key, method))
+    ]
 
 
 @cache
-def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
+def against_zero(facts: Facts) -> dict[tuple[CurveKey, str], Range]:
     """Adjusted p of every ΔA against 0; Holm's family is the table."""
-    places = sorted({key[:3] for key in curves(facts)})
-    judging = [(place, method) for place in places for method in judged(facts, place) if method != "random"]
-    named = [(place, method) for place, method in judging if len(areas(facts, place, method))]
-    deltas = [areas(facts, place, method)["delta"].dropna().to_numpy()[:, None] for place, method in named]
-    return dict(zip(named, statistics.holm([facts.sign_flip(one)[0] for one in deltas]), strict=True))
+    curve_keys = sorted({key[:3] for key in curves(facts)})
+    judging = [
+        (curve_key, method) for curve_key in curve_keys for method in judged(facts, curve_key) if method != "random"
+    ]
+    named = [(curve_key, method) for curve_key, method in judging if len(areas(facts, curve_key, method))]
+    deltas = [areas(facts, curve_key, method)["delta"].dropna().to_numpy()[:, None] for curve_key, method in named]
+    return dict(zip(named, statistics.holm([facts.sign_flip(values)[0] for values in deltas]), strict=True))
 
 
 @cache
-def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
-    """Adjusted p of ΔA between methods of a place."""
-    pairs = list(combinations(judged(facts, place), 2))
+def area_pairs(facts: Facts, curve_key: CurveKey) -> dict[tuple[str, str], Range]:
+    """Adjusted p of ΔA between methods, for a model, task and way."""
+    pairs = list(combinations(judged(facts, curve_key), 2))
     n, ps = 0, []
     for a, b in pairs:
-        one, other = areas(facts, place, a)["delta"].dropna(), areas(facts, place, b)["delta"].dropna()
-        common = one.index.intersection(other.index)
+        first, second = areas(facts, curve_key, a)["delta"].dropna(), areas(facts, curve_key, b)["delta"].dropna()
+        common = first.index.intersection(second.index)
         n = len(common)
-        ps.append(facts.sign_flip((one[common] - other[common]).to_numpy()[:, None])[0])
+        ps.append(facts.sign_flip((first[common] - second[common]).to_numpy()[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 
 def faithfulness(facts: Facts, row: Row) -> Expected | None:
     """Areas and their difference; of random orders the mean of both areas, and no difference."""
-    place = place_of(row["model"], row["task"])
+    curve_key = curve_key_of(row["model"], row["task"])
     column = {"ΔA": "delta", "A MoRF": "morf", "A LeRF": "lerf"}.get(row["label"])
     if row["method"] == TOLD:
         if column is None:
             return UNDEFINED
-        tables = {name: areas(facts, place, name).dropna() for name in judged(facts, place)}
+        tables = {name: areas(facts, curve_key, name).dropna() for name in judged(facts, curve_key)}
         known = [table[column].rename(name) for name, table in tables.items() if len(table)]
         return smallest(pd.concat(known, axis=1, join="inner").to_numpy())
     inverted = row["method"].endswith(INVERTED)
     method = NAMES[row["method"].removesuffix(INVERTED)]
-    if (*place, method) not in curves(facts):
+    if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    if facts.noise(cell_of(facts, place, method), setting_of(facts, place, method)):
+    if facts.noise(cell_of(facts, curve_key, method), setting_of(facts, curve_key, method)):
         return NOISE if row["label"] != "left out" else UNDEFINED
-    frame = areas(facts, place, method)
+    frame = areas(facts, curve_key, method)
     if row["label"] == "left out":
         return number(int(frame["delta"].isna().sum()))
     frame = frame.dropna()
@@ -149,29 +155,29 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
     if inverted:
         column = {"morf": "lerf", "lerf": "morf", "delta": "delta"}[column]
     values = frame[column].to_numpy() * (-1 if inverted and column == "delta" else 1)
-    p = against_zero(facts)[place, method] if column == "delta" else None
+    p = against_zero(facts)[curve_key, method] if column == "delta" else None
     return number(values.mean(), len(values), facts.interval(values), p, scale=10)
 
 
 @cache
-def first_way(facts: Facts, model: str, task: str) -> Place | None:
+def first_way(facts: Facts, model: str, task: str) -> CurveKey | None:
     """The first way of the configuration in which tokens of a task go, with the number that its scores explain."""
     settings = facts.root.config["perturb"] or {}
     known = {key[:3] for key in curves(facts) if key[:2] == (model, task)}
     cells = (frame for cell, frame in facts.cells.items() if cell[:3] == (model, task, facts.dtype(model, task)))
     contrastive = any("contrastive" in set(frame["explanation"]) for frame in cells)
     for way in settings.get("ways") or ["zero"]:
-        place = (model, task, f"{way}_contrast" if contrastive else way)
-        if place in known:
-            return place
+        curve_key = (model, task, f"{way}_contrast" if contrastive else way)
+        if curve_key in known:
+            return curve_key
     return None
 
 
 def on_common_samples(facts: Facts, model: str, task: str, method: str) -> Expected:
     """ΔA over the samples that all methods have."""
-    place = first_way(facts, model, task)
-    every = {one: areas(facts, place, one) for one in judged(facts, place)} if place else {}
-    every = {one: frame["delta"] for one, frame in every.items() if len(frame)}
+    curve_key = first_way(facts, model, task)
+    every = {name: areas(facts, curve_key, name) for name in judged(facts, curve_key)} if curve_key else {}
+    every = {name: frame["delta"] for name, frame in every.items() if len(frame)}
     if method not in every:
         return UNDEFINED
     deltas = pd.concat(every, axis=1).dropna()
@@ -179,44 +185,44 @@ def on_common_samples(facts: Facts, model: str, task: str, method: str) -> Expec
     return number(values.mean(), len(values), facts.interval(values), scale=10)
 
 
-def differences(facts: Facts, place: Place, method: str, other: str) -> Expected:
-    one, two = areas(facts, place, method)["delta"].dropna(), areas(facts, place, other)["delta"].dropna()
-    common = one.index.intersection(two.index)
-    values = (one[common] - two[common]).to_numpy()
-    p = area_pairs(facts, place)[method, other]
+def differences(facts: Facts, curve_key: CurveKey, method: str, other: str) -> Expected:
+    first, second = areas(facts, curve_key, method)["delta"].dropna(), areas(facts, curve_key, other)["delta"].dropna()
+    common = first.index.intersection(second.index)
+    values = (first[common] - second[common]).to_numpy()
+    p = area_pairs(facts, curve_key)[method, other]
     return number(values.mean(), len(values), statistics.of_differences(values), p, scale=10)
 
 
 def faithfulness_pairs(facts: Facts, row: Row) -> Expected | None:
-    place = place_of(row["model"], row["task"])
+    curve_key = curve_key_of(row["model"], row["task"])
     methods = [NAMES[row[name]] for name in ("method", "label")]
     if methods[0] == methods[1]:
         return UNDEFINED
-    known = [one for one in methods if (*place, one) in curves(facts)]
-    if any(one not in judged(facts, place) for one in known):
+    known = [method for method in methods if (*curve_key, method) in curves(facts)]
+    if any(method not in judged(facts, curve_key) for method in known):
         return NOISE
-    return differences(facts, place, *methods) if len(known) == 2 else UNDEFINED
+    return differences(facts, curve_key, *methods) if len(known) == 2 else UNDEFINED
 
 
 def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     """ΔA as in its table, and the IoU of the same relevance."""
     if ": " in row["group"]:
         return copied.of_a_paper(row, row["group"])
-    place = place_of(row["group"])
+    curve_key = curve_key_of(row["group"])
     method = NAMES[row["method"].removesuffix(INVERTED)]
     inverted = row["method"].endswith(INVERTED)
-    cell = cell_of(facts, place, method)
-    if (*place, method) not in curves(facts):
+    cell = cell_of(facts, curve_key, method)
+    if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    without = row["label"] == "IoU" and not len(facts.scored(cell, setting_of(facts, place, method)))
-    if facts.noise(cell, setting_of(facts, place, method)):
+    without = row["label"] == "IoU" and not len(facts.scored(cell, setting_of(facts, curve_key, method)))
+    if facts.noise(cell, setting_of(facts, curve_key, method)):
         return UNDEFINED if without else NOISE
     if row["label"] == "ΔA":
-        values = areas(facts, place, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
+        values = areas(facts, curve_key, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
         if method == "random":
             return number(0.0, len(values))
         return number(values.mean(), len(values), facts.interval(values), scale=10)
-    frame = facts.scored(cell, setting_of(facts, place, method))
+    frame = facts.scored(cell, setting_of(facts, curve_key, method))
     if not len(frame) or inverted:
         return UNDEFINED if not inverted else None
     values = frame["iou"].to_numpy()
@@ -225,11 +231,11 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
 
 def evidence_faithfulness(facts: Facts, row: Row) -> Expected | Left:
     """PG and ΔA of a method: of one explanation and on the samples that all methods have."""
-    place, method = place_of(row["model"], row["task"]), NAMES[row["method"]]
+    curve_key, method = curve_key_of(row["model"], row["task"]), NAMES[row["method"]]
     if row["label"] == "forwards":
-        explained = facts.cells[cell_of(facts, place, method)]["explanation"]
+        explained = facts.cells[cell_of(facts, curve_key, method)]["explanation"]
         return copied.forwards(method, explained.nunique())
-    sides = both(facts, place, method)
+    sides = both(facts, curve_key, method)
     if row["label"] == "samples":
         return number(len(sides["PG"]))
     values = sides[row["label"]]
@@ -238,34 +244,34 @@ def evidence_faithfulness(facts: Facts, row: Row) -> Expected | Left:
 
 
 @cache
-def both(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
-    cell = cell_of(facts, place, method)
-    deltas = areas(facts, place, method)["delta"].dropna()
-    frame = facts.scored(cell, setting_of(facts, place, method))
+def both(facts: Facts, curve_key: CurveKey, method: str) -> dict[str, np.ndarray]:
+    cell = cell_of(facts, curve_key, method)
+    deltas = areas(facts, curve_key, method)["delta"].dropna()
+    frame = facts.scored(cell, setting_of(facts, curve_key, method))
     common = deltas.index.intersection(frame.index)
     frame, deltas = frame.loc[common], deltas[common]
     return {"PG": 100 * frame["pg"].to_numpy(), "ΔA": deltas.to_numpy()}
 
 
-def ranked(facts: Facts, place: Place) -> list[str]:
+def ranked(facts: Facts, curve_key: CurveKey) -> list[str]:
     """Methods that both rankings have, but for random relevance."""
-    methods = [one for one in judged(facts, place) if len(both(facts, place, one)["PG"])]
-    return [one for one in methods if one != "random"]
+    methods = [method for method in judged(facts, curve_key) if len(both(facts, curve_key, method)["PG"])]
+    return [method for method in methods if method != "random"]
 
 
 def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
-    place = place_of(row["model"], row["task"])
-    methods = ranked(facts, place)
+    curve_key = curve_key_of(row["model"], row["task"])
+    methods = ranked(facts, curve_key)
     if row["label"] == "methods":
         return number(len(methods))
-    sides = [np.stack([both(facts, place, one)[name] for one in methods]) for name in ("PG", "ΔA")]  # [M, N]
+    sides = [np.stack([both(facts, curve_key, method)[name] for method in methods]) for name in ("PG", "ΔA")]  # [M, N]
     if row["label"] == "samples":
         return number(sides[0].shape[1])
     if row["label"] != "rank correlation":
         return None
 
     def correlation(weights: np.ndarray) -> np.ndarray:
-        return np.array([spearman(*(side @ one for side in sides)) for one in weights])
+        return np.array([spearman(*(side @ weight for side in sides)) for weight in weights])
 
     n = sides[0].shape[1]
     value = float(correlation(np.full((1, n), 1 / n))[0])
@@ -274,9 +280,9 @@ def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
     return number(value, n, statistics.percentile_of(correlation, n, facts.draws))
 
 
-def spearman(one: np.ndarray, other: np.ndarray) -> float:
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """NaN where either side has no order."""
-    ranks = [stats.rankdata(np.round(values, 9)) for values in (one, other)]
+    ranks = [stats.rankdata(np.round(values, 9)) for values in (first, second)]
     return float("nan") if min(map(np.ptp, ranks)) == 0 else float(np.corrcoef(*ranks)[0, 1])
 
 

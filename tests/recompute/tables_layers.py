@@ -27,8 +27,8 @@ def layers_of(facts: Facts) -> dict[tuple[str, str, str, int], pd.DataFrame]:
     if not len(frame):
         return {}
     frame = frame[frame["explanation"].isin(["target", "none"]) & frame["embedding"].isin(["full", "none"])]
-    masked = {one["artifact"]["tokenizer"]: one["kind"] == "masked" for one in facts.root.records("views")}
-    found: dict[tuple[str, str, str, int], dict[str, dict[str, float]]] = {}
+    masked = {record["artifact"]["tokenizer"]: record["kind"] == "masked" for record in facts.root.records("views")}
+    scores: dict[tuple[str, str, str, int], dict[str, dict[str, float]]] = {}
     for row in frame.itertuples():
         cell = (row.model, row.task, row.dtype, row.method)
         view = facts.view(cell, row.sample_id)
@@ -39,8 +39,8 @@ def layers_of(facts: Facts) -> dict[tuple[str, str, str, int], pd.DataFrame]:
             chosen[view["position"]] = False
         r, g = np.array(row.relevance, np.float64)[chosen], np.array(view["evidence_mask"])[chosen]
         numbers = {name: 100 * float(np.float32(metrics.SPECIFIED[name](r, g))) for name in SCORED}
-        found.setdefault((row.model, row.task, row.method, row.layer), {})[row.sample_id] = numbers
-    return {key: pd.DataFrame.from_dict(by, orient="index").sort_index() for key, by in found.items()}
+        scores.setdefault((row.model, row.task, row.method, row.layer), {})[row.sample_id] = numbers
+    return {key: pd.DataFrame.from_dict(by, orient="index").sort_index() for key, by in scores.items()}
 
 
 def layers(facts: Facts, row: Row) -> Expected | None:

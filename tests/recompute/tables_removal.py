@@ -25,7 +25,7 @@ def extremes(facts: Facts, row: Row) -> Expected | None:
     cell = (model, row["task"], dtype, NAMES[row["method"]])
     rows = facts.variant(cell, Setting())
     explained = np.abs(rows["explained"].to_numpy(np.float64))
-    peaks = np.array([np.abs(np.array(one, np.float64)).max() for one in rows["relevance"]])
+    peaks = np.array([np.abs(np.array(relevance, np.float64)).max() for relevance in rows["relevance"]])
     kept = np.isfinite(peaks) & (peaks > 0) & (explained > 0)
     if row["label"] == "samples":
         return number(int(kept.sum()))
@@ -43,8 +43,8 @@ def knocked(facts: Facts) -> dict[tuple[str, str, str], pd.DataFrame]:
     tables = {}
     for (model, task, ranking), rows in frame.groupby(["model", "task", "ranking"], sort=False):
         drops = {
-            one.sample_id: dict(zip(one.removed, one.explained[0] - np.array(one.explained, np.float64), strict=True))
-            for one in rows.itertuples()
+            row.sample_id: dict(zip(row.removed, row.explained[0] - np.array(row.explained, np.float64), strict=True))
+            for row in rows.itertuples()
         }
         tables[model, task, ranking] = pd.DataFrame.from_dict(drops, orient="index").sort_index()
     return tables
@@ -56,10 +56,10 @@ def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple
     pairs = list(combinations(sorted(rankings), 2))
     n, ps = 0, []
     for a, b in pairs:
-        one, two = rankings[a][count].dropna(), rankings[b][count].dropna()
-        common = one.index.intersection(two.index)
+        first, second = rankings[a][count].dropna(), rankings[b][count].dropna()
+        common = first.index.intersection(second.index)
         n = len(common)
-        ps.append(facts.sign_flip((one[common] - two[common]).to_numpy()[:, None])[0])
+        ps.append(facts.sign_flip((first[common] - second[common]).to_numpy()[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
@@ -145,7 +145,7 @@ def ranking(facts: Facts, key: tuple[str, str, str, str, str], half: int | None)
     """The mean relevance of heads over all samples or a half, by (model, task, dtype, method, pooling)."""
     frame = heads_of(facts)[key]
     kept = [half is None or half_of(facts, key[1], sample) == half for sample in frame["sample_id"]]
-    return np.mean([np.array(one, np.float64) for one in frame.loc[kept, "relevance"]], axis=0)
+    return np.mean([np.array(relevance, np.float64) for relevance in frame.loc[kept, "relevance"]], axis=0)
 
 
 def ranked(facts: Facts, run: pd.DataFrame) -> dict[str, float]:
@@ -188,7 +188,7 @@ def pruning_smallest(facts: Facts, model: str, task: str, setting: tuple[str, st
     frame = pruning_frame(facts)
     methods = frame.loc[(frame["model"] == model) & (frame["task"] == task), "method"].unique()
     drawn = (pruned_areas(facts, model, task, method, setting, True).rename(method) for method in methods)
-    values = pd.concat([one for one in drawn if len(one)], axis=1, join="inner")
+    values = pd.concat([areas for areas in drawn if len(areas)], axis=1, join="inner")
     return smallest(values.to_numpy(), scale=100)
 
 

@@ -23,7 +23,7 @@ def cell_of(facts: Facts, row: Row, label: str, dtype: str | None = None) -> Cel
     """The cell of a row; "A/B" is whichever of two methods the model has."""
     dtype = dtype or facts.dtype(row["model"], row["task"])
     labels = [label] if label in NAMES else label.split("/")
-    cells = [(row["model"], row["task"], dtype, NAMES[one]) for one in labels if one in NAMES]
+    cells = [(row["model"], row["task"], dtype, NAMES[name]) for name in labels if name in NAMES]
     return next((cell for cell in cells if cell in facts.cells), None)
 
 
@@ -86,10 +86,10 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     ps: dict[tuple[str, str], list[Range]] = {}
     n = 0
     for a, b in pairs:
-        one, other = facts.scored(cells[a]), facts.scored(cells[b])
-        common = one.index.intersection(other.index)
+        first, second = facts.scored(cells[a]), facts.scored(cells[b])
+        common = first.index.intersection(second.index)
         n = len(common)
-        sides = [frame.loc[common, names].to_numpy() for frame in (one, other)]
+        sides = [frame.loc[common, names].to_numpy() for frame in (first, second)]
         differences, sizes = sides[0] - sides[1], np.max([np.abs(side).sum(axis=0) for side in sides], axis=0)
         slack = np.array([facts.slack(cells[a], name)[0] + facts.slack(cells[b], name)[0] for name in names])
         ends = [facts.sign_flip(differences + shift, sizes) for shift in ((0, -slack, slack) if slack.any() else (0,))]
@@ -117,8 +117,8 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
     if metric.endswith("_shuffled"):
         return number(values.mean(), len(values), scale=100)
     if row["label"] == "%":
-        compared = [one for one in methods_of(facts, *cell[:2]).values() if not facts.noise(one)]
-        frames = [facts.scored(one)[metric] for one in (cell, *compared)]
+        compared = [candidate for candidate in methods_of(facts, *cell[:2]).values() if not facts.noise(candidate)]
+        frames = [facts.scored(candidate)[metric] for candidate in (cell, *compared)]
         values = 100 * pd.concat(frames, axis=1, join="inner").to_numpy()[:, 0]
         expected = number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
         return expected.widened(*facts.slack(cell, metric))
@@ -153,17 +153,17 @@ def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | Non
 
 def table1_pairs(facts: Facts, row: Row) -> Expected:
     """PG of one method minus that of another."""
-    one, other = cell_of(facts, row, row["method"]), cell_of(facts, row, row["label"])
+    first, second = cell_of(facts, row, row["method"]), cell_of(facts, row, row["label"])
     if row["method"] == row["label"]:
         return UNDEFINED
-    if (one and facts.noise(one)) or (other and facts.noise(other)):
+    if (first and facts.noise(first)) or (second and facts.noise(second)):
         return NOISE
-    if one is None or other is None:
+    if first is None or second is None:
         return UNDEFINED
-    a, b = facts.scored(one), facts.scored(other)
+    a, b = facts.scored(first), facts.scored(second)
     common = a.index.intersection(b.index)
     differences = 100 * (a.loc[common, "pg"] - b.loc[common, "pg"]).to_numpy()
-    p = paired_tests(facts, one[0], one[1])[one[3], other[3], "pg"]
+    p = paired_tests(facts, first[0], first[1])[first[3], second[3], "pg"]
     return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
 
 
@@ -181,7 +181,7 @@ def table9(facts: Facts, row: Row) -> Expected | Left | None:
     views = [facts.view(cells[0], sample) for sample in rows["sample_id"]]
     if all(view["foil_id"] is None and view["label"] is None for view in views):
         return number(float("nan"), 0)
-    values = [facts.correct(cells[0], one) for one in rows.itertuples()]
+    values = [facts.correct(cells[0], record) for record in rows.itertuples()]
     return number(100 * float(np.mean(values)), len(values), scale=100)
 
 
@@ -190,15 +190,15 @@ def groups(facts: Facts, model: str, task: str) -> dict[str, tuple[int, int]]:
     """The least and the largest group that each method may be of, as far as p are draws."""
     cells = {name: cell for name, cell in methods_of(facts, model, task).items() if not facts.noise(cell)}
     means, p = {name: facts.scored(cell)["pg"].mean() for name, cell in cells.items()}, paired_tests(facts, model, task)
-    told = []
+    by_end = []
     for end in ("least", "most"):
         left, at, numbers = sorted(means), 1, {}
         while left:
             beaten = {b for a, b in permutations(left, 2) if means[a] > means[b] and getattr(p[a, b, "pg"], end) < 0.05}
             numbers |= dict.fromkeys(set(left) - beaten, at)
             left, at = sorted(beaten), at + 1
-        told.append(numbers)
-    return {name: (min(one[name] for one in told), max(one[name] for one in told)) for name in means}
+        by_end.append(numbers)
+    return {name: (min(of_end[name] for of_end in by_end), max(of_end[name] for of_end in by_end)) for name in means}
 
 
 def leaderboard(facts: Facts, row: Row) -> Expected | None:

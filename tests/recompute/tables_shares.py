@@ -13,17 +13,17 @@ from tests.recompute import copied, statistics
 from tests.recompute.expected import NOISE, NOT_FINITE, TOLD, UNDEFINED, Expected, number, smallest
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Range
-from tests.recompute.tables_faithfulness import Place, cell_of, curves, judged, place_of
+from tests.recompute.tables_faithfulness import CurveKey, cell_of, curve_key_of, curves, judged
 
 Row = Mapping[str, str]
 SHARES = range(10, 100, 10)  # percent
 
 
 @cache
-def shared(facts: Facts, place: Place, method: str) -> pd.DataFrame:
+def shared(facts: Facts, curve_key: CurveKey, method: str) -> pd.DataFrame:
     """Effects of removing shares of tokens on each sample: lost probability and correctness at 10 to 90 %."""
-    rows = curves(facts)[(*place, method)]
-    found: dict[str, dict[str, object]] = {}
+    rows = curves(facts)[(*curve_key, method)]
+    by_sample: dict[str, dict[str, object]] = {}
     for row in rows[rows["order"].isin(["without_top", "top_only"])].itertuples():
         at = [list(row.percent).index(share) for share in SHARES]
         numbers: dict[str, object] = {"said": np.array(row.logit, np.float64)[at]}
@@ -31,9 +31,9 @@ def shared(facts: Facts, place: Place, method: str) -> pd.DataFrame:
             probability = np.array(row.probability, np.float64)
             numbers["lost"] = probability[0] - probability[at]
             numbers["right"] = np.array(row.correct, np.float64)[at]
-        sample = found.setdefault(row.sample_id, {})
+        sample = by_sample.setdefault(row.sample_id, {})
         sample |= {f"{name} {row.order}": value for name, value in numbers.items()}
-    return pd.DataFrame.from_dict(found, orient="index").sort_index()
+    return pd.DataFrame.from_dict(by_sample, orient="index").sort_index()
 
 
 MEASURES = {
@@ -47,22 +47,22 @@ MEASURES = {
 OVER_RANDOM = " over random"
 
 
-def share_values(facts: Facts, place: Place, method: str, measure: str) -> np.ndarray | None:
+def share_values(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> np.ndarray | None:
     """[samples, shares] of a measure; None where the task has none."""
-    frame = shared(facts, place, method)
+    frame = shared(facts, curve_key, method)
     if MEASURES[measure] not in frame or measure.endswith("r") == ("lost without_top" in frame):
         return None
     return np.stack(frame[MEASURES[measure]].to_list())
 
 
-def gold(facts: Facts, place: Place, method: str) -> np.ndarray:
-    cell = cell_of(facts, place, method)
-    return np.array([facts.view(cell, sample)["score"] for sample in shared(facts, place, method).index])
+def gold(facts: Facts, curve_key: CurveKey, method: str) -> np.ndarray:
+    cell = cell_of(facts, curve_key, method)
+    return np.array([facts.view(cell, sample)["score"] for sample in shared(facts, curve_key, method).index])
 
 
-def correlation(said: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean over shares of Pearson's r of `said` [samples, shares] with scores, by weights [draws, samples]."""
-    x, y = said - said.mean(0), scores - scores.mean()
+def correlation(predictions: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Mean over shares of Pearson's r of `predictions` [samples, shares] with scores, by weights [draws, samples]."""
+    x, y = predictions - predictions.mean(0), scores - scores.mean()
     mean_x, mean_y = weights @ x, (weights @ y)[:, None]
     covariance = weights @ (x * y[:, None]) - mean_x * mean_y
     variances = (weights @ x**2 - mean_x**2) * ((weights @ y**2)[:, None] - mean_y**2)
@@ -74,49 +74,49 @@ def shares(facts: Facts, row: Row) -> Expected | None:
     if row["model"] not in facts.models and ", " not in row["model"]:
         return None
     try:
-        place = place_of(row["model"], row["task"])
+        curve_key = curve_key_of(row["model"], row["task"])
     except KeyError:
         return None
     if row["method"] == TOLD:
-        return smallest_share(facts, place, row["label"])
+        return smallest_share(facts, curve_key, row["label"])
     method = NAMES[row["method"]]
-    if (*place, method) not in curves(facts):
+    if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    noise = method not in judged(facts, place)
+    noise = method not in judged(facts, curve_key)
     if row["label"].endswith(OVER_RANDOM):
         measure = row["label"].removesuffix(OVER_RANDOM)
         if (
             noise
-            or "random" not in judged(facts, place)
+            or "random" not in judged(facts, curve_key)
             or method == "random"
-            or share_values(facts, place, method, measure) is None
+            or share_values(facts, curve_key, method, measure) is None
         ):
             return UNDEFINED
-        return share_difference(facts, place, method, measure)
+        return share_difference(facts, curve_key, method, measure)
     if noise:
         return NOISE if row["label"] != "left out" else UNDEFINED
     if row["label"] == "left out":
-        frame = shared(facts, place, method)
+        frame = shared(facts, curve_key, method)
         values = np.stack(frame["said without_top"].to_list())
         return number(int((~np.isfinite(values).all(1)).sum()))
-    return share_mean(facts, place, method, row["label"])
+    return share_mean(facts, curve_key, method, row["label"])
 
 
-def smallest_share(facts: Facts, place: Place, measure: str) -> Expected:
+def smallest_share(facts: Facts, curve_key: CurveKey, measure: str) -> Expected:
     """Of the means over shares; nobody knows it of r, which is of all samples at once."""
     if measure not in MEASURES or measure.endswith("r"):
         return UNDEFINED
-    values = [share_values(facts, place, method, measure) for method in judged(facts, place)]
-    known = [one.mean(1) for one in values if one is not None]
+    values = [share_values(facts, curve_key, method, measure) for method in judged(facts, curve_key)]
+    known = [of_method.mean(1) for of_method in values if of_method is not None]
     return smallest(np.stack(known, axis=1)) if known else UNDEFINED
 
 
-def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expected:
-    values = share_values(facts, place, method, measure)
+def share_mean(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> Expected:
+    values = share_values(facts, curve_key, method, measure)
     if values is None:
         return UNDEFINED
     if measure.endswith("r"):
-        scores = gold(facts, place, method)
+        scores = gold(facts, curve_key, method)
         value = float(correlation(values, scores, np.full((1, len(scores)), 1 / len(scores)))[0])
         if np.isnan(value):  # where predictions do not vary at some share
             return NOT_FINITE
@@ -128,55 +128,55 @@ def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expecte
 
 
 @cache
-def share_pairs(facts: Facts, place: Place, measure: str) -> dict[tuple[str, str], Range]:
-    """Adjusted p between methods of a place, by sign flips; of r, by swapping what is said under both."""
-    pairs = list(combinations(judged(facts, place), 2))
+def share_pairs(facts: Facts, curve_key: CurveKey, measure: str) -> dict[tuple[str, str], Range]:
+    """Adjusted p between methods, by sign flips; of r, by swapping the predictions under both."""
+    pairs = list(combinations(judged(facts, curve_key), 2))
     n, ps = 0, []
     for a, b in pairs:
-        one, two = share_values(facts, place, a, measure), share_values(facts, place, b, measure)
-        n = len(one)
+        first, second = share_values(facts, curve_key, a, measure), share_values(facts, curve_key, b, measure)
+        n = len(first)
         if measure.endswith("r"):
-            ps.append(swapped(one, two, gold(facts, place, a), facts.flips))
+            ps.append(swapped(first, second, gold(facts, curve_key, a), facts.flips))
         else:
-            ps.append(facts.sign_flip((one.mean(1) - two.mean(1))[:, None])[0])
+            ps.append(facts.sign_flip((first.mean(1) - second.mean(1))[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 
-def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray, draws: int) -> Range:
-    """Two-sided p of a difference of mean r, as what is said of samples is swapped at random."""
+def swapped(first: np.ndarray, second: np.ndarray, scores: np.ndarray, draws: int) -> Range:
+    """Two-sided p of a difference of mean r, as the predictions of samples are swapped at random."""
     keep = (statistics.flips(len(scores)) > 0)[:, :, None]
     y = scores - scores.mean()
 
-    def mean_r(said: np.ndarray) -> np.ndarray:
-        x = said - said.mean(1, keepdims=True)
+    def mean_r(predictions: np.ndarray) -> np.ndarray:
+        x = predictions - predictions.mean(1, keepdims=True)
         squares = (x**2).sum(1)
-        constant = squares <= 1e-12 * (said**2).sum(1)
+        constant = squares <= 1e-12 * (predictions**2).sum(1)
         spread = np.sqrt(np.where(constant, 1, squares) * (y**2).sum())
         return np.where(constant, np.nan, (x * y[None, :, None]).sum(1) / spread).mean(1)
 
-    drawn = mean_r(np.where(keep, one, two)) - mean_r(np.where(keep, two, one))
-    observed = (mean_r(one[None]) - mean_r(two[None]))[0]
+    drawn = mean_r(np.where(keep, first, second)) - mean_r(np.where(keep, second, first))
+    observed = (mean_r(first[None]) - mean_r(second[None]))[0]
     extreme = ~(np.abs(drawn) < abs(observed) - 1e-9)  # also where predictions do not vary
     return statistics.p_range(float(extreme.mean()), len(scores), draws)
 
 
-def share_difference(facts: Facts, place: Place, method: str, measure: str) -> Expected:
-    one, two = (share_values(facts, place, name, measure) for name in (method, "random"))
-    p = share_pairs(facts, place, measure)[method, "random"]
+def share_difference(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> Expected:
+    first, second = (share_values(facts, curve_key, name, measure) for name in (method, "random"))
+    p = share_pairs(facts, curve_key, measure)[method, "random"]
     if measure.endswith("r"):
-        scores = gold(facts, place, method)
+        scores = gold(facts, curve_key, method)
         whole = np.full((1, len(scores)), 1 / len(scores))
 
         def difference(weights: np.ndarray) -> np.ndarray:
-            return correlation(one, scores, weights) - correlation(two, scores, weights)
+            return correlation(first, scores, weights) - correlation(second, scores, weights)
 
         value = float(difference(whole)[0])
         if np.isnan(value):
             return NOT_FINITE
         drawn = statistics.percentile_of(difference, len(scores), facts.draws)
         return number(value, len(scores), drawn, p)
-    values = one.mean(1) - two.mean(1)
+    values = first.mean(1) - second.mean(1)
     return number(values.mean(), len(values), statistics.of_differences(values), p)
 
 
@@ -184,13 +184,13 @@ def shares_overview(facts: Facts, row: Row) -> Expected | None:
     """As `shares`, a column a model."""
     if ": " in row["group"]:
         return copied.of_a_paper(row, row["group"])
-    place = place_of(row["group"])
+    curve_key = curve_key_of(row["group"])
     method = NAMES.get(row["method"])
-    if (*place, method) not in curves(facts):
+    if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    if method not in judged(facts, place):
+    if method not in judged(facts, curve_key):
         return NOISE
-    return share_mean(facts, place, method, row["label"])
+    return share_mean(facts, curve_key, method, row["label"])
 
 
 TABLES = {"shares": shares, "shares_overview": shares_overview}

@@ -62,7 +62,11 @@ def sources(facts: Facts, row: Row) -> Expected | Left | None:
     scale = PERCENT if share else 1.0
     if row["method"] == TOLD:
         known = [values(facts, cell, variant, measure) for variant in whole(facts, cell)]
-        joined = pd.concat([one for one in known if len(one)], axis=1, join="inner") if any(map(len, known)) else None
+        joined = (
+            pd.concat([series for series in known if len(series)], axis=1, join="inner")
+            if any(map(len, known))
+            else None
+        )
         return UNDEFINED if joined is None else smallest(scale * joined.to_numpy())
     kept = values(facts, cell, variant_of(row["method"]), measure).to_numpy()
     if not len(kept):
@@ -117,7 +121,9 @@ def prompt_milliseconds(facts: Facts, cell: Cell) -> float | None:
 @cache
 def common(facts: Facts, cell: Cell) -> pd.Index:
     """Samples of which all variants but the screened ones have a linear datamodeling score."""
-    frames = [values(facts, cell, one, "lds_l") for one in answers.variants(facts, cell) if not one.screened]
+    frames = [
+        values(facts, cell, variant, "lds_l") for variant in answers.variants(facts, cell) if not variant.screened
+    ]
     index = frames[0].index
     for frame in frames:
         index = index.intersection(frame.index)
@@ -137,12 +143,14 @@ def error(facts: Facts, point: Row) -> Expected | None:
     method = NAMES[point["line"].removesuffix(SCREENED)]
     screened = point["line"].endswith(SCREENED)
     candidates = [
-        one
-        for one in answers.variants(facts, cell)
-        if (one.method, bool(one.screened)) == (method, screened) and one.explanation != "target"
+        candidate
+        for candidate in answers.variants(facts, cell)
+        if (candidate.method, bool(candidate.screened)) == (method, screened) and candidate.explanation != "target"
     ]
     x = float(point["x"])
-    [variant] = [one for one in candidates if abs(forwards(facts, cell, one) - x) < 1e-6 * max(1.0, x)]
+    [variant] = [
+        candidate for candidate in candidates if abs(forwards(facts, cell, candidate) - x) < 1e-6 * max(1.0, x)
+    ]
     kept = values(facts, cell, variant, "lds_l")
     kept = kept[kept.index.intersection(common(facts, cell))].to_numpy()
     numbers = {"x": Range.exact(x), "y": Range.exact(1 - kept.mean())}

@@ -58,9 +58,9 @@ def results(root: Path) -> dict[str, Compared]:
 
 @pytest.mark.nightly  # by day, `.ci/run` computes the report of `smoke` again
 def test_every_number_of_a_report_is_that_of_an_independent_recomputation(results: dict[str, Compared]) -> None:
-    assert [line for one in results.values() for line in one.differences] == []
-    assert [name for name, one in results.items() if one.reasons[UNWRITTEN]] == []
-    assert sum(one.recomputed for one in results.values()) > 10_000
+    assert [line for compared in results.values() for line in compared.differences] == []
+    assert [name for name, compared in results.items() if compared.reasons[UNWRITTEN]] == []
+    assert sum(compared.recomputed for compared in results.values()) > 10_000
 
 
 def changed(file: Path, column: str, of: dict[str, str]) -> None:
@@ -91,7 +91,7 @@ def changed(file: Path, column: str, of: dict[str, str]) -> None:
 def test_one_changed_number_that_is_stored_ends_with_1(
     root: Path, results: dict[str, Compared], tmp_path: Path, capsys, product, column, where
 ) -> None:
-    assert not any(one.differences for name, one in results.items() if name.startswith(where))
+    assert not any(compared.differences for name, compared in results.items() if name.startswith(where))
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
     of = (
@@ -125,7 +125,7 @@ def test_ties_are_expectations_over_their_orders() -> None:
             continue
         for name in ("pg", "pg2", "rra", "iou"):
             if name != "iou" or not ((r == 0).any() and int((r > 0).sum()) < g.sum()):  # zeros would turn positive
-                mean = np.mean([metrics.SPECIFIED[name](r + one, g) for one in breaks])
+                mean = np.mean([metrics.SPECIFIED[name](r + shift, g) for shift in breaks])
                 assert metrics.SPECIFIED[name](r, g) == pytest.approx(mean), (name, r, g)
 
 
@@ -136,7 +136,7 @@ def test_chance_in_closed_form_is_the_mean_over_random_relevance() -> None:
         draws = [rng.standard_normal(n) for _ in range(2000)]
         for name, metric in metrics.SPECIFIED.items():
             exact = statistics.chance(name, n, g)
-            drawn = [metric(one, evidence) for one in draws]
+            drawn = [metric(relevance, evidence) for relevance in draws]
             if exact is not None:
                 error = 5 * np.std(drawn) / np.sqrt(len(drawn)) + 1e-9
                 assert exact == pytest.approx(np.mean(drawn), abs=error), (name, n, g)

@@ -36,7 +36,7 @@ def root(tmp_path_factory) -> Path:
 
 def test_every_number_of_several_ways_is_that_of_an_independent_recomputation(root: Path) -> None:
     results = recompute(root)
-    assert [line for one in results.values() for line in one.differences] == []
+    assert [line for compared in results.values() for line in compared.differences] == []
     for name in ("tables/faithfulness_ways", "tables/shares", "figures/faithfulness_sva_resample"):
         assert results[name].recomputed > 30 > results[name].left, name
     rows = list(read_csv(root / "report" / "tables" / "faithfulness_ways.csv"))
