@@ -74,9 +74,9 @@ def wait(tab, condition, *arguments):
 def write_page(root, site, file, title, leaves, **pages):
     """One page of a site with its leaves, as the report writes them."""
     (root / file).write_text(site._page(file, leaves, **{"title": title} | pages), encoding="utf-8")
-    for own in leaves:
-        (root / own.name).mkdir()
-        for name, text in own.files.items():
+    for leaf in leaves:
+        (root / leaf.name).mkdir()
+        for name, text in leaf.files.items():
             (root / name).write_text(text, encoding="utf-8")
 
 
@@ -88,9 +88,13 @@ def browser():
             port = next(match[1] for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line)))
             url = f"http://127.0.0.1:{port}"
             options = {"binary": CHROMIUM, "args": _ARGUMENTS}
-            wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-            wanted["timeouts"] = {"script": 1000 * LIMIT_S, "pageLoad": 1000 * LIMIT_S}
-            session = call("POST", f"{url}/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+            capabilities = {
+                "browserName": "chrome",
+                "goog:chromeOptions": options,
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }
+            capabilities["timeouts"] = {"script": 1000 * LIMIT_S, "pageLoad": 1000 * LIMIT_S}
+            session = call("POST", f"{url}/session", {"capabilities": {"alwaysMatch": capabilities}})["sessionId"]
             try:
                 yield Browser(url, session)
             finally:

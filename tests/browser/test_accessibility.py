@@ -55,8 +55,8 @@ def faithfulness():
 
 def knocked_out():
     rng = np.random.default_rng(0)
-    told = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
-    lost = [Ablations.of("gpt2", "sva", (1, 5), told)]
+    logits = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
+    lost = [Ablations.of("gpt2", "sva", (1, 5), logits)]
     methods = some_results().methods
     figures = ablation_figure(lost, methods, Resampling(50), "zero")
     return Part("Neuron ablation", "", figures, [ablation_table(lost, methods, [], Resampling(50), "zero")])

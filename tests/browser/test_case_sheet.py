@@ -17,11 +17,11 @@ pytestmark = pytest.mark.browser
 
 def long_case(words: int, methods: int) -> Case:
     """A text of long words, explained by so many methods."""
-    place, text = 0, []
+    start, text = 0, []
     for number in range(words):
         name = f"considerable{number}"
-        text.append(Word(name, "text", place, place + len(name), False))
-        place += len(name) + 1
+        text.append(Word(name, "text", start, start + len(name), False))
+        start += len(name) + 1
     values = np.array([(number * 37 % 101 - 50) / 10 for number in range(words)])
     relevance = {Variant(f"method_{number}", "target", "none"): values for number in range(methods)}
     return Case(Name("A-17"), "model", None, "positive", "negative", 0.9, text, relevance)

@@ -35,7 +35,7 @@ def entries():
 @cache
 def drawn(kind):
     """The data of a heat map, without facts about the sample; equal kinds give equal data."""
-    values = [kind * (place + 3) % 17 / 10 - 0.8 for place in range(12)]
+    values = [kind * (at + 3) % 17 / 10 - 0.8 for at in range(12)]
     lines = [Line(method, values[step:] + values[:step], "target") for step, method in enumerate(METHODS)]
     return data([f" word{at}" for at in range(12)], lines)
 

@@ -118,10 +118,10 @@ def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folde
     assert heads[5:] == ["Samples in which it matters", "Ablation: without it"]
     text = tab.script("return document.getElementById('neuron').innerText")
     classes = tab.script("return [...document.querySelectorAll('#neuron .tok')].map((one) => one.className)")[:3]
-    signs = [{"pos", "neg", "position"}.intersection(one.split()) for one in classes]
+    signs = [{"pos", "neg", "position"}.intersection(names.split()) for names in classes]
     assert signs == [{"pos"}, {"pos", "position"}, {"neg"}], "tokens of the context have their relevance's colour"
     assert "relevance for the activation under AttnLRP" in text
-    for said in (
+    for phrase in (
         "llama",
         " are",
         "−0.3",
@@ -131,7 +131,7 @@ def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folde
         "2 samples",
         ATTACK,
     ):
-        assert said in text
+        assert phrase in text
     assert tab.script("return document.title") != "broken"
     assert tab.script("return document.querySelectorAll('#neuron .bars rect').length") == 3
     assert tab.script("return document.querySelectorAll('#neuron .tok.pos').length") == 2

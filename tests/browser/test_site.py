@@ -213,8 +213,8 @@ def single(site, entry, model):
 
 def test_what_a_decoder_has_seen_stands_behind_what_is_read(page, site):
     lines = [Line("AttnLRP", [0.5, -2.0], decoder=[0.25, 1.0]), Line("AtMan", [1.0, 0.5])]
-    said = ["‹start›", " fort"]
-    entry = data(["Where", " now"], lines, decoder=said, text="Where now", slot=9, target="ress", model="t5")
+    decoder_tokens = ["‹start›", " fort"]
+    entry = data(["Where", " now"], lines, decoder=decoder_tokens, text="Where now", slot=9, target="ress", model="t5")
     tab = page(single(site, entry, "t5"))
     words = "return [...document.querySelectorAll('#sample .seen')].map((seen) => seen.innerText)"
     assert tab.script(words) == ["‹start›fort"], "of AtMan, which does not speak of the decoder, there is none"
@@ -231,15 +231,15 @@ def test_every_label_of_a_classifier_is_a_row(page, site):
     lines += [Line("LRP", values, EVERY_LABEL, of=of) for of, values in (("bad", [-1.0, 3.0]), ("<b>", [0.5, -2.0]))]
     entry = data(["Not", " good"], lines, text="Not good", slot=8, target="bad", model="classes")
     tab = page(single(site, entry, "classes"))
-    told = "return [...document.querySelectorAll('#sample .method')].map((one) => one.innerText)"
-    assert [words.split() for words in tab.script(told)] == [["LRP"], ["Rollout", "white", "is", "0.5"]]
+    script = "return [...document.querySelectorAll('#sample .method')].map((one) => one.innerText)"
+    assert [words.split() for words in tab.script(script)] == [["LRP"], ["Rollout", "white", "is", "0.5"]]
     tab.script(
         "const field = document.getElementById('sample-filters').elements.explanation; field.value = arguments[0];"
         "field.dispatchEvent(new Event('input', {bubbles: true}))",
         EVERY_LABEL,
     )
     wait(tab, "return document.querySelectorAll('#sample .line').length === 3")
-    assert [words.split() for words in tab.script(told)] == [
+    assert [words.split() for words in tab.script(script)] == [
         ["Rollout", "white", "is", "0.5"],
         ["LRP", "bad"],
         ["LRP", "<b>"],
@@ -247,14 +247,14 @@ def test_every_label_of_a_classifier_is_a_row(page, site):
 
 
 def test_a_picture_is_shown_under_its_relevance(site, page):
-    own = Preprocessing.of({}, {"image_size": 24, "patch_size": 8})
+    preparation = Preprocessing.of({}, {"image_size": 24, "patch_size": 8})
     evidence = [False, True, *[False] * 8]
     lines = [Line("AttnLRP", [0.1, *range(9)], "target"), Line("Rollout", [0.0, 5.0, *range(8)], "target")]
     shown = data(
-        patch_names(own), lines, evidence, [True] + [False] * 9, text="a.png", slot=5, target="cat", model="vit"
+        patch_names(preparation), lines, evidence, [True] + [False] * 9, text="a.png", slot=5, target="cat", model="vit"
     )
     pixels = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-    entry = with_picture(shown, pixels, own, [np.linspace(-1, 1, 576).tolist(), None], "a.png")
+    entry = with_picture(shown, pixels, preparation, [np.linspace(-1, 1, 576).tolist(), None], "a.png")
     provenance = Provenance("explain", "", {"closelook": "0.1"}, models=[("vit", "sha256:1")])
     (site / "picture.html").write_text(explain_page([entry], "Why cat", provenance), encoding="utf-8")
     tab = page("picture.html")
@@ -301,9 +301,11 @@ def test_the_page_may_not_reach_the_network_or_run_foreign_script(page, chromium
 
 def test_the_first_screen_says_which_methods_tests_tell_apart(page):
     tab = page()
-    said = tab.script("return [...document.querySelectorAll('details.board summary')].map((line) => line.innerText)")
-    assert len(said) == 4, "two models on two tasks"
-    assert all("finds the evidence" in line or "apart" in line for line in said)
+    summaries = tab.script(
+        "return [...document.querySelectorAll('details.board summary')].map((line) => line.innerText)"
+    )
+    assert len(summaries) == 4, "two models on two tasks"
+    assert all("finds the evidence" in line or "apart" in line for line in summaries)
     assert tab.script("return document.querySelector('.board table').checkVisibility()") is False, "behind a click"
     assert tab.script("return document.querySelector('#glossary + .glossary').innerText").count("\n") > 5
     assert tab.script("return document.querySelector('#left-out + .glossary').innerText.length") > 0

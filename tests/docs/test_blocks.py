@@ -101,7 +101,7 @@ def claims_of(page: str, block: re.Match[str]) -> list[str]:
 def to_run(page: Path) -> list[re.Match[str]]:
     """Its blocks of code. One of text is what a command prints, unless it shows the command too."""
     every = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [one for one in every if one["language"] != "text" or one["code"].startswith("$ ")]
+    return [block for block in every if block["language"] != "text" or block["code"].startswith("$ ")]
 
 
 @pytest.mark.parametrize("page", PAGES)

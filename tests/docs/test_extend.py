@@ -202,5 +202,5 @@ def test_a_finer_relevance_is_a_record_its_field_and_its_reader(tmp_path):
     text = records.read_text().replace("_RECORDS = (", f"{record}\n_RECORDS = (\n    MLPS,")
     records.write_text(f"{text}    {added}")
     (tmp_path / "lrp_core/rules/mlps.py").write_text(BLOCKS["lrp_core/rules/mlps.py"])
-    told = subprocess.run([sys.executable, "-c", ASKED], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
+    completed = subprocess.run([sys.executable, "-c", ASKED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

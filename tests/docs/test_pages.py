@@ -51,8 +51,8 @@ def test_a_method_is_a_function_as_its_page_says(monkeypatch, capsys):
 def test_a_sentence_is_explained_through_the_front_door_as_the_readme_says(capsys):
     (code,) = [block for block in blocks(PAGES[0], "python") if "closelook.explain" in block]
     exec(compile(code, "README.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert said in blocks(PAGES[0], "text")
+    printed = capsys.readouterr().out
+    assert printed in blocks(PAGES[0], "text")
 
 
 def test_a_method_of_the_readme_explains(monkeypatch):
@@ -132,11 +132,11 @@ def test_a_log_becomes_a_page_of_sources_as_the_page_of_answers_says(tmp_path, m
     [block] = [block for block in blocks(ROOT / "docs" / "answers.md", "bash") if "log.jsonl" in block]
     for name, text in re.findall(r"^cat > (\S+) <<'END'\n(.*?)^END\n", block, re.S | re.M):
         (tmp_path / name).write_text(text)
-    run, told = re.findall(r"^closelook (.*)$", block, re.M)
+    run, sources = re.findall(r"^closelook (.*)$", block, re.M)
     with without_ray():
         app(shlex.split(run), standalone_mode=False)
     capsys.readouterr()
-    app(shlex.split(told), standalone_mode=False)
+    app(shlex.split(sources), standalone_mode=False)
     assert "source 2: Oscar won a race in Venice on Monday." in capsys.readouterr().out
     page = (tmp_path / "runs" / "log" / "report" / "sources.html").read_text(encoding="utf-8")
     for text in ("Alice joined a club in Naples", "ContextCite", "Screened"):
@@ -169,10 +169,10 @@ def test_inseq_reads_what_an_answer_is_explained_by():
     answered, columns = names["answered"], names["result"].get_scores_dicts(do_aggregation=False)
     every = zip(answered.answers, answered["attnlrp"], columns["target_attributions"], strict=True)
     for answer, relevance, (at, word) in every:
-        told = columns["target_attributions"][at, word]
+        scores = columns["target_attributions"][at, word]
         assert (at, word.strip()) == (len(answer.tokens), answer.target)
-        assert [token for _, token in told][:at] == answer.tokens
-        values = list(told.values())
+        assert [token for _, token in scores][:at] == answer.tokens
+        values = list(scores.values())
         assert values[:at] == pytest.approx(relevance[:at].tolist())
         assert all(map(math.isnan, values[at:]))
 
