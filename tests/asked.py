@@ -31,9 +31,9 @@ def explain(name: str, view: ModelView, rows: list[dict], **options) -> list[tor
 
 
 def close(result: list[torch.Tensor], expected: list[torch.Tensor], **tolerance) -> None:
-    for ours, wanted in zip(result, expected, strict=True):
-        assert wanted.abs().max() > 1e-4, "the oracle must say something"
-        torch.testing.assert_close(ours, wanted, **(tolerance or CLOSE))
+    for ours, oracle in zip(result, expected, strict=True):
+        assert oracle.abs().max() > 1e-4, "the oracle must say something"
+        torch.testing.assert_close(ours, oracle, **(tolerance or CLOSE))
 
 
 def widths(view: ModelView) -> tuple[list[tuple[int, int]], Callable[[], None]]:

@@ -106,9 +106,9 @@ def keys_of(name: str, root: Path) -> dict[str, dict[str, str]]:
         if not artifact.key:  # made-up views
             continue
         of_product = keys.setdefault(artifact.product, {})
-        place = str(artifact).removeprefix(f"{artifact.product} ")
-        assert place not in of_product, f"two artifacts of the product {artifact.product} at {place}"
-        of_product[place] = short(artifact.key)
+        label = str(artifact).removeprefix(f"{artifact.product} ")
+        assert label not in of_product, f"two artifacts of the product {artifact.product} at {label}"
+        of_product[label] = short(artifact.key)
     return keys
 
 
@@ -118,9 +118,9 @@ def artifacts(config: RunConfig, ledger: Ledger) -> Iterator[Artifact]:
         prepared = artifact_in(record)
         assert prepared is not None
         yield prepared
-    for product, one in nodes(Run(config, make_plan(config, ledger.store), ledger)):
+    for product, node in nodes(Run(config, make_plan(config, ledger.store), ledger)):
         if product.stage not in ("prepare", "report"):
-            yield one.artifact
+            yield node.artifact
 
 
 def with_random_weights(config: RunConfig) -> RunConfig:

@@ -44,8 +44,8 @@ class Spelled:
 
     word: str
     input_ids: list[int]  # letters between the tokens that begin and end a word
-    said: list[int]  # start tokens and sounds, without the end token
-    sounds: tuple[int, ...]  # positions in `said` that are asked about
+    decoder_ids: list[int]  # start tokens and sounds, without the end token
+    sounds: tuple[int, ...]  # positions in `decoder_ids` that are asked about
     letters: tuple[int, ...]  # of each, the place in `input_ids`
 
 
@@ -60,21 +60,21 @@ def spelled(view: ModelView, folder: Path = MODEL, n: int = WORDS) -> list[Spell
     reader, writer = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder / "phonemes")
     stress = set(writer.convert_tokens_to_ids(list(STRESS)))
     words = frequent_words(2 * n)
-    said, known = {}, {}
+    spoken, known = {}, {}
     for word in words:
         ids = reader(word)["input_ids"]
         out = view.model.generate(torch.tensor([ids]), max_length=40, num_beams=1, do_sample=False)[0].tolist()
-        said[word] = (ids, out[: out.index(view.config.eos_token_id)] if view.config.eos_token_id in out else out)
-        positions = [at for at, token in enumerate(said[word][1]) if token > 3 and token not in stress]
+        spoken[word] = (ids, out[: out.index(view.config.eos_token_id)] if view.config.eos_token_id in out else out)
+        positions = [at for at, token in enumerate(spoken[word][1]) if token > 3 and token not in stress]
         if positions:
-            known[word] = (positions, [said[word][1][at] for at in positions])
+            known[word] = (positions, [spoken[word][1][at] for at in positions])
     pairs = [(word, sounds) for word, (_, sounds) in known.items()]
     aligned, likelihood = align(pairs)
     least = np.quantile(likelihood, MISSED)
     rows = zip(pairs, aligned, likelihood, strict=True)
     kept = [(word, letters) for (word, _), letters, value in rows if value >= least][:n]
     return [
-        Spelled(word, *said[word], tuple(known[word][0]), tuple(1 + letter for letter in letters))
+        Spelled(word, *spoken[word], tuple(known[word][0]), tuple(1 + letter for letter in letters))
         for word, letters in kept
     ]
 
@@ -86,29 +86,29 @@ def align(pairs: list[tuple[str, list[int]]]) -> tuple[list[list[int]], np.ndarr
     emits a sound by the letter. Expectations are those of forward and backward sums; the best path is Viterbi's.
     """
     table: dict[str, Counter[int]] = {}
-    sounds = sorted({sound for _, said in pairs for sound in said})
+    sounds = sorted({sound for _, spoken in pairs for sound in spoken})
     chances = {letter: dict.fromkeys(sounds, 1 / len(sounds)) for word, _ in pairs for letter in word}
     for _ in range(ROUNDS):
         table = {letter: Counter(dict.fromkeys(sounds, 1e-3)) for letter in chances}
-        for word, said in pairs:
-            emitted, moves = _tables(word, said, chances)
+        for word, spoken in pairs:
+            emitted, moves = _tables(word, spoken, chances)
             forward, backward = _sums(emitted, moves)
             shares = forward * backward
-            for sound, row in zip(said, shares / shares.sum(-1, keepdims=True), strict=True):
+            for sound, row in zip(spoken, shares / shares.sum(-1, keepdims=True), strict=True):
                 for letter, share in zip(word, row, strict=True):
                     table[letter][sound] += share
         chances = {letter: {s: c / sum(counts.values()) for s, c in counts.items()} for letter, counts in table.items()}
     paths, likelihood = [], []
-    for word, said in pairs:
-        emitted, moves = _tables(word, said, chances)
+    for word, spoken in pairs:
+        emitted, moves = _tables(word, spoken, chances)
         paths.append(_best_path(emitted, moves))
-        likelihood.append(np.log(_sums(emitted, moves)[0][-1].sum()) / len(said))
+        likelihood.append(np.log(_sums(emitted, moves)[0][-1].sum()) / len(spoken))
     return paths, np.array(likelihood)
 
 
-def _tables(word: str, said: list[int], chances: dict[str, dict[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+def _tables(word: str, spoken: list[int], chances: dict[str, dict[int, float]]) -> tuple[np.ndarray, np.ndarray]:
     """Chances of each sound at each letter [sounds, letters], and of moves from letter to letter."""
-    emitted = np.array([[chances[letter][sound] for letter in word] for sound in said])
+    emitted = np.array([[chances[letter][sound] for letter in word] for sound in spoken])
     moves = np.triu(np.ones((len(word), len(word))))
     return emitted, moves / moves.sum(-1, keepdims=True)
 
@@ -139,17 +139,17 @@ def _best_path(emitted: np.ndarray, moves: np.ndarray) -> list[int]:
 
 def batches(words: list[Spelled]) -> Iterator[tuple[Spelled, Batch]]:
     """For each word a batch with a row for each of its sounds, which the decoder says after those before it."""
-    for one in words:
+    for word in words:
         rows = [
             {
-                "input_ids": one.input_ids,
-                "decoder_input_ids": one.said[:at],
+                "input_ids": word.input_ids,
+                "decoder_input_ids": word.decoder_ids[:at],
                 "position": at - 1,
-                "target_id": one.said[at],
+                "target_id": word.decoder_ids[at],
             }
-            for at in one.sounds
+            for at in word.sounds
         ]
-        yield one, Batch.collate(rows, 0)
+        yield word, Batch.collate(rows, 0)
 
 
 def compared(view: ModelView, words: list[Spelled], names: list[str]) -> Comparison:
@@ -159,9 +159,9 @@ def compared(view: ModelView, words: list[Spelled], names: list[str]) -> Compari
     """
     right: dict[str, list[bool]] = defaultdict(list)
     clusters: list[int] = []
-    for number, (one, batch) in enumerate(batches(words)):
-        letters = torch.tensor(one.letters)
-        inside = slice(1, len(one.input_ids) - 1)
+    for number, (word, batch) in enumerate(batches(words)):
+        letters = torch.tensor(word.letters)
+        inside = slice(1, len(word.input_ids) - 1)
         result = {CROSS_ATTENTION: _attended(view, batch)}
         result |= {name: METHODS[name](view, batch, explanation=_explanation(name)).tokens for name in names}
         for name, relevance in result.items():

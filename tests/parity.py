@@ -104,7 +104,7 @@ HOW_MADE = (
 
 def read(root: Path, product: Product | str) -> dict[str, pa.Table]:
     """The rows of a product by artifact, partition keys as columns; rejects of a product are artifacts of their own."""
-    product = product if isinstance(product, Product) else next(one for one in PRODUCTS if one.folder == product)
+    product = product if isinstance(product, Product) else next(known for known in PRODUCTS if known.folder == product)
     tables: dict[str, list[pa.Table]] = {}
     for path in sorted((root / product.folder).rglob("*.parquet")):
         parts = path.relative_to(root / product.folder).parts[:-1]
@@ -151,14 +151,14 @@ def differences(
 
 
 def _joined(
-    what: str, before: Mapping[str, Any], after: Mapping[str, Any], common: bool, compare: Callable[..., Iterator[str]]
+    title: str, before: Mapping[str, Any], after: Mapping[str, Any], common: bool, compare: Callable[..., Iterator[str]]
 ) -> Iterator[str]:
     """Compare what both have under one name; a line for each name that one of them lacks."""
     for name in sorted(before.keys() | after.keys()):
         if name in before and name in after:
-            yield from compare(f"{what} {name}", before[name], after[name])
+            yield from compare(f"{title} {name}", before[name], after[name])
         elif not common:
-            yield f"{what} {name}: only in the {'old' if name in before else 'new'} root"
+            yield f"{title} {name}: only in the {'old' if name in before else 'new'} root"
 
 
 def _compare(where: str, product: Product, old: pa.Table, new: pa.Table, tolerance: float) -> Iterator[str]:

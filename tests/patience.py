@@ -6,9 +6,9 @@ from collections.abc import Callable
 PATIENCE_S = 900.0
 
 
-def wait_for(condition: Callable[[], object], told: Callable[[], str] = str) -> None:
-    """Wait until `condition()` is true. Fails with `told()` where that takes longer than `PATIENCE_S`."""
+def wait_for(condition: Callable[[], object], describe: Callable[[], str] = str) -> None:
+    """Wait until `condition()` is true. Fails with `describe()` where that takes longer than `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, describe()
         time.sleep(0.05)

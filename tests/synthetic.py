@@ -95,15 +95,15 @@ def a_plan(store, cells) -> Plan:
     """The plan of a run of these cells over the views of `store`."""
     models = []
     for name in sorted({cell.model for cell in cells}):
-        own = [cell for cell in cells if cell.model == name]
-        inputs = {task: a_view(store, task) for task in sorted({cell.task for cell in own})}
+        of_model = [cell for cell in cells if cell.model == name]
+        inputs = {task: a_view(store, task) for task in sorted({cell.task for cell in of_model})}
         planned = tuple(
             Cell(
                 artifact=cell,
                 requests=tuple(Request(cell.method, *v) for v in VARIANTS[cell.method]),
                 samples=inputs[cell.task].table.num_rows,
             )
-            for cell in own
+            for cell in of_model
         )
         resolved = ResolvedModel(CONFIG.model(name), name, None, "identity", FAMILIES["gpt2"], 512)
         models.append(ModelPlan(resolved, inputs, planned, tasks=tuple(inputs)))
@@ -136,13 +136,13 @@ def write_run(root, samples=8, tasks=("sva", "qa")):
     for planned in plan.cells():
         record = store.manifest(planned.artifact.name)
         made_of = {"tokenizer": plan.models[0].inputs[planned.artifact.task].tokenizer}
-        told = {"artifact": record["cell"], "inputs": made_of, "written": "2025-01-01T00:00:00Z"}
-        store.write_manifest(planned.artifact.name, record | told)
+        described = {"artifact": record["cell"], "inputs": made_of, "written": "2025-01-01T00:00:00Z"}
+        store.write_manifest(planned.artifact.name, record | described)
     for task in tasks:
         for artifact in (samples_of(task), views_of(TOKENIZER, task)):
             shards = [path.rpartition("/")[2] for path in store.files(artifact.folder)]
-            place = {name: value for name, value in vars(artifact.place).items() if value}
-            store.write_manifest(artifact.name, {"artifact": place, "shards": shards, "state": "complete"})
+            keys = {name: value for name, value in vars(artifact.place).items() if value}
+            store.write_manifest(artifact.name, {"artifact": keys, "shards": shards, "state": "complete"})
     score_plan(CONFIG, plan, store)
     with keeping(CONFIG, store):
         pass

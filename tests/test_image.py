@@ -26,11 +26,11 @@ def test_a_copy_has_what_the_image_is_made_of_and_no_more(image, tmp_path):
     made = image["Image"](tmp_path / "root", {}, folder="/app")
     made.follow("WORKDIR", "/app")
     made.follow("COPY", ". .")
-    there = tmp_path / "root" / "app"
-    assert (there / "jobs" / "deploy" / "Dockerfile").exists()
-    assert (there / "constraints.txt").exists()
-    assert not [name for name in (".git", ".ci", ".venv", "tests") if (there / name).exists()]
-    assert not [*there.rglob("__pycache__"), *there.rglob("*.egg-info")]
+    copied = tmp_path / "root" / "app"
+    assert (copied / "jobs" / "deploy" / "Dockerfile").exists()
+    assert (copied / "constraints.txt").exists()
+    assert not [name for name in (".git", ".ci", ".venv", "tests") if (copied / name).exists()]
+    assert not [*copied.rglob("__pycache__"), *copied.rglob("*.egg-info")]
 
 
 def test_a_single_file_is_copied_alone(image, tmp_path):

@@ -47,12 +47,12 @@ def imported(code: str) -> Iterator[str]:
 
 def imports(module: str, code: str, known: Iterable[str]) -> set[str]:
     """The modules among `known` that `module` imports by its `code`."""
-    found = set()
+    modules = set()
     for name in imported(code):
         prefixes = accumulate(name.split("."), "{}.{}".format)
         *packages, named = [prefix for prefix in prefixes if prefix in known] or [module]
-        found |= {named, *(package for package in packages if not module.startswith(f"{package}."))}
-    return found - {module}
+        modules |= {named, *(package for package in packages if not module.startswith(f"{package}."))}
+    return modules - {module}
 
 
 def groups(graph: Mapping[str, Iterable[str]]) -> set[frozenset[str]]:

@@ -80,7 +80,9 @@ def cases(name, n, parameters):
     for parameter in parameters:
         marks = [pytest.mark.thinned(n).mark] if n else []
         case = SimpleNamespace(path=Path("test.py"), originalname=name, parameter=parameter, marks=marks)
-        case.get_closest_marker = lambda mark, marks=marks: next((one for one in marks if one.name == mark), None)
+        case.get_closest_marker = lambda mark, marks=marks: next(
+            (marker for marker in marks if marker.name == mark), None
+        )
         case.add_marker = lambda mark, marks=marks: marks.append(mark.mark)
         made.append(case)
     return made

@@ -79,7 +79,7 @@ def test_parity_reports_a_number_that_differs_in_its_last_bit(tmp_path: Path) ->
         folder.mkdir(parents=True)
         row = {"sample_id": "a", "explanation": "target", "embedding": "full", "relevance": [*values[:2], last]}
         pq.write_table(pa.Table.from_pylist([row]), folder / "0.parquet")
-    product = [one for one in parity.PRODUCTS if one.folder == "relevance"]
+    product = [candidate for candidate in parity.PRODUCTS if candidate.folder == "relevance"]
     [line] = parity.differences(tmp_path / "old", tmp_path / "new", products=product)
     assert line.startswith("relevance m/t/float64/x: relevance differs by up to")
     assert not list(parity.differences(tmp_path / "old", tmp_path / "old", products=product))

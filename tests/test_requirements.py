@@ -29,9 +29,9 @@ def test_the_readmes_sizes_are_those_that_are_printed(sizes, capsys):
     sizes["main"]()
     printed = dict(re.findall(r"^(closelook\S*) +\d+ +(\d+)$", capsys.readouterr().out, re.M))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    told = re.search(r"need: (\d+) MB beside torch(?s:.*)takes (\d+) MB beside torch", readme)
-    found = printed["closelook"], printed["closelook[run,annotate]"]
-    assert [int(one) for one in found] == pytest.approx([int(one) for one in told.groups()], rel=0.1)
+    stated = re.search(r"need: (\d+) MB beside torch(?s:.*)takes (\d+) MB beside torch", readme)
+    measured = printed["closelook"], printed["closelook[run,annotate]"]
+    assert [int(size) for size in measured] == pytest.approx([int(size) for size in stated.groups()], rel=0.1)
 
 
 def test_the_lowest_versions_are_those_of_every_requirement():

@@ -21,9 +21,9 @@ WITH_LABELS = [name for name, family in FAMILIES.items() if family.with_labels i
 
 def main() -> None:
     lines = []
-    for name, found in every():
-        lines.append(Verified.of(found))
-        print(f"{name}: {found}", flush=True)
+    for name, verification in every():
+        lines.append(Verified.of(verification))
+        print(f"{name}: {verification}", flush=True)
     write(SHIPPED, lines)
 
 

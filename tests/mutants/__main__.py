@@ -135,8 +135,8 @@ def tried(root: Path, mutant: Mutant) -> tuple[bool, str]:
         os.utime(path, (stamp, stamp))
     if code != 1 or not failed:
         return False, f"pytest ended with {code}"
-    kind, _, said = failed[0].partition(" ")
-    why = said.partition(" - ")[2]
+    kind, _, failure = failed[0].partition(" ")
+    why = failure.partition(" - ")[2]
     return kind == "FAILED" and not why.startswith(BROKEN), why
 
 

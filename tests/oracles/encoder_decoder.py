@@ -50,8 +50,8 @@ class Tape:
         return self.node(function(x.value), x.take)
 
     def norm(self, x, weight, bias, eps, centred):
-        maps = [oracles.norm_matrix(one, weight, eps, centred) for one in x.value]
-        z = torch.stack([matrix @ one for matrix, one in zip(maps, x.value, strict=True)]) + (
+        maps = [oracles.norm_matrix(token, weight, eps, centred) for token in x.value]
+        z = torch.stack([matrix @ token for matrix, token in zip(maps, x.value, strict=True)]) + (
             0 if bias is None else bias
         )
 
@@ -66,26 +66,26 @@ class Tape:
         out = torch.zeros_like(q.value)
         weights = []
         for h in range(heads):
-            own = slice(h * width, (h + 1) * width)
-            scores = scale * q.value[:, own] @ k.value[:, own].T + bias[h]
+            columns = slice(h * width, (h + 1) * width)
+            scores = scale * q.value[:, columns] @ k.value[:, columns].T + bias[h]
             weights.append(scores.masked_fill(hidden, -torch.inf).softmax(-1))
-            out[:, own] = weights[h] @ v.value[:, own]
+            out[:, columns] = weights[h] @ v.value[:, columns]
 
         def back(r):
             for h in range(heads):
-                own = slice(h * width, (h + 1) * width)
-                self._head(q, k, v, own, weights[h], r[:, own], scale, bias[h], hidden)
+                columns = slice(h * width, (h + 1) * width)
+                self._head(q, k, v, columns, weights[h], r[:, columns], scale, bias[h], hidden)
 
         return self.node(out, back)
 
-    def _head(self, q, k, v, own, a, r, scale, bias, hidden):
-        qs, ks, vs = q.value[:, own], k.value[:, own], v.value[:, own]
+    def _head(self, q, k, v, columns, a, r, scale, bias, hidden):
+        qs, ks, vs = q.value[:, columns], k.value[:, columns], v.value[:, columns]
         to_q, to_k, to_v = (torch.zeros_like(node.value) for node in (q, k, v))
         if not self.attnlrp:
             out = a @ vs
-            to_v[:, own] = vs * (a.T @ (r / out))
+            to_v[:, columns] = vs * (a.T @ (r / out))
             return v.take(to_v)
-        of_a, to_v[:, own] = oracles.matmul_relevance(a, vs, r)
+        of_a, to_v[:, columns] = oracles.matmul_relevance(a, vs, r)
         products = scale * qs @ ks.T
         for n in range(len(qs)):
             seen = ~hidden[n]
@@ -96,8 +96,8 @@ class Tape:
             of_products[seen] = of_scores[seen] * products[n][seen] / x  # the position bias keeps its share
             for m in range(len(ks)):
                 share = scale * qs[n] * ks[m] * of_products[m] / products[n, m] / 2
-                to_q[n, own] += share
-                to_k[m, own] += share
+                to_q[n, columns] += share
+                to_k[m, columns] += share
         return q.take(to_q), k.take(to_k), v.take(to_v)
 
     def run(self, last, index, start):
@@ -120,8 +120,8 @@ def _t5_stack(tape, stack, x, read=None):
     hidden = torch.ones(size, size).triu(1).bool() if causal else torch.zeros(size, size).bool()
     norm = lambda x, layer: tape.norm(x, layer.weight, None, layer.variance_epsilon, False)  # noqa: E731
     for block in stack.block:
-        own = norm(x, block.layer[0].layer_norm)
-        x = tape.add(x, _t5_attention(tape, block.layer[0].SelfAttention, own, own, bias, hidden))
+        normed = norm(x, block.layer[0].layer_norm)
+        x = tape.add(x, _t5_attention(tape, block.layer[0].SelfAttention, normed, normed, bias, hidden))
         if causal:
             asked, nothing = norm(x, block.layer[1].layer_norm), torch.zeros(size, len(read.value))
             none = nothing.double().expand(len(bias), -1, -1)

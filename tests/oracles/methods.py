@@ -235,16 +235,16 @@ def shapley(view: ModelView, row: dict, explanation: str) -> Tensor:
     return values
 
 
-def encoder_decoder_rollout(encoder, own, cross, position: int) -> tuple[Tensor, Tensor]:
+def encoder_decoder_rollout(encoder, decoder, cross, position: int) -> tuple[Tensor, Tensor]:
     """Chefer et al. 2021, equations 5 to 10: mean maps of the encoder [T, T], the decoder's own [U, U] and those that
     read the encoder [U, T], from the bottom, to the rows of `position`: relevance [T] and [U].
     """
     of_encoder = torch.eye(encoder[0].shape[0], dtype=encoder[0].dtype)
-    of_decoder = torch.eye(own[0].shape[0], dtype=own[0].dtype)
-    mixed = torch.zeros(len(of_decoder), len(of_encoder), dtype=own[0].dtype)
+    of_decoder = torch.eye(decoder[0].shape[0], dtype=decoder[0].dtype)
+    mixed = torch.zeros(len(of_decoder), len(of_encoder), dtype=decoder[0].dtype)
     for step in encoder:
         of_encoder = of_encoder + step @ of_encoder
-    for before, step in zip(own, cross, strict=True):
+    for before, step in zip(decoder, cross, strict=True):
         mixed, of_decoder = mixed + before @ mixed, of_decoder + before @ of_decoder
         mixed = mixed + _normalised(of_decoder).T @ (step @ _normalised(of_encoder))
     return mixed[position], of_decoder[position]
@@ -266,11 +266,11 @@ def encoder_decoder_suppressed(view, batch, position: int, suppression: float) -
     import sys
 
     modelling = sys.modules[type(view.model).__module__]
-    eager, over_text = modelling.eager_attention_forward, [one.attention for one in view.attentions_over_text]
+    eager, over_text = modelling.eager_attention_forward, [layer.attention for layer in view.attentions_over_text]
 
     def attend(module, query, key, value, mask, scaling=None, position_bias=None, **options):
         scores = query @ key.transpose(-1, -2) * scaling + (0 if position_bias is None else position_bias)
-        if any(module is one for one in over_text):
+        if any(module is attention for attention in over_text):
             for head in scores[0]:
                 for row in head:
                     least = row.min()

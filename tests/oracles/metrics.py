@@ -6,15 +6,15 @@ from itertools import chain, combinations, permutations, product
 
 def orders(relevance):
     """Every order of the tokens, largest first, in which equal tokens may stand."""
-    groups = [[at for at, own in enumerate(relevance) if own == value] for value in sorted(set(relevance))[::-1]]
+    groups = [[at for at, other in enumerate(relevance) if other == value] for value in sorted(set(relevance))[::-1]]
     for parts in product(*(permutations(group) for group in groups)):
         yield list(chain.from_iterable(parts))
 
 
 def _expected(relevance, of_order):
     """The mean of a function of the order over all tie orders, which are as likely."""
-    told = [of_order(order) for order in orders(relevance)]
-    return sum(told) / len(told)
+    values = [of_order(order) for order in orders(relevance)]
+    return sum(values) / len(values)
 
 
 def pg(relevance, evidence):

@@ -69,7 +69,7 @@ def contributions(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """z_ji = w_ji x_i [O, I + 1]; the bias is the last, one more contribution."""
     inputs = x.tolist()
     rows = zip(weight.tolist(), bias.tolist(), strict=True)
-    return torch.tensor([[w * a for w, a in zip(row, inputs, strict=True)] + [own] for row, own in rows], dtype=x.dtype)
+    return torch.tensor([[w * a for w, a in zip(row, inputs, strict=True)] + [b] for row, b in rows], dtype=x.dtype)
 
 
 def shared(z: Tensor, relevance: Tensor, rule: str, number: float = 0.0) -> Tensor:

@@ -47,8 +47,8 @@ def spearman(x, y) -> float:
 
 
 def lds(relevance, kept, worth) -> float:
-    said = [sum(value for value, stays in zip(relevance, mask, strict=True) if stays) for mask in kept]
-    return spearman(said, worth)
+    predicted = [sum(value for value, stays in zip(relevance, mask, strict=True) if stays) for mask in kept]
+    return spearman(predicted, worth)
 
 
 def infidelity(relevance, kept, worth, full) -> float:

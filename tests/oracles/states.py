@@ -24,10 +24,10 @@ def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
 
 def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     """Logits of target and foil by the stock head applied to each token of `state` [T, D], each by itself: [T, 2]."""
-    root, wanted = view.model, [row["target_id"], row.get("foil_id", row["target_id"])]
+    root, ids = view.model, [row["target_id"], row.get("foil_id", row["target_id"])]
     state = _behind_final_norm(view, state)
     if view.kind.labels:
-        return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
+        return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, ids]
     heads = {
         **dict.fromkeys(("bert", "megatron-bert", "deberta-v2"), lambda x: root.cls(x)),
         "roberta": lambda x: root.lm_head(x),
@@ -39,7 +39,7 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     head = heads.get(view.family.name, root.get_output_embeddings())
     if (cap := getattr(view.config, "final_logit_softcapping", None)) is not None:
         plain, head = head, lambda x: cap * torch.tanh(plain(x) / cap)
-    return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
+    return torch.stack([head(state[None, None, t])[0, 0, ids] for t in range(len(state))])
 
 
 def _behind_final_norm(view: ModelView, state: Tensor) -> Tensor:
@@ -77,12 +77,12 @@ def norm_behind(view: ModelView, state: Tensor) -> Tensor:
 
 def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
     """The map [T, T] of each layer: a run for each layer and token, with that layer's values of the token zeroed."""
-    length, wanted = len(row["input_ids"]), {"module": None, "token": None}
+    length, zeroed = len(row["input_ids"]), {"module": None, "token": None}
 
     def attend(module, query, key, value, mask, scaling=None, softcap=None, sliding_window=None, **_):
-        if module is wanted["module"]:
+        if module is zeroed["module"]:
             value = value.clone()
-            value[:, :, wanted["token"]] = 0
+            value[:, :, zeroed["token"]] = 0
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -99,7 +99,7 @@ def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
         for layer, block in enumerate(view.blocks):
             distances = torch.zeros(length, length, dtype=view.dtype)
             for token in range(length):
-                wanted.update(module=block.attention, token=token)
+                zeroed.update(module=block.attention, token=token)
                 changed = hidden_states(view, row)[layer + 1]
                 for s in range(length):
                     seen = token <= s or not view.kind.causal

@@ -19,7 +19,7 @@ def _attention(view: ModelView, row: dict) -> tuple[list[Tensor], list[Tensor]]:
     ids = torch.tensor([row["input_ids"]])
     outputs = stock(view, input_ids=ids, output_attentions=True, output_hidden_states=True)
     view.model.set_attn_implementation(before)
-    return [one[0] for one in outputs.attentions], [one[0] for one in outputs.hidden_states]
+    return [layer[0] for layer in outputs.attentions], [layer[0] for layer in outputs.hidden_states]
 
 
 def _moved(layer: nn.Module, weights: Tensor, values: Tensor) -> Tensor:

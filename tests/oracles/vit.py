@@ -45,11 +45,13 @@ def logits(view: ModelView, token: Tensor, softmax: Softmax | None = None, maps:
 def attention(view, block, x: Tensor, layer: int, softmax: Softmax | None, maps: list[Tensor] | None) -> Tensor:
     """The output of attention that is added to the residual stream, [T, D], computed head by head."""
     heads, width = view.config.num_attention_heads, x.shape[-1] // view.config.num_attention_heads
-    q, k, v = (_linear(one, x) for one in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj))
+    q, k, v = (
+        _linear(linear, x) for linear in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj)
+    )
     contexts, weights = [], []
     for h in range(heads):
-        own = slice(h * width, (h + 1) * width)
-        scores = q[:, own] @ k[:, own].T / width**0.5
+        columns = slice(h * width, (h + 1) * width)
+        scores = q[:, columns] @ k[:, columns].T / width**0.5
         weights.append(scores.softmax(-1) if softmax is None else softmax(layer, h, scores))
         contexts.append(weights[-1])
     stacked = torch.stack(contexts)  # one tensor, so that its gradient can be asked for
@@ -82,7 +84,7 @@ def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[T
     """Attention [H, T, T] of each layer and its gradients."""
     maps: list[Tensor] = []
     result = number(logits(view, tokens(view, picture(row)).detach().requires_grad_(), maps=maps), row, explanation)
-    return [one.detach() for one in maps], list(torch.autograd.grad(result, maps))
+    return [attention_map.detach() for attention_map in maps], list(torch.autograd.grad(result, maps))
 
 
 def gradcam(maps: list[Tensor], gradients: list[Tensor]) -> Tensor:
@@ -118,7 +120,7 @@ def occlusion(view: ModelView, row: dict, explanation: str) -> Tensor:
     token = tokens(view, picture(row))
     whole = number(logits(view, token), row, explanation)
     kept = 1 - torch.eye(len(token), dtype=token.dtype)
-    return torch.stack([whole - number(logits(view, token * one[:, None]), row, explanation) for one in kept])
+    return torch.stack([whole - number(logits(view, token * mask[:, None]), row, explanation) for mask in kept])
 
 
 def _norm(module, x: Tensor) -> Tensor:
@@ -143,10 +145,12 @@ def layerwise(view: ModelView, row: dict, rules: dict) -> tuple[Tensor, Tensor]:
     states, seen = token + position, []
     for block in root.layers:  # forward, with what the way back needs
         x = _norm(block.layernorm_before, states)
-        q, k, v = (_linear(one, x) for one in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj))
-        scores = [q[:, own] @ k[:, own].T / width**0.5 for own in _heads(heads, width)]
-        weights = [one.softmax(-1) for one in scores]
-        context = torch.cat([w @ v[:, own] for w, own in zip(weights, _heads(heads, width), strict=True)], -1)
+        q, k, v = (
+            _linear(linear, x) for linear in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj)
+        )
+        scores = [q[:, columns] @ k[:, columns].T / width**0.5 for columns in _heads(heads, width)]
+        weights = [of_head.softmax(-1) for of_head in scores]
+        context = torch.cat([w @ v[:, columns] for w, columns in zip(weights, _heads(heads, width), strict=True)], -1)
         attended = _linear(block.attention.o_proj, context)
         middle = states + attended
         y = _norm(block.layernorm_after, middle)
@@ -172,17 +176,17 @@ def layerwise(view: ModelView, row: dict, rules: dict) -> tuple[Tensor, Tensor]:
         whole = states + attended
         r = _through(block.attention.o_proj, context, relevance * attended / whole, rules, "output_projection")
         of_q, of_k, of_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for h, own in enumerate(_heads(heads, width)):
-            of_weights, of_v[:, own] = oracles.matmul_relevance(weights[h], v[:, own], r[:, own])
+        for h, columns in enumerate(_heads(heads, width)):
+            of_weights, of_v[:, columns] = oracles.matmul_relevance(weights[h], v[:, columns], r[:, columns])
             rule = rules.get("softmax", ("epsilon", 0))[0]
             of_scores = torch.stack(
                 [oracles.softmax_shared(a, b, rule) for a, b in zip(scores[h], of_weights, strict=True)]
             )
-            of_q[:, own], of_keys = oracles.matmul_relevance(q[:, own], k[:, own].T, of_scores)
-            of_k[:, own] = of_keys.T
+            of_q[:, columns], of_keys = oracles.matmul_relevance(q[:, columns], k[:, columns].T, of_scores)
+            of_k[:, columns] = of_keys.T
         r = sum(
-            _through(module, x, one, rules, "input_projection")
-            for module, one in (
+            _through(module, x, of_output, rules, "input_projection")
+            for module, of_output in (
                 (block.attention.q_proj, of_q),
                 (block.attention.k_proj, of_k),
                 (block.attention.v_proj, of_v),
@@ -220,10 +224,10 @@ def _through_patches(view: ModelView, row: dict, relevance: Tensor, token: Tenso
     out, at = torch.zeros_like(pixels), 1
     for y in range(0, pixels.shape[1], height):
         for x in range(0, pixels.shape[2], width):
-            own = (slice(None), slice(y, y + height), slice(x, x + width))
-            z = oracles.contributions(pixels[own].flatten(), projection.weight.flatten(1), projection.bias)
+            window = (slice(None), slice(y, y + height), slice(x, x + width))
+            z = oracles.contributions(pixels[window].flatten(), projection.weight.flatten(1), projection.bias)
             shares = oracles.shared(z, relevance[at], *rules.get("convolution", ("epsilon", 0)))
-            out[own], at = shares.view(channels, height, width), at + 1
+            out[window], at = shares.view(channels, height, width), at + 1
     return out
 
 

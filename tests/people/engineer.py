@@ -47,10 +47,10 @@ while process.poll() is None and not list(Path("why.parts").glob("*.words.parque
     time.sleep(0.01)
 process.send_signal(signal.SIGKILL)
 process.wait()
-said = say(*COMMAND)
-assert f"of {len(TEXTS):,} texts were explained before" in said, "what was computed is not computed again"
-assert f"{len(TEXTS) + 2:,} rows: {len(TEXTS):,} texts explained + 1 of the same content + 1 without" in said
-assert "empty text" in said
+printed = say(*COMMAND)
+assert f"of {len(TEXTS):,} texts were explained before" in printed, "what was computed is not computed again"
+assert f"{len(TEXTS) + 2:,} rows: {len(TEXTS):,} texts explained + 1 of the same content + 1 without" in printed
+assert "empty text" in printed
 assert "nothing to do" in say(*COMMAND)
 
 words = pd.read_parquet("why.parquet")
@@ -63,12 +63,12 @@ for row in inside.sample(200, random_state=0).itertuples():
     assert text[int(row.start) : int(row.end)] == row.word
 same = [words[words["id"] == name]["relevance"].tolist() for name in ("C-0", "C-again")]
 assert same[0] == same[1]
-one = closelook.explain(TEXTS[7], model="demo/bert-sentiment", method="attnlrp").to_frame()
+single = closelook.explain(TEXTS[7], model="demo/bert-sentiment", method="attnlrp").to_frame()
 tokens = pd.read_parquet("why.tokens.parquet").query("id == 'C-7' and method == 'attnlrp'")
-assert abs(one["relevance"].to_numpy() - tokens["relevance"].to_numpy()).max() < 1e-4
+assert abs(single["relevance"].to_numpy() - tokens["relevance"].to_numpy()).max() < 1e-4
 
-said = say("decisions", "why.parquet", "pages", "--case", "C-7")
-assert "case C-7" in said
+printed = say("decisions", "why.parquet", "pages", "--case", "C-7")
+assert "case C-7" in printed
 sheet = Path("pages/cases/C-7.html").read_text()
 assert "The model decided: " in sheet
 assert "with a probability of " in sheet

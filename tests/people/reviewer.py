@@ -29,24 +29,26 @@ for paper in ("paper", "attnlrp", "normxlogit"):
 
 # A run, twice, and elsewhere again
 for root in ("first", "first", "second"):
-    said = say("run", "--config", "smoke", "--root", root, program=RUN)
-    assert "report: " in said, said
+    printed = say("run", "--config", "smoke", "--root", root, program=RUN)
+    assert "report: " in printed, printed
 first, second = closelook.load("first"), closelook.load("second")
 columns = ["sample_id", "method", "explanation", "embedding"]
 tables = [run.relevance().sort_values(columns, ignore_index=True) for run in (first, second)]
-for one, other in zip(*(table["relevance"] for table in tables), strict=True):
-    assert np.array_equal(one, other), "the same run gives the same bits"
+for values, other in zip(*(table["relevance"] for table in tables), strict=True):
+    assert np.array_equal(values, other), "the same run gives the same bits"
 
 # The pointing game by hand, from what the root stores
-told = first.scores()
-told = told[(told["metric"] == "pg") & (told["tokens"] == "all")]
+scores = first.scores()
+scores = scores[(scores["metric"] == "pg") & (scores["tokens"] == "all")]
 table = tables[0]
 checked = 0
-for row in told.itertuples():
-    own = table[(table["method"] == row.method) & (table["explanation"] == row.explanation)]
-    own = own[(own["embedding"] == row.embedding) & (own["logit_target"] > own["logit_foil"])]
+for row in scores.itertuples():
+    explained = table[(table["method"] == row.method) & (table["explanation"] == row.explanation)]
+    explained = explained[
+        (explained["embedding"] == row.embedding) & (explained["logit_target"] > explained["logit_foil"])
+    ]
     hits = []
-    for sample in own.itertuples():
+    for sample in explained.itertuples():
         ordinary = np.where(sample.special_mask, -np.inf, sample.relevance)
         hits.append(sample.evidence_mask[int(np.argmax(ordinary))])
     if hits and row.method != "random":

@@ -58,8 +58,8 @@ assert set(explained.to_frame()["method"]) == {"attnlrp", "lrp"}
 # The same from the pipeline that they would deploy, and in the terminal
 piped = closelook.explain(texts[0], model=pipeline("text-classification", model=model.eval(), tokenizer=tokenizer))
 torch.testing.assert_close(piped["attnlrp"], first["attnlrp"])
-said = say("explain", "--model", "./tuned", texts[0], "--json", "why.json")
-assert "why negative rather than positive" in said
+printed = say("explain", "--model", "./tuned", texts[0], "--json", "why.json")
+assert "why negative rather than positive" in printed
 assert "did you mean" in say("explain", "--model", "./tuned", texts[0], "--method", "attnlpr", code=2)
 
 # Against their labels, in whatever spelling
@@ -69,8 +69,8 @@ with open("reviews.csv", "w", newline="") as stream:
     writer.writerows([text, label, f"R{at}"] for at, (text, label) in enumerate(REVIEWS))
 columns = [part for pair in ("text=review", "label=verdict", "id=case") for part in ("--column", pair)]
 say("init", "mine.yaml", "--model", "./tuned", "--data", "reviews.csv", *columns)
-said = say("run", "--config", "mine.yaml", "--set", "report.resamples=50", program=RUN)
-assert "report: 1 computed" in said, said
+printed = say("run", "--config", "mine.yaml", "--set", "report.resamples=50", program=RUN)
+assert "report: 1 computed" in printed, printed
 assert "attribute: 0 computed" in say("run", "--config", "mine.yaml", "--set", "report.resamples=50", program=RUN)
 page = Path("runs/mine/report/faithfulness.html").read_text()
 assert "Sufficiency" in page

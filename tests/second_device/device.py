@@ -113,18 +113,18 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
     target = _written(func, args, kwargs).device if func._schema.is_mutable else target
     if target is not None and torch.device(target).type != NAME:
         return result
-    given = {id(leaf.numbers): leaf for leaf in _tensors(args, kwargs) if isinstance(leaf, SecondDeviceTensor)}
-    for tensor in given.values():
+    inputs = {id(leaf.numbers): leaf for leaf in _tensors(args, kwargs) if isinstance(leaf, SecondDeviceTensor)}
+    for tensor in inputs.values():
         if (tensor.shape, tensor.stride()) != (tensor.numbers.shape, tensor.numbers.stride()):
             torch.Tensor.data.__set__(tensor, SecondDeviceTensor(tensor.numbers))  # its shape changed in place
-    return _each(lambda numbers: given[id(numbers)] if id(numbers) in given else SecondDeviceTensor(numbers), result)
+    return _each(lambda numbers: inputs[id(numbers)] if id(numbers) in inputs else SecondDeviceTensor(numbers), result)
 
 
 def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with every tensor in it changed."""
     if isinstance(value, Tensor):
         return change(value)
-    return type(value)(_each(change, one) for one in value) if isinstance(value, list | tuple) else value
+    return type(value)(_each(change, part) for part in value) if isinstance(value, list | tuple) else value
 
 
 def _numbers(tensor: Tensor) -> Tensor:
@@ -133,9 +133,9 @@ def _numbers(tensor: Tensor) -> Tensor:
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
     """Those that an operation is given, alone or in lists."""
-    found: list[Tensor] = []
-    _each(found.append, [*args, *kwargs.values()])
-    return found
+    tensors: list[Tensor] = []
+    _each(tensors.append, [*args, *kwargs.values()])
+    return tensors
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
@@ -162,29 +162,29 @@ def _note(func: Any, args: Any, kwargs: Any) -> None:
         if source.device.type != to and not (to == NAME and from_pinned):
             _count(f"copy to {to}")
         return
-    there = [tensor for tensor in tensors if isinstance(tensor, SecondDeviceTensor)]
-    here = [tensor for tensor in tensors if not isinstance(tensor, SecondDeviceTensor)]
-    if there and here:
-        _check_mixture(func, args, kwargs, here)
-    if there and func in _READS:
+    on_device = [tensor for tensor in tensors if isinstance(tensor, SecondDeviceTensor)]
+    on_cpu = [tensor for tensor in tensors if not isinstance(tensor, SecondDeviceTensor)]
+    if on_device and on_cpu:
+        _check_mixture(func, args, kwargs, on_cpu)
+    if on_device and func in _READS:
         _count(_READS[func])
-    if there and func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
+    if on_device and func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
         _count("repeat_interleave without output_size")
-    if there and func in _INDEXED and _asks_where(func, args):
+    if on_device and func in _INDEXED and _asks_where(func, args):
         _count("index by a mask")
 
 
-def _check_mixture(func: Any, args: Any, kwargs: Any, here: list[Tensor]) -> None:
+def _check_mixture(func: Any, args: Any, kwargs: Any, on_cpu: list[Tensor]) -> None:
     """Raises MixedDevices for what CUDA refuses. Indices may come from the CPU, which costs a copy."""
-    own = not func._schema.is_mutable or _written(func, args, kwargs).device.type == NAME
-    if func in _INDEXED and own:
+    target_on_device = not func._schema.is_mutable or _written(func, args, kwargs).device.type == NAME
+    if func in _INDEXED and target_on_device:
         indices = [index for index in args[1] if isinstance(index, Tensor)]
         if any(not isinstance(index, SecondDeviceTensor) for index in indices):
             _count("index from the CPU")
-        here = [tensor for tensor in here if all(tensor is not index for index in indices)]
-        own = isinstance(args[0], SecondDeviceTensor)
+        on_cpu = [tensor for tensor in on_cpu if all(tensor is not index for index in indices)]
+        target_on_device = isinstance(args[0], SecondDeviceTensor)
     numbers = func in _TAKE_NUMBERS or torch.Tag.pointwise in func.tags
-    if not own or any(tensor.dim() or not numbers for tensor in here):
+    if not target_on_device or any(tensor.dim() or not numbers for tensor in on_cpu):
         raise MixedDevices(f"{func} got tensors on cpu and on {NAME}:0")
 
 
@@ -205,8 +205,8 @@ def _pinned() -> bool:
     return False
 
 
-def _count(what: str) -> None:
-    _waits[f"{_line()}: {what}"] += 1
+def _count(event: str) -> None:
+    _waits[f"{_line()}: {event}"] += 1
 
 
 def _line() -> str:
@@ -248,14 +248,14 @@ class _Module(_DummyBackendModule):
 def introduce() -> list[torch.library.Library]:
     """Introduces the device to torch, once in a process."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hooks())
-    every, own = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    every, of_aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     every.fallback(lambda func, *args, **kwargs: _compute(func, args, kwargs), "PrivateUse1")
 
     def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:  # by torch.tensor
         return _compute(aten.copy_.default, (target, source, non_blocking), {})
 
-    own.impl("_copy_from", copy_from, "PrivateUse1")
-    return [every, own]
+    of_aten.impl("_copy_from", copy_from, "PrivateUse1")
+    return [every, of_aten]
 
 
 @contextmanager
@@ -281,5 +281,5 @@ def numbers_of(value: Any) -> Any:
     if isinstance(value, Relevance):
         return value.mapped(_numbers)
     if isinstance(value, dict):
-        return {name: numbers_of(one) for name, one in value.items()}
-    return [numbers_of(one) for one in value] if isinstance(value, list) else _each(_numbers, value)
+        return {name: numbers_of(part) for name, part in value.items()}
+    return [numbers_of(part) for part in value] if isinstance(value, list) else _each(_numbers, value)

@@ -51,12 +51,12 @@ def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row:
     """
     fixed, waits = [], []
     for layers, rows in SIZES:
-        here, there = models(kind, layers)
+        cpu_view, device_view = models(kind, layers)
         with counted_waits() as counted:
-            result = compute(there, rows)
+            result = compute(device_view, rows)
         waits.append(dict(counted))
         fixed.append(sum(counted.values()) - a_row * rows)
-        assert_same(numbers_of(result), compute(here, rows))
+        assert_same(numbers_of(result), compute(cpu_view, rows))
     assert fixed[0] == fixed[1] <= most, waits
 
 
@@ -72,9 +72,9 @@ def assert_same(result: Any, expected: Any) -> None:
         assert_same(list(result.values()), list(expected.values()))
     elif isinstance(expected, list | tuple):
         assert len(result) == len(expected)
-        for one, other in zip(result, expected, strict=True):
-            assert_same(one, other)
+        for part, other in zip(result, expected, strict=True):
+            assert_same(part, other)
     else:
-        result, expected = (torch.as_tensor(np.asarray(one), dtype=torch.float64) for one in (result, expected))
+        result, expected = (torch.as_tensor(np.asarray(values), dtype=torch.float64) for values in (result, expected))
         scale = expected[expected.isfinite()].abs().amax().clamp_min(SMALLEST) if expected.isfinite().any() else 1
         torch.testing.assert_close(result / scale, expected / scale, rtol=0, atol=1e-4, equal_nan=True)

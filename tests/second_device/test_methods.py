@@ -30,7 +30,7 @@ def check_method(kind, name, most=None, **options):
 
 def has(kind, name, *finer):
     known = FAMILIES[kind].capabilities
-    return METHODS[name].applies(known) and all(known.issuperset(FINER[one].needs) for one in finer)
+    return METHODS[name].applies(known) and all(known.issuperset(FINER[finer_name].needs) for finer_name in finer)
 
 
 #: Every method with two of the kinds of models that it applies to, which take turns.

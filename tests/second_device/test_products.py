@@ -49,7 +49,7 @@ def test_a_batch_of_relevance_is_read_in_one_copy(kind, product):
     if method.missing(known):
         pytest.skip("not of this kind")
     explanations = ("contrastive", "target") if product == "relevance" else ("target",)
-    requests = tuple(Request(method.name, one, method.embeddings_of(known)[0]) for one in explanations)
+    requests = tuple(Request(method.name, explanation, method.embeddings_of(known)[0]) for explanation in explanations)
 
     def compute(view, rows):
         samples = [{**row, "sample_id": str(at)} for at, row in enumerate(rows_of(view, rows))]
@@ -117,7 +117,7 @@ def test_curves_are_waited_for_once_a_forward(kind, way, measure):
                 PerturbedSample.of({**row, **masks, "replacements": instead}, relevance, flips, view.kind.slot)
             )
         curves, _ = compute_curves(view, asked, flips, BUDGET)
-        return [(one.logit, one.probability, one.correct) for one in curves]
+        return [(curve.logit, curve.probability, curve.correct) for curve in curves]
 
     check(kind, compute, most=1)
 
@@ -138,8 +138,8 @@ def test_pruning_is_waited_for_once_whatever_the_samples(kind):
 def test_ablated_neurons_are_waited_for_once_a_sample_and_once_to_rank_them(kind):
     def compute(view, rows):
         knockout = NeuronAblation(view, (1, 3), "target", 0, BUDGET)
-        given = {"given": [(0, 3), (1, 6), (0, 1)], ACTIVATION: None, RANDOM: None}
-        return [knockout.sample(row, given) for row in rows_of(view, rows)]
+        rankings = {"given": [(0, 3), (1, 6), (0, 1)], ACTIVATION: None, RANDOM: None}
+        return [knockout.sample(row, rankings) for row in rows_of(view, rows)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.second_device.kinds.SIZES", ((2, 2), (2, 5)))
@@ -166,7 +166,7 @@ def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
     def compute(view, rows):
         texts = [row["input_ids"] for row in rows_of(view, rows)]
         best = best_contexts(view, texts, 1, 6, 2)
-        return [one.value for one in best], explain_contexts(view, [(one, 1, 6) for one in best])
+        return [context.value for context in best], explain_contexts(view, [(context, 1, 6) for context in best])
 
     check(kind, compute, most=3)  # batches, finalists alone, relevance
 
@@ -176,10 +176,10 @@ def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
 def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
     def compute(view, rows):
         batch, request = batch_of(view, rows), Request("attnlrp", "target")
-        told = METHODS["attnlrp"](view, batch, explanation="target")
-        (told,) = Relevance.on_host([told])
-        check_against_model(view, batch.to("cpu"), [{"sample_id": str(at)} for at in range(rows)], {request: told})
-        return told.tokens
+        relevance = METHODS["attnlrp"](view, batch, explanation="target")
+        (relevance,) = Relevance.on_host([relevance])
+        check_against_model(view, batch.to("cpu"), [{"sample_id": str(at)} for at in range(rows)], {request: relevance})
+        return relevance.tokens
 
     check(kind, compute, most=4)
 
@@ -258,9 +258,9 @@ def test_a_steered_text_is_waited_for_once(kind):
         steering = Steering.of(["0.3=2"], ["1.6=-1"], last=True)
         with steering.on(view, batch, int(batch.position)), _overflowing(view) as overflown:
             moved = batch.to(view.device)
-            told = label_logits(view, view.prediction(view.hidden(moved), moved)).detach()
+            logits = label_logits(view, view.prediction(view.hidden(moved), moved)).detach()
         assert not overflown()
-        return told
+        return logits
 
     check(kind, compute, most=1)
 
@@ -268,19 +268,21 @@ def test_a_steered_text_is_waited_for_once(kind):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral"])
 def test_what_neurons_write_and_answer_to_is_that_of_the_cpu(kind):
-    here, there = models(kind, 2)
-    for told in (writings_of, keys_of):
-        one, other = (told(view, 1, [0, 6, 3], 4) for view in (here, there))
-        assert str(one)[:20] == str(other)[:20]
-    batch = batch_of(here, 2)
-    one, other = (top_neurons(METHODS["attnlrp"](view, batch, neurons=True), 3) for view in (here, there))
-    assert_same([[n.relevance for n in row] for row in other], [[n.relevance for n in row] for row in one])
+    cpu_view, device_view = models(kind, 2)
+    for vectors_of in (writings_of, keys_of):
+        on_cpu, on_device = (vectors_of(view, 1, [0, 6, 3], 4) for view in (cpu_view, device_view))
+        assert str(on_cpu)[:20] == str(on_device)[:20]
+    batch = batch_of(cpu_view, 2)
+    on_cpu, on_device = (
+        top_neurons(METHODS["attnlrp"](view, batch, neurons=True), 3) for view in (cpu_view, device_view)
+    )
+    assert_same([[n.relevance for n in row] for row in on_device], [[n.relevance for n in row] for row in on_cpu])
 
 
 def test_a_batch_goes_there_and_back():
-    _, there = models("vit", 2)
-    batch = batch_of(there, 2)
-    back = batch.to(there.device).to("cpu")
+    _, device_view = models("vit", 2)
+    batch = batch_of(device_view, 2)
+    back = batch.to(device_view.device).to("cpu")
     assert isinstance(back, Batch)
     for name, value in vars(batch).items():
         assert value is None or torch.equal(getattr(back, name), value)
