@@ -25,8 +25,8 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
         untrained = " (untrained)" if entry["untrained"] else ""
         say(f"{entry['task']} · {entry['model']}{untrained} · {entry['way']} · {entry['sample_id']}", style="dim")
         shown = entry["rows"] if every else [entry["rows"][at] for at in dict.fromkeys(entry["pair"])]
-        for sentence, by_method in _by_sentence(entry, shown).items():
-            say(sentence, style="bold")
+        for (start, end), by_method in _by_sentence(entry, shown).items():
+            say(entry["answer"][start:end], style="bold")
             for label, values in by_method.items():
                 say(f"  {label}")
                 for line in _top(entry, values, top):
@@ -35,12 +35,14 @@ def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None
         write_file(to, as_json(answers.entries))
 
 
-def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """The relevance of every source, by sentence of the answer and label of the method."""
-    relevance: dict[str, dict[str, list[float]]] = {}
+def _by_sentence(entry: Entry, methods: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, list[float]]]:
+    """The relevance of every source, by label of the method, by the characters (start, end) of a sentence."""
+    relevance: dict[tuple[int, int], dict[str, list[float]]] = {}
     for method in methods:
         for (start, end), values in sentences_of(entry, method):
-            relevance.setdefault(entry["answer"][start:end].strip(), {})[method["label"]] = values
+            said = entry["answer"][start:end]  # a method that explains the whole answer has white space around it
+            without_space = start + len(said) - len(said.lstrip()), end - len(said) + len(said.rstrip())
+            relevance.setdefault(without_space, {})[method["label"]] = values
     return relevance
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from evaluation.ablations.masks import masks_of
+from evaluation.report.explorers import MethodSources, answer_entry
 from evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
 from jobs.commands.roots.gc import garbage
 from jobs.commands.roots.sources import show
@@ -19,7 +20,7 @@ from jobs.products.answers import ablations as product
 from jobs.products.answers import sources
 from jobs.stages.compute import compute
 from jobs.stages.report import write_report
-from jobs.stages.report.answers import answer_entries, answers_of
+from jobs.stages.report.answers import Answers, answer_entries, answers_of
 from jobs.store import Ledger
 from lrp_core.records.types import UserError
 from tests.jobs.answering import answering_model, computed, log_rows, run_of
@@ -289,6 +290,28 @@ def test_answers_are_told_in_a_terminal_a_frame_an_explorer_and_json(done, capsy
     show(config, store, top=1, every=False, to=tmp_path / "answers.json")
     assert json.loads((tmp_path / "answers.json").read_text()) == json.loads(json.dumps(answers.entries))
     assert best["sentence"].strip() in capsys.readouterr().out.splitlines(), "the file is written beside the lines"
+
+
+def test_sentences_of_the_same_words_are_told_one_by_one(monkeypatch, capsys):
+    lrp = MethodSources("LRP", [3.0, 3.0], [[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
+    whole = MethodSources("Occlusion", [1.0, 0.0], [])
+    facts = {"task": "log", "model": "reader", "way": "remove", "sample_id": "1", "untrained": False}
+    parts = {"evidence": None, "turns": None, "pair": (0, 1)}
+    repeating = answer_entry(
+        "Yes. No. So?", [(0, 4), (5, 8)], " Yes. No. Yes.", [(1, 5), (6, 9), (10, 14)], [lrp], **facts, **parts
+    )
+    one = MethodSources("LRP", [2.0, 0.0], [[2.0, 0.0]])
+    single = answer_entry("Yes. No. So?", [(0, 4), (5, 8)], " Yes.", [(1, 5)], [one, whole], **facts, **parts)
+    monkeypatch.setattr("jobs.commands.roots.sources.answers_of", lambda *_: Answers([repeating, single], "root"))
+    show(None, None, top=1, every=True, to=None)
+    told = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    of_lrp = [(told[at - 1], told[at + 1]) for at, line in enumerate(told) if line == "LRP"]
+    assert of_lrp[:3] == [
+        ("Yes.", "+2.00 source 1: Yes."),
+        ("No.", "+1.00 source 1: Yes."),
+        ("Yes.", "+3.00 source 2: No."),
+    ]
+    assert told.count("Yes.") == 3, "methods that explain an answer of one sentence as a whole are told with the others"
 
 
 def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):
