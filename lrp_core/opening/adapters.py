@@ -6,11 +6,12 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+from weakref import ref
 
 import torch
 from safetensors import safe_open
@@ -262,12 +263,15 @@ def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, module.modules_to_save[module.active_adapters[0]])
         elif isinstance(module, LoraLayer):
-            ADDED_WEIGHTS[model.get_submodule(path)] = partial(_added, module)
+            ADDED_WEIGHTS[model.get_submodule(path)] = partial(
+                _added, ref(module)
+            )  # weak, or no layer would ever be freed
     return model
 
 
-def _added(module: Any) -> Tensor:
-    """The sum of a peft layer's active adapters, in its weight's layout; 0 if they are merged into it or disabled."""
+def _added(layer: Callable[[], Any]) -> Tensor:
+    """The sum of the active adapters of a peft `layer()`, in its weight's layout; 0 if they are merged or disabled."""
+    module = layer()
     base = module.get_base_layer().weight
     if module.merged or module.disable_adapters:
         return torch.zeros_like(base)

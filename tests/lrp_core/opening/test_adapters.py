@@ -1,8 +1,10 @@
 """LoRA adapters: merged or beside their base, every method has the same numbers; those of another base are refused."""
 
+import gc
 import json
 import re
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -50,6 +52,18 @@ def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
                 named = f"{method.name} {numbers}"
                 torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-9, msg=named)
         assert not torch.isclose(of_merged.explained, without.explained).any(), method.name
+
+
+def test_layers_with_an_adapter_beside_them_are_freed_with_their_model(tmp_path):
+    bare = tiny_model("llama", dtype="float32")
+    bare.model.save_pretrained(tmp_path / "base")
+    adapted(tmp_path / "adapter", bare)
+    view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=False)
+    layer = weakref.ref(view.blocks[0].value)
+    METHODS["attnlrp"](view, Batch.collate(ragged_rows(view), 0))
+    del view
+    gc.collect()
+    assert layer() is None
 
 
 def stock_delta(folder, family) -> dict[str, torch.Tensor]:
