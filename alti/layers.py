@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from alti.threads import run_all
 from lrp_core.device.precision import wide_dtype
 from lrp_core.parts.block import BlockView
+from lrp_core.parts.layers import check_unaltered
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.types import UnsupportedModel
 from lrp_core.views.view import ModelView
@@ -107,10 +108,14 @@ def _softmax_over_sources(scores: Iterator[Tensor], mask: Tensor) -> None:
 
 @contextmanager
 def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
-    """Inside, every forward calls `visit` with the Layer of each block, right after its output projection has run."""
+    """Inside, every forward calls `visit` with the Layer of each block, right after its output projection has run.
+
+    Raises UnsupportedMethod for blocks that compute something else than their weights say.
+    """
     with ExitStack() as undo:
         around = {}
         for index, block in enumerate(view.blocks):
+            check_unaltered(block.module.modules())
             visitor = _Visitor(index, block, visit)
             undo.enter_context(block.module.register_forward_pre_hook(visitor.enter))
             undo.enter_context(block.output.register_forward_hook(visitor.leave))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from lrp_core.families import family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.opening.adapters import beside_base
+from lrp_core.opening.altered import may_be_altered, note_altered
 from lrp_core.opening.checkpoint import check_model
 from lrp_core.opening.rebuilt import separated, unrolled
 from lrp_core.records.capabilities import RULES
@@ -29,9 +31,9 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
-    unknown type, a head that predicts neither tokens nor labels, parts that were replaced or removed, norms without
-    weights, and activations without a rule; raises UserError for weights that were made in inference mode or are on the
-    meta device.
+    unknown type, a head that predicts neither tokens nor labels, parts that were replaced, removed or altered (see
+    :func:`note_altered`), norms without weights, and activations without a rule; raises UserError for weights that were
+    made in inference mode or are on the meta device.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
@@ -72,15 +74,21 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
             if not _computes(module, named):
                 raise UnsupportedModel(
                     f"{type(model).__name__}: the activation {type(module).__name__} of its blocks is not the "
-                    f"{view.activation_name!r} that its config names and rules follow: correct the config"
+                    f"{view.activation_name!r} that its config names and rules follow: correct the config, or undo "
+                    "the change"
                 )
+    note_altered(view)
     return view
 
 
 def _computes(module: nn.Module, kind: Activation) -> bool:
-    """True if an activation module computes the activation that a rule is for; no hooks run, also accelerate's."""
+    """True if an activation module computes the activation that a rule is for, with the caller's hooks.
+
+    Others, such as accelerate's, do not run.
+    """
     z = torch.tensor([-12.0, -2.5, -0.5, 0.5, 2.5, 12.0], device="cpu", dtype=torch.float32)
-    return torch.allclose(type(module).forward(module, z.clone()), z * kind.ratio(z), atol=1e-5)
+    compute = module if may_be_altered(module) else partial(type(module).forward, module)
+    return torch.allclose(compute(z.clone()), z * kind.ratio(z), atol=1e-5)
 
 
 def _check_layout(view: ModelView) -> None:

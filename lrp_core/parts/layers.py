@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,17 +14,31 @@ from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from lrp_core.families import Family
+from lrp_core.records.types import UnsupportedMethod
 
 #: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
 ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
+#: Modules that compute something else than their class and weights say, with their paths in the model.
+ALTERED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def check_unaltered(modules: Iterable[nn.Module]) -> None:
+    """Raise UnsupportedMethod if one of `modules` is in ALTERED; for methods that use weights in place of modules."""
+    for module in modules:
+        if module in ALTERED:
+            raise UnsupportedMethod(
+                f"{ALTERED[module]} computes something else than its weights say (a hook, a replaced forward or "
+                "another class), and this method reads weights: undo the change, or take one that reads none: attnlrp"
+            )
 
 
 @contextmanager
 def weights_of(module: nn.Module) -> Iterator[Any]:
     """Inside, an object with the module's `weight` (an adapter's added) and `bias`, loaded if they are offloaded.
 
-    Tensors that were read inside stay valid afterwards.
+    Tensors that were read inside stay valid afterwards. Raises UnsupportedMethod as `check_unaltered`.
     """
+    check_unaltered([module])
     with align_module_device(module):
         if module in ADDED_WEIGHTS:
             added = ADDED_WEIGHTS[module]().detach()

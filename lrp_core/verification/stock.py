@@ -15,6 +15,8 @@ from lrp_core.records.types import Batch
 from lrp_core.verification.rounding import differ
 from lrp_core.views.view import ModelView
 
+_PIECE = 4096  # rows of the unembedding that are widened to float32 at a time
+
 Outputs = dict[str, list[Tensor]]  # by the path of a module: its outputs, in the order of its calls
 
 
@@ -36,7 +38,7 @@ def explained_logits(view: ModelView, batch: Batch) -> Tensor:
     with torch.no_grad():
         batch = batch.to(view.device)
         state = view.prediction(view.hidden(batch), batch)
-        return torch.cat([part for _, part in view.all_logits(state, view.n_targets)], -1)
+        return torch.cat([part for _, part in view.all_logits(state, _PIECE)], -1)
 
 
 def first_difference(ours: Outputs, theirs: Outputs, bound: float) -> str | None:

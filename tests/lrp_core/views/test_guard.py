@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs.methods import METHODS, applicable
-from lrp_core import Batch, Method, UnsupportedModel, UnusableRows, UserError, without_sum
+from lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
 from lrp_core.opening.model import view_of
 from lrp_core.readers.attention import around_attention
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
@@ -250,3 +250,117 @@ def test_a_model_without_numbers_is_refused_by_name(family):
         model.get_submodule(part).to("meta")
         with pytest.raises(UserError, match=r"GPT2LMHeadModel has weights on the meta device, .* \(transformer\."):
             view_of(model, family)
+
+
+class _Added(torch.nn.Linear):
+    """A linear layer with an adapter of one's own, which its weight does not contain."""
+
+    @classmethod
+    def around(cls, layer):
+        own = cls(layer.in_features, layer.out_features, bias=False)
+        own.weight = layer.weight
+        own.added = torch.nn.Parameter(torch.randn(own.weight.shape, generator=torch.Generator().manual_seed(0)))
+        return own
+
+    def forward(self, x):
+        return super().forward(x) + x @ self.added.T
+
+
+def _doubled(_, args, output):
+    return output * 2
+
+
+def _replaced(path):
+    def change(model):
+        model.set_submodule(path, _Added.around(model.get_submodule(path)))
+
+    return change
+
+
+def _hooked(path):
+    return lambda model: model.get_submodule(path).register_forward_hook(_doubled)
+
+
+def _patched(path):
+    def change(model):
+        module = model.get_submodule(path)
+        forward = module.forward
+        module.forward = lambda *args: forward(*args) * 2
+
+    return change
+
+
+def _doubles_logits(model):
+    def hook(_, args, output):
+        output.logits = output.logits * 2
+
+    model.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_replaced("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
+        (_hooked("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
+        (_patched("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
+        (_doubles_logits, "LlamaForCausalLM predicts something else than its parts"),
+        (_hooked("model.layers.0.input_layernorm"), "the norm model.layers.0.input_layernorm computes something else"),
+        (_patched("model.norm"), "the norm model.norm computes something else than its weights say"),
+        (_hooked("model.layers.1.mlp.act_fn"), "the activation SiLUActivation of its blocks is not the 'silu'"),
+    ],
+)
+def test_what_a_caller_changed_where_modules_are_not_called_is_refused_by_name(change, message):
+    model = tiny_model("llama", dtype="float32").model
+    change(model)
+    with pytest.raises(UnsupportedModel, match=message):
+        view_of(model)
+
+
+@pytest.mark.parametrize("path", ["model.layers.0.self_attn.v_proj", "model.layers.1.mlp.down_proj"])
+def test_a_layer_with_an_adapter_of_ones_own_is_explained_or_refused_by_methods_that_read_weights(path):
+    view = tiny_model("llama", dtype="float32")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    _replaced(path)(view.model)
+    altered = view_of(view.model)
+    relevance = METHODS["attnlrp"](altered, batch)
+    with pytest.raises(UnsupportedMethod, match=f"{path} computes something else than its weights say"):
+        METHODS["alti_logit"](altered, batch)
+    with pytest.raises(UnsupportedMethod, match=f"{path} computes something else than its weights say"):
+        METHODS["attnlrp"](altered, batch, composite={"linear": "gamma", "input_projection": "gamma"})
+
+    layer = view.model.get_submodule(path)
+    merged = torch.nn.Linear(layer.in_features, layer.out_features, bias=False)
+    merged.weight.data = (layer.weight + layer.added).detach()
+    view.model.set_submodule(path, merged)
+    twin = view_of(view.model)
+    torch.testing.assert_close(relevance.tokens, METHODS["attnlrp"](twin, batch).tokens, rtol=1e-4, atol=1e-5)
+    METHODS["alti_logit"](twin, batch)
+
+
+def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights():
+    view = tiny_model("gpt2", dtype="float32")
+    batch, model = Batch.collate(ragged_rows(view), pad_id=0), view.model
+    block, projection = model.transformer.h[0], model.transformer.h[0].attn.c_attn
+
+    plain = METHODS["attnlrp"](view, batch)
+    with block.ln_1.register_forward_hook(lambda *_: None), block.register_forward_hook(lambda *_: None):
+        read_only = view_of(model)
+        torch.testing.assert_close(METHODS["attnlrp"](read_only, batch).tokens, plain.tokens)
+        METHODS["alti_logit"](read_only, batch)
+    with block.mlp.register_forward_hook(_doubled):
+        steered = view_of(model)
+        assert not torch.allclose(METHODS["attnlrp"](steered, batch).tokens, plain.tokens)
+        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.mlp computes something else"):
+            METHODS["alti_logit"](steered, batch)
+    with projection.register_forward_hook(_doubled):
+        doubled = view_of(model)
+        with pytest.raises(UnsupportedMethod, match=r"attn\.c_attn computes something else"):
+            METHODS["lrp"](doubled, batch)
+    METHODS["lrp"](view_of(model), batch)
+
+
+def test_a_model_whose_hooks_fail_on_another_text_is_refused_in_one_line():
+    model = tiny_model("gpt2", dtype="float32").model
+    model.transformer.wte.register_forward_hook(lambda _, args, output: output[:, 20].expand_as(output))
+    with pytest.raises(UnsupportedModel, match=r"GPT2LMHeadModel fails on a text of 7 tokens \(IndexError"):
+        view_of(model)

@@ -1,0 +1,140 @@
+"""Finds modules of a model in memory that compute something else than their class and weights say.
+
+Hooks of the caller, a `forward` that was replaced and classes of the caller's own may change what a module computes,
+such as layers with a LoRA adapter of one's own. Rules and readers use the weights of some modules and do not call
+others: there the change would be ignored. All are tried on random tokens, if the model has any such module.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.parts.layers import ALTERED, Convolution, LinearLayer, NormView
+from lrp_core.records.types import Batch, UnsupportedModel
+from lrp_core.verification.rounding import differ
+from lrp_core.verification.samples import random_rows
+from lrp_core.verification.stock import explained_logits, stock_logits
+from lrp_core.views.guard import undisturbed
+from lrp_core.views.view import ModelView
+
+_KNOWN = {"torch", "transformers", "peft", "accelerate", "lrp_core"}  # packages whose modules compute what they should
+_TOKENS = 7  # of the text on which a model is tried
+_WAY_OUT = "undo the change, or take `family: generic` for the methods that need no description"
+
+
+def may_be_altered(module: nn.Module) -> bool:
+    """True if hooks, a replaced `forward` or a class of an unknown package may change what a module computes."""
+    fields = vars(module)
+    replaced = "forward" in fields and "_hf_hook" not in fields  # accelerate replaces it to move weights
+    package = type(module).forward.__module__.partition(".")[0]
+    return bool(module._forward_hooks or module._forward_pre_hooks) or replaced or package not in _KNOWN
+
+
+def note_altered(view: ModelView) -> None:
+    """Enter modules that compute something else than their weights say in ALTERED.
+
+    Raises UnsupportedModel if such a module changes the logits without being called by the view, if it is a norm, and
+    if the model fails.
+    """
+    paths = {module: path for path, module in view.model.named_modules()}
+    for module in paths:
+        ALTERED.pop(module, None)
+    doubtful = {module for module in paths if may_be_altered(module)}
+    if not doubtful:
+        return
+    name, bound = type(view.model).__name__, max(8 * torch.finfo(view.dtype).eps, 1e-3)
+    with undisturbed(view), torch.inference_mode(False), torch.no_grad():
+        [row] = random_rows(view, (min(_TOKENS, view.max_length),))
+        batch = Batch.collate([row], pad_id=0)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of torch, about backward hooks
+                theirs, ours = stock_logits(view, row), explained_logits(view, batch)[0]
+        except Exception as error:  # whatever the caller's code raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UnsupportedModel(f"{name} fails on a text of {_TOKENS} tokens ({reason}): {_WAY_OUT}") from error
+        if differ(ours, theirs, bound):
+            raise UnsupportedModel(
+                f"{name} predicts something else than its parts: its class, its head or a hook changes the logits, "
+                f"which no method would see; {_WAY_OUT}"
+            )
+        for norm in view.norms():
+            if norm.module in doubtful and _norm_differs(norm, bound):
+                raise UnsupportedModel(
+                    f"{name}: the norm {paths[norm.module]} computes something else than its weights say (a hook, or "
+                    f"another class): {_WAY_OUT}"
+                )
+        for layer in view.linear_layers():
+            if layer.module in doubtful and not isinstance(layer, Convolution) and _layer_differs(layer, bound):
+                ALTERED[layer.module] = paths[layer.module]
+        others = [module for module in _others_read(view) if module in doubtful]
+
+        def matter(modules: Sequence[nn.Module]) -> bool:
+            """True if without the hooks of `modules` the logits differ, or if more than hooks is changed of one."""
+            with _without_hooks(modules):
+                if any(map(may_be_altered, modules)):
+                    return True
+                return differ(explained_logits(view, batch)[0], ours, bound)
+
+        if others and matter(others):
+            ALTERED.update({module: paths[module] for module in others if matter([module])})
+
+
+def _norm_differs(norm: NormView, bound: float) -> bool:
+    """True if a norm computes something else than its weights say."""
+    weight, bias = norm.parameters()
+    x = _states(weight)
+    if norm.kind == "layer":
+        expected = nn.functional.layer_norm(x, weight.shape, weight, bias, norm.eps)
+    else:
+        expected = nn.functional.rms_norm(x, weight.shape, weight, norm.eps)
+    return differ(norm.module(x.clone()), expected, bound)
+
+
+def _layer_differs(layer: LinearLayer, bound: float) -> bool:
+    """True if a linear layer has no weights of its own, or computes something else than these say."""
+    try:
+        weight, bias = layer.parameters()
+    except AttributeError:
+        return True
+    x = _states(weight)
+    return differ(layer.module(x.clone()), nn.functional.linear(x, weight, bias), bound)
+
+
+def _states(weight: Tensor) -> Tensor:
+    """Random states [1, T, in] for a module with this weight [in] or [out, in], in its precision."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(1, _TOKENS, weight.shape[-1], generator=generator, dtype=torch.float32)
+    return drawn.to(weight.device, weight.dtype)
+
+
+def _others_read(view: ModelView) -> Iterator[nn.Module]:
+    """Yield the embedding of positions or pixels, and the parts of blocks that have parts, such as attention.
+
+    Some methods take their weights, or those of their parts, in place of what they compute.
+    """
+    for path in (view.family.position_embedding, *view.stacks):
+        if path is not None:
+            every = view.model.get_submodule(path).modules()
+            yield from (
+                module for module in every if path not in view.stacks or next(module.children(), None) is not None
+            )
+    yield from (layer.module for layer in view.linear_layers() if isinstance(layer, Convolution))
+
+
+@contextmanager
+def _without_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, forward hooks and forward pre-hooks of `modules` do not run."""
+    every = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+    kept = [dict(hooks) for hooks in every]
+    try:
+        for hooks in every:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, entries in zip(every, kept, strict=True):
+            hooks.update(entries)
