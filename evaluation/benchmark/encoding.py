@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -237,9 +238,13 @@ def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
 def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[int]]:
     """A group of token indices in up to three parts: before the first token with a letter, up to the last, and after.
 
-    Digits count as letters. White space alone before the first letter is no part of its own.
+    Digits count as letters, and combining marks as the character before them, such as vowels of Hindi. White space
+    alone before the first letter is no part of its own.
     """
-    lettered = [at for at, token in enumerate(group) if _has_letters(tokens[token])]
+    lettered: list[int] = []
+    for at, token in enumerate(group):
+        if _has_letters(tokens[token]) or (at - 1 in lettered and _only_marks(tokens[token])):
+            lettered.append(at)
     if not lettered:
         return [group]
     first = lettered[0] if any(tokens[at].strip() for at in group[: lettered[0]]) else 0  # a space alone is no mark
@@ -250,3 +255,8 @@ def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[i
 def _has_letters(piece: str) -> bool:
     """True for a text with letters or digits; also for bytes of a character, which may be a letter."""
     return any(letter.isalnum() or letter == _PART_OF_CHARACTER for letter in piece)
+
+
+def _only_marks(piece: str) -> bool:
+    """True for a text of combining marks alone."""
+    return all(unicodedata.category(mark).startswith("M") for mark in piece)

@@ -26,7 +26,7 @@ from jobs.config.methods import every_typed
 from jobs.plan.models import tokenizers_key
 from jobs.store import TEMPORARY, key_of, short
 
-VERSION = 1  # to be raised when a change of code gives the same texts other rows
+VERSION = 2  # to be raised when a change of code gives the same texts other rows
 PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part
 WORD_ROWS, TOKEN_ROWS, _ERRORS = "words.parquet", "tokens.parquet", "errors.json"  # ends of names of a part's files
 _WATCH_S = 1.0  # seconds between looks whether the parent process is alive
