@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,47 +58,46 @@ def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bo
         for layer, entries in by_layer.items():
             rows, neurons, numbers = zip(*entries, strict=True)
             values = torch.tensor(numbers, dtype=torch.float64)
-            change = partial(_change, rows=torch.tensor(rows), neurons=torch.tensor(neurons), values=values)
-            visit = partial(change, size=len(changes), where=where, scaled=scaled)
-            undo.enter_context(at_neurons(view.blocks[layer], visit))
+            change = _Change(torch.tensor(rows), torch.tensor(neurons), values, len(changes), where, scaled)
+            undo.enter_context(at_neurons(view.blocks[layer], change))
         yield
 
 
-def _change(
-    whole: Tensor,
-    passing: Passing,
-    *,
-    rows: Tensor,
-    neurons: Tensor,
-    values: Tensor,
-    size: int,
-    where: Tensor | None,
-    scaled: bool,
-) -> Tensor | None:
-    """Visitor of `at_neurons`: the changed input of a down projection; None if no neuron of this part changes.
+@dataclass(frozen=True)
+class _Change:
+    """Visitor of `at_neurons` that sets or scales N neurons of a layer."""
 
-    `rows`, `neurons` and `values` [N] are the changes of the whole layer, `size` the number of rows B.
-    """
-    if whole.dim() == 3:
-        shape = list(whole.shape[:2])
-    else:  # some families flatten batches, and experts have tokens of all rows
-        shape = [size, passing.count // size] if passing.count % size == 0 else [passing.count]
-    if shape[0] != size or (where is not None and list(where.shape) != shape):
-        expected_shape = [size] if where is None else list(where.shape)
-        raise UserError(
-            f"changes of neurons are given for a batch of the shape {expected_shape}, and this one has {shape}: give "
-            "changes for each of its rows"
-        )
-    in_part = (neurons >= passing.part.first) & (neurons < passing.part.first + passing.part.size)
-    if not in_part.any():
-        return None
-    x = passing.spread(whole, shape)
-    rows, neurons = (to_device(of, x.device) for of in (rows[in_part], neurons[in_part] - passing.part.first))
-    values = to_device(values[in_part].to(x.dtype), x.device)[:, None]
-    before = x[rows, :, neurons]  # [N, T]
-    after = before * values if scaled else values.expand_as(before)
-    if where is not None:
-        after = torch.where(to_device(where, x.device)[rows], after, before)
-    changed = x.clone()
-    changed[rows, :, neurons] = after
-    return passing.gathered(changed, whole)
+    rows: Tensor  # [N], of the batch
+    neurons: Tensor  # [N]
+    values: Tensor  # [N] float64
+    size: int  # the number of rows B
+    where: Tensor | None  # [B, T], True at positions that change; None: all change
+    scaled: bool
+
+    def __call__(self, whole: Tensor, passing: Passing) -> Tensor | None:
+        """The changed input of a down projection; None if no neuron of this part changes."""
+        size, where = self.size, self.where
+        if whole.dim() == 3:
+            shape = list(whole.shape[:2])
+        else:  # some families flatten batches, and experts have tokens of all rows
+            shape = [size, passing.count // size] if passing.count % size == 0 else [passing.count]
+        if shape[0] != size or (where is not None and list(where.shape) != shape):
+            expected_shape = [size] if where is None else list(where.shape)
+            raise UserError(
+                f"changes of neurons are given for a batch of the shape {expected_shape}, and this one has {shape}: "
+                "give changes for each of its rows"
+            )
+        neurons = self.neurons - passing.part.first
+        in_part = (neurons >= 0) & (neurons < passing.part.size)
+        if not in_part.any():
+            return None
+        x = passing.spread(whole, shape)
+        rows, neurons = (to_device(of[in_part], x.device) for of in (self.rows, neurons))
+        values = to_device(self.values[in_part].to(x.dtype), x.device)[:, None]
+        before = x[rows, :, neurons]  # [N, T]
+        after = before * values if self.scaled else values.expand_as(before)
+        if where is not None:
+            after = torch.where(to_device(where, x.device)[rows], after, before)
+        changed = x.clone()
+        changed[rows, :, neurons] = after
+        return passing.gathered(changed, whole)
