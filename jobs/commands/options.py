@@ -34,6 +34,7 @@ Adapter = Annotated[str | None, typer.Option("--adapter", help="The folder or hu
 Methods = Annotated[
     str, typer.Option("--method", help="Methods, separated by commas; options as in attnlrp:composite=vit.")
 ]
+GradientMethod = Annotated[str, typer.Option("--method", help="A method of one backward pass, such as attnlrp.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Shorten texts that are too long.")]
 Columns = Annotated[
     list[str] | None,
@@ -180,6 +181,19 @@ class QuestionOptions:
         from jobs.commands.questions.question import Question
 
         return Question(text, **vars(self))
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """The neurons that are shown."""
+
+    method: GradientMethod = "attnlrp"
+    top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
+    absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
+    normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
+        False
+    )
+    json: Json = None
 
 
 def named_columns(entries: Iterable[str] | None) -> dict[str, str]:

@@ -14,11 +14,13 @@ from jobs.commands.options import (
     Device,
     Dtype,
     Family,
+    GradientMethod,
     Json,
     Methods,
     ModelOptions,
     QuestionOptions,
     RunOptions,
+    ShownOptions,
     Truncate,
     WaitingOptions,
     command,
@@ -159,22 +161,6 @@ class ChangeOptions:
     ] = 1
 
 
-GradientMethod = Annotated[str, typer.Option("--method", help="A method of one backward pass, such as attnlrp.")]
-
-
-@dataclass(frozen=True)
-class ShownOptions:
-    """The neurons that are shown."""
-
-    method: GradientMethod = "attnlrp"
-    top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
-    absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
-    normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
-        False
-    )
-    json: Json = None
-
-
 @dataclass(frozen=True)
 class StageOptions(WaitingOptions):
     """Without a text: the stage of a run, whose keys --set overrides."""
@@ -221,17 +207,7 @@ def neurons(
     with naming_options():
         question = asked.question(text)
         steering = Steering.of(change.set or (), change.scale or (), change.last)
-        show_neurons(
-            question,
-            of.open(),
-            chosen,
-            steering,
-            shown.top,
-            change.generate,
-            shown.normed,
-            shown.absolute,
-            shown.json,
-        )
+        show_neurons(question, of.open(), chosen, steering, shown, change.generate)
 
 
 Neuron = Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")]

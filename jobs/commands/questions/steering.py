@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from evaluation.benchmark.encoding import pieces
 from evaluation.benchmark.samples import Row
+from jobs.commands.options import ShownOptions
 from jobs.commands.questions.answers import with_targets
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, space_note
@@ -143,16 +143,13 @@ def show_neurons(
     opened: Opened,
     method: Method,
     steering: Steering,
-    top: int,
+    shown: ShownOptions,
     generate: int,
-    normed: bool,
-    absolute: bool,
-    json_file: Path | None,
 ) -> None:
-    """Print the `top` neurons by relevance under the method, and the prediction before and after `steering`.
+    """Print the most relevant neurons under the method, and the prediction before and after `steering`.
 
-    If `generate` is above 1, so many tokens are also generated greedily, with and without the change. `absolute` ranks
-    neurons by magnitude; `normed` multiplies their output vectors by the final norm's weight before the logit lens.
+    `shown` says how many neurons, and how they are ranked and read. If `generate` is above 1, so many tokens are also
+    generated greedily, with and without the change.
 
     Raises UserError for neurons that the model does not have, for words that are not one token, for `generate` and a
     model that does not continue texts, and for changes that make logits infinite, or states so large that norms
@@ -173,8 +170,9 @@ def show_neurons(
     explained = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
     names = " rather than ".join(map(model.named, model.asked))
     say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){space_note(question, opened)}")
-    shown = pieces(opened.tokenizer, row["input_ids"])
-    known = [_known(opened, neuron, shown, normed) for neuron in top_neurons(relevance, top, absolute)[0]]
+    texts = pieces(opened.tokenizer, row["input_ids"])
+    [neurons] = top_neurons(relevance, shown.top, shown.absolute)
+    known = [_known(opened, neuron, texts, shown.normed) for neuron in neurons]
     if known:
         _show_table(known)
     before, after = model.predict(Steering()), None
@@ -183,10 +181,10 @@ def show_neurons(
         after = model.predict(steering)
         after.show("after")
         say(f"changed: {steering}")
-    if json_file is not None:
-        neurons = [asdict(neuron) for neuron in known]
+    if shown.json is not None:
+        facts = {**opened.facts, "method": method.name, "neurons": list(map(asdict, known))}
         predictions = {"before": asdict(before), "after": after and asdict(after)}
-        write_file(json_file, as_json({**opened.facts, "method": method.name, "neurons": neurons, **predictions}))
+        write_file(shown.json, as_json(facts | predictions))
 
 
 def _relevance(question: Question, opened: Opened, method: Method, row: Row) -> Relevance:
