@@ -135,11 +135,11 @@ def test_random_weights_do_not_depend_on_the_dtype_that_a_config_names():
     assert in_half.dtype == torch.bfloat16, "the config is the caller's"
 
 
-@pytest.mark.parametrize("place", [{"dtype": "flot32"}, {"device": "gpu"}])
-def test_an_unknown_dtype_or_device_is_refused_before_weights_are_drawn(place, monkeypatch):
+@pytest.mark.parametrize("options", [{"dtype": "flot32"}, {"device": "gpu"}])
+def test_an_unknown_dtype_or_device_is_refused_before_weights_are_drawn(options, monkeypatch):
     monkeypatch.setattr(loading, "_auto", lambda config, family: pytest.fail("weights are drawn"))
     with pytest.raises(UserError, match=r"unknown (dtype 'flot32'|device 'gpu')"):
-        random_model(tiny_config("bert"), **place)
+        random_model(tiny_config("bert"), **options)
 
 
 #: What well-known checkpoints of earlier years look like.
