@@ -258,5 +258,5 @@ def _has_letters(piece: str) -> bool:
 
 
 def _only_marks(piece: str) -> bool:
-    """True for a text of combining marks alone."""
-    return all(unicodedata.category(mark).startswith("M") for mark in piece)
+    """True for a text of combining marks alone; False for an empty text."""
+    return piece != "" and all(unicodedata.category(mark).startswith("M") for mark in piece)

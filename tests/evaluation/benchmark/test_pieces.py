@@ -83,6 +83,7 @@ def test_a_token_that_has_a_space_behind_some_tokens_alone_is_told_apart():
         (["...", " -", "-"], ["...", " --"]),
         ([" हिन्द", "ी", " cafe", "\u0301", "."], [" हिन्दी", " cafe\u0301", "."]),
         (["\u2764", "\ufe0f", "!"], ["\u2764\ufe0f!"]),
+        ([" girl", "", "."], [" girl", "."]),
     ],
 )
 def test_punctuation_around_a_word_is_apart_from_it(tokens, expected):
