@@ -104,14 +104,14 @@ def pipeline(config, stage, work, share, workers) -> Iterator[dict[str, Any]]:
     while unit is not None:
         starts += 1
         assert starts < 20, f"stage {stage} starts worker after worker"
-        here, there = FORKS.Pipe()
-        process = FORKS.Process(target=_work, args=(there, pickled), daemon=True)
+        parent_end, child_end = FORKS.Pipe()
+        process = FORKS.Process(target=_work, args=(child_end, pickled), daemon=True)
         process.start()
-        there.close()
+        child_end.close()
         try:
             while unit is not None:
-                here.send(unit)
-                answer = here.recv()  # raises EOFError, as `send` does OSError, when the process is dead
+                parent_end.send(unit)
+                answer = parent_end.recv()  # raises EOFError, as `send` does OSError, when the process is dead
                 if isinstance(answer, Exception):
                     raise answer
                 yield from answer
@@ -119,7 +119,7 @@ def pipeline(config, stage, work, share, workers) -> Iterator[dict[str, Any]]:
         except (EOFError, ConnectionError):
             pass
         finally:
-            here.close()
+            parent_end.close()
             process.join()
 
 

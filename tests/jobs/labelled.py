@@ -50,7 +50,7 @@ def write_folders(root):
     """Published files of two tasks, a classifier, a causal one and a regressor, in `root`."""
     lines = "".join(f"{text}\t{label}\n" for text, label in SST2)
     (root / "sst2.tsv").write_text("sentence\tlabel\n" + lines)
-    (root / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    (root / "sts.csv").write_text("".join(f"{first},{second},{score}\n" for first, second, score in STS))
     save(root / "sentiment")
     save(root / "causal", "gpt2", separator=False)
     save(root / "score", labels=("score",))
@@ -65,7 +65,9 @@ def run_of(folders, root, models=("sentiment", "score"), **changes) -> RunConfig
             "sst2": {"source": "sst2", "path": str(folders / "sst2.tsv")},
             "stsb": {"source": "stsb", "path": str(folders / "sts.csv")},
         },
-        "models": [{"name": one, "id": str(folders / one)} if isinstance(one, str) else one for one in models],
+        "models": [
+            {"name": model, "id": str(folders / model)} if isinstance(model, str) else model for model in models
+        ],
         "methods": METHODS,
         "explanations": ["target"],
         "embeddings": ["full"],
@@ -82,7 +84,7 @@ def views_of(config, store, task):
 
 def curves_of(config, store, task):
     model, _ = views_of(config, store, task)
-    cells = [one.artifact for one in curve_nodes(config, config.perturb, model) if one.artifact.task == task]
+    cells = [node.artifact for node in curve_nodes(config, config.perturb, model) if node.artifact.task == task]
     return {cell.method: Ledger(store).read(cell, CURVES).to_pylist() for cell in cells}
 
 

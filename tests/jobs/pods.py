@@ -94,13 +94,13 @@ class Pods:
             volume.mkdir()
             os.chown(volume, 0, group)
             volume.chmod(0o2775)
-        there = f"{self._folder}/root{path}"
-        self._as_root(f"mkdir -p {there} && mountpoint -q {there} || mount --bind {volume} {there}")
+        target = f"{self._folder}/root{path}"
+        self._as_root(f"mkdir -p {target} && mountpoint -q {target} || mount --bind {volume} {target}")
 
     def write(self, path: str, text: str) -> None:
         """A file of the image."""
-        there = f"{self._folder}/root{path}"
-        self._as_root(f"mkdir -p {os.path.dirname(there)} && printf %s {shlex.quote(text)} > {there}")
+        target = f"{self._folder}/root{path}"
+        self._as_root(f"mkdir -p {os.path.dirname(target)} && printf %s {shlex.quote(text)} > {target}")
 
     def _as_root(self, script: str) -> None:
         subprocess.run([*self._inside, "sh", "-euc", script], check=True)
