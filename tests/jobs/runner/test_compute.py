@@ -114,9 +114,9 @@ def test_a_peak_that_is_not_finite_is_rejected_and_a_large_one_is_kept(explainer
 
 def test_samples_without_a_foil_get_the_explanations_that_need_none(explainer):
     rows = [{**row, "foil_id": None} for row in rows_of(3)]
-    wanted = (*REQUESTS, Request("attnlrp", "target", "full"))
-    outcome = run(Explainer(explainer.view, wanted), rows)
-    assert set(outcome.explained[0].relevance) == {wanted[1], wanted[2]}
+    requests = (*REQUESTS, Request("attnlrp", "target", "full"))
+    outcome = run(Explainer(explainer.view, requests), rows)
+    assert set(outcome.explained[0].relevance) == {requests[1], requests[2]}
 
 
 def test_passes_get_only_the_options_they_know(explainer):

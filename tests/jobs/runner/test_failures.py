@@ -59,10 +59,10 @@ def assert_same(result, expected, *methods):
     expected = {name: table for name, table in expected.items() if name.rpartition("/")[2] in methods}
     assert result.keys() == expected.keys()
     for name, table in result.items():
-        for row, wanted in zip(table.to_pylist(), expected[name].to_pylist(), strict=True):
+        for row, expected_row in zip(table.to_pylist(), expected[name].to_pylist(), strict=True):
             numbers = {"relevance", "explained", "residual"}
-            assert all(row[key] == wanted[key] for key in row.keys() - numbers)
-            assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-6)
+            assert all(row[key] == expected_row[key] for key in row.keys() - numbers)
+            assert row["relevance"] == pytest.approx(expected_row["relevance"], rel=1e-5, abs=1e-6)
 
 
 def fail(monkeypatch, why):
@@ -160,7 +160,7 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
     plan = {
         (p.artifact.model, p.artifact.method): Ledger(store).state(p.artifact) for p in make_plan(config, store).cells()
     }
-    assert {place for place, now in plan.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
+    assert {cell for cell, now in plan.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
     assert evaluate(config, store).computed == 2
     assert report(config, store).complete
     code, _, err = closelook("explain", "--model", str(broken), "w5 w7", "--target", "w10", "--foil", "w11")
@@ -210,7 +210,9 @@ def test_a_cell_that_lost_a_row_without_a_reject_is_not_complete(inline, tmp_pat
         """Says nothing of s003."""
         explained = whole(explainer, rows)
         kept = [at for at, row in enumerate(explained.rows) if row["sample_id"] != "s003"]
-        relevance = {request: one.mapped(lambda tensor: tensor[kept]) for request, one in explained.relevance.items()}
+        relevance = {
+            request: values.mapped(lambda tensor: tensor[kept]) for request, values in explained.relevance.items()
+        }
         return replace(explained, rows=tuple(explained.rows[at] for at in kept), relevance=relevance)
 
     monkeypatch.setattr(Explainer, "batch", losing)

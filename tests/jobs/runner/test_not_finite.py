@@ -65,28 +65,28 @@ def run_of(tmp_path, model):
 
 def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(tmp_path, half, inline):
     config, store = run_of(tmp_path, half)
-    told = attribute(config, store)
+    summary = attribute(config, store)
     evaluate(config, store)
     perturb(config, store)
     ledger, [planned] = Ledger(store), make_plan(config, store).models
-    cells = {one.artifact.method: one.artifact for one in planned.cells}
+    cells = {cell.artifact.method: cell.artifact for cell in planned.cells}
     relevance = ledger.read(cells["attnlrp"], RELEVANCE)
     assert np.isfinite(relevance["relevance"].combine_chunks().flatten().to_numpy()).all()
     lost = len(ROWS) - len(set(relevance["sample_id"].to_pylist()))
     assert 0 < lost < len(ROWS)
-    [rejected] = [line for line in told.lines if line.endswith("(attnlrp)")]
+    [rejected] = [line for line in summary.lines if line.endswith("(attnlrp)")]
     reasons = re.findall(r"(\d+) (not_finite|logits_not_finite), as s\d+: .*? not finite in float16", rejected)
     assert sum(int(rows) for rows, _ in reasons) == lost
     # On the way from no input some activation is always too large: there is no such relevance of any row.
     assert not ledger.is_done(cells["integrated_gradients"])
-    [failure] = [line for line in told.failures if "integrated_gradients" in line]
+    [failure] = [line for line in summary.failures if "integrated_gradients" in line]
     reasons = re.findall(r"(\d+) x (not_finite|logits_not_finite), the first: .*? not finite in float16", failure)
     assert {reason for _, reason in reasons} == {"not_finite", "logits_not_finite"}
     assert sum(int(rows) for rows, _ in reasons) <= len(ROWS)
     report(config, store)
     with open(f"{config.root}/report/tables/faithfulness.csv") as file:
         shown = {(row["method"], row["label"]): row for row in csv.DictReader(file)}
-    drawn = {one.artifact.method: one.artifact for one in curves_of(config, config.perturb, planned)}
+    drawn = {cell.artifact.method: cell.artifact for cell in curves_of(config, config.perturb, planned)}
     for method, label in (("attnlrp", "AttnLRP"), ("random", "Random")):
         areas = ledger.read(drawn[method], CURVES).to_pandas().groupby("sample_id")["area"]
         whole = int(areas.apply(lambda both: np.isfinite(both).all()).sum())
@@ -152,8 +152,8 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     [of_attnlrp, of_random] = prediction["methods"]
     assert None in of_attnlrp["relevance"]
     assert None not in of_random["relevance"]
-    told = explain(question[2], "w10", model=half, method=["attnlrp", "random"], dtype="float16").to_dict()
-    assert told["predictions"] == [prediction]
+    record = explain(question[2], "w10", model=half, method=["attnlrp", "random"], dtype="float16").to_dict()
+    assert record["predictions"] == [prediction]
     code, out, _ = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp", "--layers")
     assert out.endswith("attnlrp: relevance between its layers is not finite in float16: try float32 or bfloat16\n")
     code, _, err = closelook("neurons", *question, "--dtype", "float16")

@@ -74,7 +74,7 @@ def test_a_computation_that_gives_rows_of_another_sample_fails_its_cell_alone(tm
     def renaming(explainer, rows):
         explained = whole(explainer, rows)
         if explainer.requests[0].method == "random":
-            renamed = tuple({**one, "sample_id": f"{one['sample_id']}-other"} for one in explained.rows)
+            renamed = tuple({**sample, "sample_id": f"{sample['sample_id']}-other"} for sample in explained.rows)
             explained = replace(explained, rows=renamed)
         return explained
 
@@ -89,7 +89,7 @@ def test_a_computation_that_gives_rows_of_another_sample_fails_its_cell_alone(tm
 
 def test_what_one_method_explains_and_another_rejects_counts_as_explained(tmp_path, model, inline):
     """Samples without a foil are rejects of a method that explains contrasts alone, and of no other."""
-    rows = [one | ({"foil_id": None} if at % 3 == 0 else {}) for at, one in enumerate(rows_of(24))]
+    rows = [sample | ({"foil_id": None} if at % 3 == 0 else {}) for at, sample in enumerate(rows_of(24))]
     methods = ["gradient_x_input", "random"]
     config = config_of(tmp_path / "root", model, methods=methods, explanations=["contrastive"])
     store = prepared(config, rows)

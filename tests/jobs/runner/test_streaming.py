@@ -29,9 +29,9 @@ def test_units_that_another_process_reads_are_those_of_the_driver(tmp_path, mode
     store = prepared(config, rows_of(24))
     (missing,) = missing_work(config, Ledger(store), make_plan(config, store))
     work = missing.work()
-    own, travelled = list(work.tables()), list(pickle.loads(pickle.dumps(work.reader()))())
-    assert len(own) == work.units > 2
-    for table, same in zip(own, travelled, strict=True):
+    direct, travelled = list(work.tables()), list(pickle.loads(pickle.dumps(work.reader()))())
+    assert len(direct) == work.units > 2
+    for table, same in zip(direct, travelled, strict=True):
         assert table.drop_columns("task") == same.drop_columns("task")
         tasks = [task_of(unit.select(["task"]).to_pylist()[0]) for unit in (table, same)]
         assert tasks[0].title == tasks[1].title
