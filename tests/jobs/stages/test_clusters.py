@@ -50,8 +50,8 @@ def run(tmp_path, inline):
 def test_intervals_are_those_of_clusters_and_few_clusters_have_none(run):
     _, _, alone, areas_alone = run(None)
     store, results, comparison, drawn = run(24)
-    place = next(place for place in results.defaults if place.method == "attnlrp")
-    samples = default_samples(store, results, place)
+    cell_key = next(cell_key for cell_key in results.defaults if cell_key.method == "attnlrp")
+    samples = default_samples(store, results, cell_key)
     samples = samples.filter(samples["correct"])
     ids = samples["sample_id"].to_pylist()
     of = np.array([int(name[1:]) % 24 for name in ids])

@@ -48,12 +48,12 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     [choice] = plan.models[0].choices
     deltas = [trial["delta_area"] for trial in choice.record["trials"]]
     first = next(at for at, delta in enumerate(deltas) if delta >= max(deltas) - ROUNDING)
-    wanted = choice.options[first]["composite"]
+    composite = choice.options[first]["composite"]
     [table] = part.tables
-    told = {row.labels[1]: row.cells[0].state for row in table.rows}
-    assert told["linear"] == ("gamma 0.5" if "linear gamma 0.5" in wanted else "epsilon")
-    assert told["softmax"] == next((rule for rule in ("zplus", "constant") if rule in wanted), "epsilon")
-    assert (told["convolution"], told["norm"]) == ("epsilon", "identity")
+    rules = {row.labels[1]: row.cells[0].state for row in table.rows}
+    assert rules["linear"] == ("gamma 0.5" if "linear gamma 0.5" in composite else "epsilon")
+    assert rules["softmax"] == next((rule for rule in ("zplus", "constant") if rule in composite), "epsilon")
+    assert (rules["convolution"], rules["norm"]) == ("epsilon", "identity")
 
     part = extremes_part(Reported(Run(config, plan, ledger), results))
     [figure, layers], [table], [by_layer] = part.figures, part.tables, part.details

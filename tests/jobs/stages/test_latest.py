@@ -16,8 +16,8 @@ def latest(root):
 
 def new_in(record):
     """(product, model, method) of what was made but for the report."""
-    made = [(one["product"], one["model"], one["method"]) for one in record["new"]]
-    return sorted(one for one in made if one[0] != "report")
+    made = [(artifact["product"], artifact["model"], artifact["method"]) for artifact in record["new"]]
+    return sorted(artifact for artifact in made if artifact[0] != "report")
 
 
 def test_a_run_that_finds_a_new_model_computes_its_cells_alone_and_tells_them(closelook, inline, tmp_path):
@@ -31,7 +31,9 @@ def test_a_run_that_finds_a_new_model_computes_its_cells_alone_and_tells_them(cl
     assert closelook("run", "--config", "smoke", "--root", root, "--set", TWO)[0] == 0
     record, text = latest(root)
     methods = ("attnlrp", "gradient_x_input", "random")
-    assert new_in(record) == [(product, "gpt2-seed1", one) for product in ("relevance", "scores") for one in methods]
+    assert new_in(record) == [
+        (product, "gpt2-seed1", method) for product in ("relevance", "scores") for method in methods
+    ]
     assert {path: Store(root).modified_s(path) for path in before} == before
     (changed,) = record["groups"]
     assert (changed["model"], changed["task"], changed["before"]) == ("gpt2-seed1", "sva", None)

@@ -29,7 +29,7 @@ def files(tmp_path_factory):
     """The files of a report, by name: the paper's experiments on tiny models under its models' names."""
     data = tmp_path_factory.mktemp("data")
     (data / "sst2.tsv").write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in SST2))
-    (data / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    (data / "sts.csv").write_text("".join(f"{first},{second},{score}\n" for first, second, score in STS))
     pairs = [{"text": f"{a} b ___ d", "target": t, "foil": f, "evidence": "b"} for a in "afg" for t, f in ("ce", "ec")]
     (data / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     for name, family, labels in (("sst2", "bert", ("negative", "positive")), ("stsb", "bert", ("score",))):
@@ -75,13 +75,13 @@ def files(tmp_path_factory):
 def test_every_table_and_figure_of_the_paper_has_its_place(files):
     listed = r"^\| (tables?|figures?) ([\d, to]+) \|.*\| (?:`(.+)`|–) \|$"
     rows = re.findall(listed, PAGE.read_text(encoding="utf-8"), re.M)
-    told = set()
+    documented = set()
     for kind, numbers, file in rows:
         first, *more = map(int, re.findall(r"\d+", numbers))
-        told |= {(kind[0], number) for number in range(first, (more or [first])[-1] + 1)}
+        documented |= {(kind[0], number) for number in range(first, (more or [first])[-1] + 1)}
         pattern = re.escape(file).replace("TASK", "[a-z0-9]+").replace("WAY", "(mask|delete)").replace("MODEL", ".+")
         assert not file or any(re.fullmatch(pattern, name) for name in files), file
-    assert told == {("t", number) for number in range(1, 6)} | {("f", number) for number in range(1, 29)}
+    assert documented == {("t", number) for number in range(1, 6)} | {("f", number) for number in range(1, 29)}
 
 
 def test_the_papers_numbers_stand_beside_ours_and_doubts_are_told(files):
@@ -97,8 +97,8 @@ def test_the_papers_numbers_stand_beside_ours_and_doubts_are_told(files):
 
 def test_costs_by_length_have_those_of_the_paper_below(files):
     text = files["tables/seconds_by_length.md"].decode()
-    own = "0.250 [0.200, 0.300]"
-    assert f"| random/bert-base, 4 layers, float32 | a CPU | 512 | {own} | – | – | – | {own} |" in text
+    seconds = "0.250 [0.200, 0.300]"
+    assert f"| random/bert-base, 4 layers, float32 | a CPU | 512 | {seconds} | – | – | – | {seconds} |" in text
     assert "| BERT | Quadro RTX 8000 | 512 | 2.36 | 0.780 | 0.800 | 1.79 | 0.360 |" in text
     text = files["tables/largest_batches.md"].decode()
     assert "| random/bert-base, 4 layers, float32 | a CPU | DecompX | 321 | – |" in text

@@ -43,29 +43,29 @@ def test_what_does_not_fit_is_an_error_in_one_line(folders, tmp_path, models, ch
 def test_a_model_that_is_given_a_task_it_does_not_answer_is_an_error(folders, tmp_path):
     config = run_of(folders, tmp_path)
 
-    def given(name, task, **model):
-        own = {"name": name, "id": str(folders / name), "tasks": [task], **model}
-        return run_of(folders, tmp_path, [own], tasks={task: config.tasks[task].model_dump()})
+    def config_with(name, task, **model):
+        settings = {"name": name, "id": str(folders / name), "tasks": [task], **model}
+        return run_of(folders, tmp_path, [settings], tasks={task: config.tasks[task].model_dump()})
 
     with pytest.raises(UserError, match="model score predicts a score, and task sst2 asks for labels"):
-        validate(given("score", "sst2"))
+        validate(config_with("score", "sst2"))
     with pytest.raises(UserError, match="model sentiment predicts labels, and task stsb asks for a score"):
-        validate(given("sentiment", "stsb"))
+        validate(config_with("sentiment", "stsb"))
     words = "the labels of task sst2 (negative, positive) are not those of model sentiment (good, bad): set"
     with pytest.raises(UserError) as error:
-        validate(given("sentiment", "sst2", classes=["good", "bad"]))
+        validate(config_with("sentiment", "sst2", classes=["good", "bad"]))
     assert str(error.value).startswith(words)
     with pytest.raises(UserError, match="`classes` names 3 labels, and the model has 2: NEGATIVE, Positive"):
-        validate(given("sentiment", "sst2", classes=["negative", "neutral", "positive"]))
-    validate(given("sentiment", "sst2", classes=["positive", "negative"]))
+        validate(config_with("sentiment", "sst2", classes=["negative", "neutral", "positive"]))
+    validate(config_with("sentiment", "sst2", classes=["positive", "negative"]))
 
 
 def test_pairs_need_a_tokenizer_that_separates_them(folders, tmp_path):
     save(tmp_path / "joined", "gpt2", labels=("score",), separator=False)
     config = run_of(folders, tmp_path / "root")
-    own = {"name": "joined", "id": str(tmp_path / "joined")}
+    joined = {"name": "joined", "id": str(tmp_path / "joined")}
     tasks = {"stsb": config.tasks["stsb"].model_dump()}
-    config = run_of(folders, tmp_path / "root", [own], tasks=tasks)
+    config = run_of(folders, tmp_path / "root", [joined], tasks=tasks)
     store = Store(config.root)
     store.create()
     with pytest.raises(UserError, match="task stsb has pairs of texts, and the tokenizer of model joined puts nothing"):
@@ -111,20 +111,23 @@ def test_own_pairs_are_rejects_where_nothing_separates_them(folders, tmp_path, i
     tasks = own_file(tmp_path / "pairs.jsonl", {}, *rows)
     config = run_of(folders, tmp_path / "root", ["causal"], tasks=tasks)
     Store(config.root).create()
-    [told] = [line for line in prepare(config, Store(config.root)).lines if "views" in line]
-    assert told.endswith("2 samples = 1 views + 1 rejected (1 the tokenizer puts nothing between two texts)")
+    [line] = [line for line in prepare(config, Store(config.root)).lines if "views" in line]
+    assert line.endswith("2 samples = 1 views + 1 rejected (1 the tokenizer puts nothing between two texts)")
 
 
 def test_texts_that_are_too_long_are_rejected_or_cut_and_counted(folders, tmp_path, inline):
     lines = [" ".join("abcdefgh"[i % 8] for i in range(length)) for length in (40, 31, 30, 4)]
     (tmp_path / "long.tsv").write_text("sentence\tlabel\n" + "".join(f"{line}\t0\n" for line in lines))
     task = {"source": "sst2", "path": str(tmp_path / "long.tsv")}
-    for truncate, told in ((False, "2 views + 2 rejected (2 too long)"), (True, "4 views (2 cut to fit) + 0 rejected")):
+    for truncate, counts in (
+        (False, "2 views + 2 rejected (2 too long)"),
+        (True, "4 views (2 cut to fit) + 0 rejected"),
+    ):
         tasks = {"sst2": {**task, "truncate": truncate}}
         config = run_of(folders, tmp_path / str(truncate), ["sentiment"], tasks=tasks)
         store = Store(config.root)
         store.create()
-        assert any(f"4 samples = {told}" in line for line in prepare(config, store).lines)
+        assert any(f"4 samples = {counts}" in line for line in prepare(config, store).lines)
         _, views = views_of(config, store, "sst2")
         assert sorted(view["length"] for view in views)[-1] == 32
         assert all(view["input_ids"][-1] == 3 for view in views), "the separator stays"
@@ -167,9 +170,9 @@ def test_a_model_without_segments_is_explained_though_its_tokenizer_gives_token_
 
 
 def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_read(folders, tmp_path, inline):
-    own = tmp_path / "own.jsonl"
-    own.write_text('{"text": "a b", "label": "positive"}\n{"text": "c d", "label": "mixed"}\n')
-    tasks = {"own": {"source": "samples", "path": str(own), "output": "label"}}
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"text": "a b", "label": "positive"}\n{"text": "c d", "label": "mixed"}\n')
+    tasks = {"own": {"source": "samples", "path": str(file), "output": "label"}}
     config = run_of(folders, tmp_path / "root", ["sentiment"], tasks=tasks)
     other = {"name": "other", "id": str(folders / "sentiment"), "classes": ["mixed", "positive"]}
     store = Store(config.root)

@@ -92,7 +92,7 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
-    ("output", "rows", "bad", "told"),
+    ("output", "rows", "bad", "message"),
     [
         (
             "label",
@@ -119,11 +119,11 @@ def test_a_mistyped_label_is_a_reject_and_the_other_rows_run(run, tmp_path, suff
         (None, WORDS, '{"text": "The ___", "target": "\\ud800", "evidence": "The"}', "not UTF-8: 'utf-8' codec can't"),
     ],
 )
-def test_other_mistakes_of_a_row_are_rejects_and_the_other_rows_run(run, tmp_path, output, rows, bad, told):
+def test_other_mistakes_of_a_row_are_rejects_and_the_other_rows_run(run, tmp_path, output, rows, bad, message):
     model = {"label": "demo/bert-sentiment", "score": "demo/bert-score", None: "demo/gpt2"}[output]
     code, out, err, store = run(written(tmp_path, [*rows, bad]), output, model)
     assert (code, err) == (0, "")
-    assert f"left out: mine.jsonl:{len(rows) + 1}: {told}" in out
+    assert f"left out: mine.jsonl:{len(rows) + 1}: {message}" in out
     assert len({row["sample_id"] for row in relevance(store)}) == len(rows)
 
 
@@ -149,7 +149,7 @@ def test_token_types_of_zeros_are_those_of_a_model_that_is_given_none():
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         (
             [{"text": "a dog", "label": "good"}, {"text": "a cat", "label": "bad"}],
@@ -162,10 +162,10 @@ def test_token_types_of_zeros_are_those_of_a_model_that_is_given_none():
         ([{"txt": "the dog", "label": "positive"}], "mine.jsonl:1: no column 'text': the columns are txt, label"),
     ],
 )
-def test_a_file_of_bad_rows_alone_is_an_error_of_the_file(run, tmp_path, rows, told):
+def test_a_file_of_bad_rows_alone_is_an_error_of_the_file(run, tmp_path, rows, message):
     code, _, err, store = run(written(tmp_path, rows), "label", "demo/bert-sentiment")
     assert (code, len(err.splitlines())) == (2, 1)
-    assert f"no usable row in the samples source of task mine; the first at {told}" in err
+    assert f"no usable row in the samples source of task mine; the first at {message}" in err
     assert not store.files("benchmark", recursive=True)
 
 

@@ -163,8 +163,8 @@ def test_another_limit_replaces_the_samples(tmp_path):
 
 
 def test_another_model_adds_its_views_and_leaves_the_rest(tmp_path):
-    one = config_of(tmp_path, models=[{"name": "gpt2", "id": "demo/gpt2"}])
-    _, store = run(one)
+    config = config_of(tmp_path, models=[{"name": "gpt2", "id": "demo/gpt2"}])
+    _, store = run(config)
     before = contents(store)
     summary, _ = run(config_of(tmp_path))
     assert summary.computed == 1

@@ -45,8 +45,8 @@ def no_tokenizers(monkeypatch):
 QUICK = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 3})})
 
 
-def written(tmp_path, config=QUICK, **what):
-    store, plan = write_store(tmp_path, **{"samples": 8} | what)
+def written(tmp_path, config=QUICK, **options):
+    store, plan = write_store(tmp_path, **{"samples": 8} | options)
     score_plan(config, plan, store)
     return store, plan, report.write_report(config, plan, store)
 

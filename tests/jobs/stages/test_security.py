@@ -109,19 +109,19 @@ def descendants(pid: int) -> list[int]:
             continue  # it has ended
         children.setdefault(parent, []).append(int(status.parent.name))
     result = [pid]
-    for one in result:
-        result += children.get(one, [])
+    for process in result:
+        result += children.get(process, [])
     return result
 
 
 def listening(pids: list[int]) -> set[tuple[str, int]]:
     """(address, port) of every TCP socket on which these processes listen."""
-    own = {target for pid in pids for target in _open_files(pid) if target.startswith("socket:")}
+    sockets = {target for pid in pids for target in _open_files(pid) if target.startswith("socket:")}
     collected = set()
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
-            if state == "0A" and f"socket:[{rest[5]}]" in own:
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
                 host, port = local.split(":")
                 words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
                 collected.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))

@@ -10,7 +10,7 @@ from tests.synthetic import CONFIG
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "Nothing is there: set `prune` and `perturb` in the config and run `closelook prune`."),
         ({"perturb": {}}, "Nothing is there: set `prune` in the config and run `closelook prune`."),
@@ -20,7 +20,7 @@ from tests.synthetic import CONFIG
         ),
     ],
 )
-def test_a_part_asks_for_what_is_not_set_and_else_says_what_it_needs(settings, told):
+def test_a_part_asks_for_what_is_not_set_and_else_says_what_it_needs(settings, message):
     config = RunConfig.model_validate(CONFIG.model_dump() | {"heads": {}} | settings)
     report = Reported(SimpleNamespace(config=config), None)
-    assert report.why_lacking("Nothing is there", ["prune", "perturb"], "`closelook prune`", "heads") == told
+    assert report.why_lacking("Nothing is there", ["prune", "perturb"], "`closelook prune`", "heads") == message
