@@ -68,9 +68,9 @@ class Root:
 
     def assert_made_again(self, before: dict[str, bytes], **computed: int) -> None:
         """A run computes so many artifacts of these stages and nothing else; all is as it was."""
-        code, said = self.command("run")
-        assert code == 0, said
-        counts = {stage: int(count) for stage, count in re.findall(r"^(\w+): (\d+) computed", said, re.MULTILINE)}
+        code, printed = self.command("run")
+        assert code == 0, printed
+        counts = {stage: int(count) for stage, count in re.findall(r"^(\w+): (\d+) computed", printed, re.MULTILINE)}
         assert {stage: count for stage, count in counts.items() if count and stage != "report"} == computed
         assert self.contents() == before
         assert self.command("status")[0] == 0

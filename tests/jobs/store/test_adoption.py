@@ -82,8 +82,8 @@ def test_an_adopted_shard_tells_that_batches_were_computed_row_by_row(tmp_path, 
     table = pq.read_table(shard, partitioning=None)
     pq.write_table(_renamed(table, batches_by_row="2"), shard, compression=None)
     assert attribute(config, store).complete
-    told = {record["artifact"]["method"]: record["fallbacks"] for _, record in Ledger(store).records("relevance")}
-    by_row = {method: fallbacks["batches_by_row"] for method, fallbacks in told.items()}
+    by_method = {record["artifact"]["method"]: record["fallbacks"] for _, record in Ledger(store).records("relevance")}
+    by_row = {method: fallbacks["batches_by_row"] for method, fallbacks in by_method.items()}
     assert by_row == {"attnlrp": 0, "gradient_x_input": 0, "random": 2}
 
 

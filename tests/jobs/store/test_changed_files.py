@@ -43,11 +43,11 @@ def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else
     before, lost = root.contents(), root.files(VIEWS)[1]
     fault(lost)
     for command in ("status", "attribute", "evaluate", "audit"):
-        code, said = root.command(command)
+        code, printed = root.command(command)
         assert code == 1
-        assert said.count("\n") == 1
-        assert str(lost) in said
-        assert said.endswith(f"run `closelook prepare --root {root.folder}`\n")
+        assert printed.count("\n") == 1
+        assert str(lost) in printed
+        assert printed.endswith(f"run `closelook prepare --root {root.folder}`\n")
     root.assert_made_again(before, prepare=1)
 
 
@@ -56,22 +56,22 @@ def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else
 def test_changed_samples_are_named_and_a_run_makes_them_again_and_nothing_else(root, fault):
     before, lost = root.contents(), root.files(SAMPLES)[1]
     fault(lost)
-    code, said = root.command("audit")
-    assert (code, str(lost) in said) == (1, True)
-    assert said.endswith(f"run `closelook prepare --root {root.folder}`\n")
+    code, printed = root.command("audit")
+    assert (code, str(lost) in printed) == (1, True)
+    assert printed.endswith(f"run `closelook prepare --root {root.folder}`\n")
     root.assert_made_again(before, prepare=1)
 
 
-@pytest.mark.parametrize(("place", "commands"), [(VIEWS, ("status", "run", "audit")), (SAMPLES, ("audit", "report"))])
-def test_a_file_beside_those_that_the_manifest_lists_is_an_error_that_names_it(root, place, commands):
-    before, first = root.contents(), root.files(place)[0]
+@pytest.mark.parametrize(("pattern", "commands"), [(VIEWS, ("status", "run", "audit")), (SAMPLES, ("audit", "report"))])
+def test_a_file_beside_those_that_the_manifest_lists_is_an_error_that_names_it(root, pattern, commands):
+    before, first = root.contents(), root.files(pattern)[0]
     added = first.with_name("more.parquet")
     shutil.copy(first, added)
     for command in commands:
-        code, said = root.command(command)
+        code, printed = root.command(command)
         assert code == 2
-        assert f"{added} is not among the files" in said
-        assert said.endswith("remove it\n")
+        assert f"{added} is not among the files" in printed
+        assert printed.endswith("remove it\n")
     added.unlink()
     root.assert_made_again(before)
 
@@ -81,10 +81,10 @@ def test_views_of_an_older_version_are_counted_by_their_rows(root, fault):
     root.change_manifests("views.*", "shards", "bytes")
     before, lost = root.contents(), root.files(VIEWS)[1]
     fault(lost)
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 2
-    assert re.search(r"task=sva holds \d+ rows, but manifest/views\.\S+ says 30", said)
-    assert said.endswith(f"remove the folder and run `closelook prepare --root {root.folder}`\n")
+    assert re.search(r"task=sva holds \d+ rows, but manifest/views\.\S+ says 30", printed)
+    assert printed.endswith(f"remove the folder and run `closelook prepare --root {root.folder}`\n")
     shutil.rmtree(lost.parent)
     root.assert_made_again(before, prepare=1)
 
@@ -99,14 +99,14 @@ def test_a_root_of_an_older_version_without_bytes_stays_as_it_is(root):
 
 
 def test_status_counts_samples_views_and_the_report(root):
-    code, told = root.command("status")
-    assert code == 0, told
+    code, printed = root.command("status")
+    assert code == 0, printed
     for product in ("benchmark", "views", "report"):
-        assert re.search(rf"^.*\b{product} +1 +0 +0\b", told, re.MULTILINE), told
+        assert re.search(rf"^.*\b{product} +1 +0 +0\b", printed, re.MULTILINE), printed
     next(iter((root.folder / "manifest").glob("report*"))).unlink()
-    code, told = root.command("status")
+    code, printed = root.command("status")
     assert code == 1
-    assert "1 reports: 0 done, 0 partial, 1 missing" in told
+    assert "1 reports: 0 done, 0 partial, 1 missing" in printed
 
 
 # what is computed of them
@@ -114,7 +114,7 @@ def test_status_counts_samples_views_and_the_report(root):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
-    ("place", "stage", "fault"),
+    ("pattern", "stage", "fault"),
     [
         ("relevance/*/*/*/method=gradient_x_input", "attribute", delete),
         ("relevance/*/*/*/method=gradient_x_input", "attribute", cut),
@@ -127,14 +127,14 @@ def test_status_counts_samples_views_and_the_report(root):
         ("scores_samples", "evaluate", delete),
     ],
 )
-def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again_and_nothing_else(root, place, stage, fault):
-    before, lost = root.contents(), root.files(place)[0]
+def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again_and_nothing_else(root, pattern, stage, fault):
+    before, lost = root.contents(), root.files(pattern)[0]
     fault(lost)
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 1
-    assert f"{lost} {'is gone' if fault is delete else 'has '}" in said
-    code, said = root.command("audit")
-    assert (code, str(lost) in said) == (1, True)
+    assert f"{lost} {'is gone' if fault is delete else 'has '}" in printed
+    code, printed = root.command("audit")
+    assert (code, str(lost) in printed) == (1, True)
     root.assert_made_again(before, **{stage: 1})
 
 
@@ -160,9 +160,9 @@ def test_a_manifest_that_cannot_be_read_is_a_line_and_its_artifact_is_made_again
     before = root.contents()
     [path] = (root.folder / "manifest").glob(name)
     path.write_bytes(content)
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 1
-    lines = [line for line in said.splitlines() if str(path) in line]
+    lines = [line for line in printed.splitlines() if str(path) in line]
     assert len(lines) == 1
     assert why in lines[0]
     if stage != "prepare":
@@ -205,8 +205,8 @@ def test_shards_that_a_stopped_run_made_again_are_not_removed_by_the_next(root, 
     pq.write_table(table, lost[0], compression=None)  # the same rows in more bytes
     other = lost[0].read_bytes()
     assert len(other) != len(content)
-    code, said = root.command("run")
-    assert code == 0, said
+    code, printed = root.command("run")
+    assert code == 0, printed
     assert lost[0].read_bytes() == other
 
 
@@ -230,17 +230,17 @@ def test_a_run_ends_with_1_where_a_cell_is_lost_before_it_is_scored(root, monkey
         return whole(stage)
 
     monkeypatch.setattr(stages, "function_of", function_of)
-    code, said = root.command("run")
-    assert "1 cells are not complete and have no scores" in said
+    code, printed = root.command("run")
+    assert "1 cells are not complete and have no scores" in printed
     assert code == 1
-    assert "1 of 2 cells are not complete, among them relevance gpt2/sva/float32/random" in said
+    assert "1 of 2 cells are not complete, among them relevance gpt2/sva/float32/random" in printed
 
 
 def test_evaluate_alone_ends_with_1_where_cells_are_not_complete(root):
     next(iter((root.folder / "manifest").glob("relevance.*random*"))).unlink()
-    code, said = root.command("evaluate")
+    code, printed = root.command("evaluate")
     assert code == 1
-    assert "1 of 2 scores are not complete, among them scores gpt2/sva/float32/random" in said
+    assert "1 of 2 scores are not complete, among them scores gpt2/sva/float32/random" in printed
 
 
 # weights
@@ -262,9 +262,9 @@ def test_weights_that_are_swapped_during_a_run_are_refused_and_nothing_is_commit
     [planned] = make_plan(config, store).cells()
     identity = make_plan(config, store).models[0].resolved.identity
     inline.before_unit = lambda index: os.replace(other, weights)
-    code, said = root.command("attribute")
+    code, printed = root.command("attribute")
     assert code == 1
-    [line] = [line for line in said.splitlines() if "weights changed during the run" in line]
+    [line] = [line for line in printed.splitlines() if "weights changed during the run" in line]
     assert identity in line
     assert len(set(re.findall(r"sha256:\w{64}", line))) == 2
     assert store.files("relevance", recursive=True) == []

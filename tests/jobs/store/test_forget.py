@@ -52,7 +52,7 @@ def sample(root) -> dict:
 
 def traces(root: Root, sample: dict, input_ids: list[int]) -> list[str]:
     """Files that hold the sample's id, its text or its tokens."""
-    found = []
+    paths = []
     for path in filter(Path.is_file, root.folder.rglob("*")):
         data = path.read_bytes()
         if data[:4] == b"PAR1" and path.suffix == ".parquet":
@@ -60,8 +60,8 @@ def traces(root: Root, sample: dict, input_ids: list[int]) -> list[str]:
             footer = b"".join(value for key, value in (file.metadata.metadata or {}).items() if key != b"ARROW:schema")
             data = repr(file.read().to_pylist()).encode() + footer
         if any(mark.encode() in data for mark in (sample["sample_id"], sample["text"], str(input_ids))):
-            found.append(str(path.relative_to(root.folder)))
-    return found
+            paths.append(str(path.relative_to(root.folder)))
+    return paths
 
 
 def tokens_of(root: Root, sample: dict) -> list[int]:
@@ -87,17 +87,17 @@ def test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbe
         shutil.copy(path, path.with_name(f".tmp-0-{path.name}"))
     (root.folder / "report/left.html").write_text(sample["text"])  # of a report that was never complete
     assert len(traces(root, sample, input_ids)) > 10
-    code, said = root.command("forget", "--sample", sample["sample_id"])
+    code, printed = root.command("forget", "--sample", sample["sample_id"])
     assert code == 0
     assert traces(root, sample, input_ids) == []
     for product in products:
         assert others(root, product, sample) == tables[product]
-        assert f"removed from {product} gpt2/sva/float32/{'random' if product == 'layers' else 'attnlrp'}" in said
+        assert f"removed from {product} gpt2/sva/float32/{'random' if product == 'layers' else 'attnlrp'}" in printed
     removed = {name for name in before if name.partition(".")[0] in MEANS} | {"report"}
     assert {name: key for name, key in before.items() if name not in removed} == keys(root)
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 1
-    assert "0 partial" in said
+    assert "0 partial" in printed
 
     made = root.contents()
     assert root.command("run")[0] == 0
@@ -137,11 +137,11 @@ def test_only_ids_of_samples_are_renamed_in_records_of_runs(tmp_path):
     failure = (
         "model m: lrp failed: sample {} and 3 others: 7 tokens of sample 70; 7 x model_error, as {}: 7 is too long"
     )
-    said = {"seed": "7", "samples": 7, "tasks": ["7"], "path": "sample 7"}
+    settings = {"seed": "7", "samples": 7, "tasks": ["7"], "path": "sample 7"}
 
     def record(sample: str) -> dict:
         failures = [failure.format(sample, sample), f"sample {sample}."]
-        return {"config": said, "failures": failures, "sample_ids": [sample, "70"], "sample": sample}
+        return {"config": settings, "failures": failures, "sample_ids": [sample, "70"], "sample": sample}
 
     store.write_bytes("runs/a.json", json.dumps(record("7"), indent=1).encode())
     store.write_bytes("runs/LATEST.md", f"7 failures\n* {failure.format('7', '7')}\n".encode())
@@ -150,8 +150,8 @@ def test_only_ids_of_samples_are_renamed_in_records_of_runs(tmp_path):
     store.write_bytes("attempts/relevance.json", b'{"running": "row 7|lrp"}')
     rename_samples(store, {"7": "forgotten-0"})
     assert json.loads(store.read_bytes("runs/a.json")) == record("forgotten-0")
-    told = f"7 failures\n* {failure.format('forgotten-0', 'forgotten-0')}\n"
-    assert store.read_bytes("runs/LATEST.md").decode() == told
+    expected = f"7 failures\n* {failure.format('forgotten-0', 'forgotten-0')}\n"
+    assert store.read_bytes("runs/LATEST.md").decode() == expected
     lines[0]["error"] = "sample forgotten-0: lost"
     assert [json.loads(line) for line in store.read_bytes("logs/t/0.jsonl").splitlines()] == lines
     assert not store.exists("attempts/relevance.json")
@@ -164,8 +164,8 @@ def test_a_later_run_does_not_bring_it_back(root, sample):
     relevance = {path: path.stat().st_mtime_ns for path in root.files("relevance/*/*/*/*")}
     for path in (*root.files(SAMPLES), *root.files(VIEWS)):
         path.unlink()
-    code, said = root.command("run", "--set", "methods=[attnlrp,random,gradient_x_input]")
-    assert code == 0, said
+    code, printed = root.command("run", "--set", "methods=[attnlrp,random,gradient_x_input]")
+    assert code == 0, printed
     assert traces(root, sample, input_ids) == []
     assert {path: path.stat().st_mtime_ns for path in relevance} == relevance, "keys are those that they were"
     new = next(record for name, record in Ledger(Store(str(root.folder))).records("relevance") if "gradient" in name)
@@ -187,10 +187,10 @@ def test_what_is_shown_and_exported_has_no_placeholders(root, sample, tmp_path):
 
 def test_an_unknown_sample_is_refused_and_nothing_changes(root):
     before = root.contents()
-    code, said = root.command("forget", "--sample", "nobody")
+    code, printed = root.command("forget", "--sample", "nobody")
     assert code == 2
-    assert "holds no sample nobody" in said
-    assert said.count("\n") == 1
+    assert "holds no sample nobody" in printed
+    assert printed.count("\n") == 1
     assert root.contents() == before
     assert not (root.folder / "forgotten.json").exists()
 

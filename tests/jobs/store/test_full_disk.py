@@ -74,9 +74,9 @@ def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_spac
         disk.fill(leave=pages)
         code, _, err = ended(Forked(*arguments, inside=disk.holder.pid))
         assert code == 1
-        said = [line for line in err.strip().splitlines() if not line.startswith("attribute: ")]  # those are progress
-        assert len(said) == 1, err
-        assert f"no space left under {config.root}: free some and run again" in said[0]
+        lines = [line for line in err.strip().splitlines() if not line.startswith("attribute: ")]  # those are progress
+        assert len(lines) == 1, err
+        assert f"no space left under {config.root}: free some and run again" in lines[0]
         full = disk.copy(tmp_path / f"full-{pages}") / "root"
         shards = Store(str(full)).files("relevance", recursive=True)
         assert len(shards) < 3 * 3, "units and cells"

@@ -57,9 +57,9 @@ def test_an_artifact_is_done_when_it_is_entered_under_its_own_key(store, artifac
 def test_relevance_of_other_keys_stays_and_curves_replace_theirs(store):
     for artifact in (RELEVANCE, CURVES):
         other = replace(artifact, key="b" * 64)
-        for one in (other, artifact):
-            put(store, one, "0", "1")
-            Ledger(store).commit(one, {"shards": [one.shard("0"), one.shard("1")]}, config=SETTINGS)
+        for version in (other, artifact):
+            put(store, version, "0", "1")
+            Ledger(store).commit(version, {"shards": [version.shard("0"), version.shard("1")]}, config=SETTINGS)
         assert len(store.files(artifact.folder)) == (2 if artifact.replaces else 4)
         assert Ledger(store).is_done(artifact)
         assert Ledger(store).is_done(other) is not artifact.replaces
@@ -73,7 +73,9 @@ def test_a_method_whose_name_begins_like_another_keeps_its_curves(store):
     moved = replace(CURVES, key="b" * 64)
     put(store, moved, "0")
     Ledger(store).commit(moved, {"shards": [moved.shard("0")]}, config=SETTINGS)
-    assert store.files(CURVES.folder) == sorted(f"{CURVES.folder}/{one.shard('0')}" for one in (moved, longer))
+    assert store.files(CURVES.folder) == sorted(
+        f"{CURVES.folder}/{artifact.shard('0')}" for artifact in (moved, longer)
+    )
 
 
 def test_what_is_forgotten_is_gone_but_for_shards_of_its_own_key(store):
@@ -108,7 +110,9 @@ def test_no_question_changes_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
     before = everything(store)
     states = [
-        one.state(Ledger(store)) for product, one in nodes(Run(CONFIG, plan, Ledger(store))) if product.name == "scores"
+        node.state(Ledger(store))
+        for product, node in nodes(Run(CONFIG, plan, Ledger(store)))
+        if product.name == "scores"
     ]
     assert sorted(states) == ["done", "done", "done", "missing"]
     gone = [path for group in gc.garbage(CONFIG, store) for path in group.files]

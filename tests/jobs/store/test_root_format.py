@@ -13,19 +13,19 @@ def test_a_root_of_a_later_format_is_refused_by_name(root):
     assert json.loads(path.read_text())["format"] == 2
     path.write_text(json.dumps({"format": 3, "closelook": "9.1"}))
     for command in ("run", "status", "audit", "gc", "report"):
-        code, said = root.command(command)
+        code, printed = root.command(command)
         assert code == 2
         assert re.search(
             r"root \S+ has format 3, which closelook 9.1 wrote; this is closelook .* install closelook 9.1 or later\n",
-            said,
+            printed,
         )
-        assert said.count("\n") == 1
+        assert printed.count("\n") == 1
     with pytest.raises(ValueError, match="has format 3"):
         front.load(str(root.folder))
     path.write_text("{")
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 2
-    assert "does not say which format the root has" in said
+    assert "does not say which format the root has" in printed
 
 
 def test_a_root_without_a_number_is_an_older_one_and_gets_this_version_s_with_the_next_manifest(root):

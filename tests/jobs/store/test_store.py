@@ -120,7 +120,7 @@ def test_a_store_travels_to_workers(store):
 def test_identifiers_have_dictionaries_and_fractions_do_not(store):
     store.write_shard("heads/a.parquet", TABLE, HEADS)
     group = pq.ParquetFile(store.url("heads/a.parquet")).metadata.row_group(0)
-    encodings = {one.path_in_schema: set(one.encodings) for one in map(group.column, range(group.num_columns))}
+    encodings = {column.path_in_schema: set(column.encodings) for column in map(group.column, range(group.num_columns))}
     assert "RLE_DICTIONARY" in encodings["sample_id"]
     assert "BYTE_STREAM_SPLIT" in encodings["relevance.list.element"]
     assert "RLE_DICTIONARY" not in encodings["relevance.list.element"]

@@ -63,9 +63,9 @@ def test_manifests_list_every_file_with_its_bytes_rows_and_hash(root):
         "format.json",
         "known.json",
     )
-    there = {path for path in store.files("", "", recursive=True) if not path.startswith(unlisted)}
-    assert listed.keys() == there
-    assert {path.partition("/")[0] for path in there} >= {"benchmark", "relevance", "scores_samples", "report"}
+    stored = {path for path in store.files("", "", recursive=True) if not path.startswith(unlisted)}
+    assert listed.keys() == stored
+    assert {path.partition("/")[0] for path in stored} >= {"benchmark", "relevance", "scores_samples", "report"}
 
 
 def test_the_worker_that_writes_a_file_computes_its_hash(tmp_path, model, inline, monkeypatch):
@@ -119,10 +119,10 @@ def test_whoever_reads_a_flipped_page_is_told_and_leaves_a_note(root):
     assert root.command("status")[0] == 0, "its size is what it was"
     with pytest.raises(StoreError, match=re.escape(str(lost)) + r" cannot be read, .* --root .* computes it again"):
         front.load(str(root.folder)).relevance("arrow", tokens=False)
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 1
-    assert f"{lost} cannot be read, " in said
-    assert "1 damaged" in said
+    assert f"{lost} cannot be read, " in printed
+    assert "1 damaged" in printed
 
 
 # audit --deep, and what a run makes again
@@ -130,7 +130,7 @@ def test_whoever_reads_a_flipped_page_is_told_and_leaves_a_note(root):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
-    ("place", "made_again"),
+    ("pattern", "made_again"),
     [
         ("heads/*/*/*/method=gradient_x_input", {"attribute": 1, "prune": 1}),
         (RANDOM, {"attribute": 1, "evaluate": 1, "perturb": 1}),
@@ -143,16 +143,16 @@ def test_whoever_reads_a_flipped_page_is_told_and_leaves_a_note(root):
     ],
 )
 def test_a_flipped_bit_is_found_by_a_deep_audit_and_a_run_makes_again_what_was_made_of_the_file(
-    root, place, made_again
+    root, pattern, made_again
 ):
-    before, lost = root.contents(), root.files(place)[0]
+    before, lost = root.contents(), root.files(pattern)[0]
     assert root.command("audit", "--deep")[0] == 0
     flip(lost)
-    if not place.startswith("benchmark"):
+    if not pattern.startswith("benchmark"):
         assert root.command("status")[0] == 0, "sizes are what they were"
-    code, said = root.command("audit", "--deep")
-    if not place.startswith("benchmark"):
-        assert (code, f"{lost} has other bytes than were written" in said) == (1, True)
+    code, printed = root.command("audit", "--deep")
+    if not pattern.startswith("benchmark"):
+        assert (code, f"{lost} has other bytes than were written" in printed) == (1, True)
     assert root.command("status")[0] in (1, 2)
     root.assert_made_again(before, **made_again)
     assert root.command("audit", "--deep")[0] == 0
@@ -167,8 +167,8 @@ def test_a_flipped_bit_in_the_names_of_a_footer_is_found_and_healed(root, name):
     data = lost.read_bytes()
     assert name in data
     lost.write_bytes(data.replace(name, bytes([name[0] ^ 1]) + name[1:]))
-    code, said = root.command("audit", "--deep")
-    assert (code, f"{lost} has other bytes than were written" in said) == (1, True)
+    code, printed = root.command("audit", "--deep")
+    assert (code, f"{lost} has other bytes than were written" in printed) == (1, True)
     root.assert_made_again(before, attribute=1, prune=1)
     assert root.command("audit", "--deep")[0] == 0
 
@@ -215,21 +215,21 @@ def test_manifests_without_hashes_are_unverified_and_not_damaged(root):
     root.change_manifests("*", "hashes", "file_rows")
     count = len(root.manifests())
     flip(root.files(RANDOM)[0])
-    code, said = root.command("status")
+    code, printed = root.command("status")
     assert code == 0
-    assert f"{count} artifacts are unverified: an older version wrote them, without hashes" in said
-    code, said = root.command("audit", "--deep")
+    assert f"{count} artifacts are unverified: an older version wrote them, without hashes" in printed
+    code, printed = root.command("audit", "--deep")
     assert code == 0
-    assert "0 files of 0 artifacts were read" in said
-    assert f"{count} artifacts are unverified" in said
+    assert "0 files of 0 artifacts were read" in printed
+    assert f"{count} artifacts are unverified" in printed
 
 
 def test_a_changed_file_of_hashes_makes_artifacts_unverified_and_nothing_else(root):
     for path in (root.folder / HASHES).iterdir():
         flip(path)
-    code, said = root.command("audit", "--deep")
+    code, printed = root.command("audit", "--deep")
     assert code == 0
-    assert f"{len(root.manifests())} artifacts are unverified: the side file with their hashes is lost" in said
+    assert f"{len(root.manifests())} artifacts are unverified: the side file with their hashes is lost" in printed
     root.assert_made_again(root.contents())
 
 
