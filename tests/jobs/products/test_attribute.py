@@ -126,8 +126,8 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(
     (name,) = relevance = relevance_of(config, store)
     expected = {(r["sample_id"], r["explanation"], r["embedding"]): r for r in undisturbed[2][name].to_pylist()}
     for row in relevance[name].to_pylist():
-        wanted = expected[row["sample_id"], row["explanation"], row["embedding"]]
-        assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-5)
+        reference = expected[row["sample_id"], row["explanation"], row["embedding"]]
+        assert row["relevance"] == pytest.approx(reference["relevance"], rel=1e-5, abs=1e-5)
     assert relevance[name].num_rows == 5 * 4
 
 
@@ -185,8 +185,8 @@ def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, inline, mo
     for name, table in relevance_of(config, store).items():
         expected = undisturbed[2][name].to_pylist()
         assert [row["sample_id"] for row in table.to_pylist()] == [row["sample_id"] for row in expected]
-        for row, wanted in zip(table.to_pylist(), expected, strict=True):
-            assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-5)
+        for row, reference in zip(table.to_pylist(), expected, strict=True):
+            assert row["relevance"] == pytest.approx(reference["relevance"], rel=1e-5, abs=1e-5)
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
     (failure,) = [line for line in err.splitlines() if "cannot be loaded" in line]
     assert failure.strip().startswith("model broken cannot be loaded: ")
     states = {str(p.artifact): Ledger(store).state(p.artifact) for p in make_plan(config, store).cells()}
-    assert {name for name, own in states.items() if own == "done"} == set(undisturbed[2])
+    assert {name for name, state in states.items() if state == "done"} == set(undisturbed[2])
     healthy = config.model_copy(update={"models": config.models[1:]})
     assert relevance_of(healthy, store) == undisturbed[2]
 

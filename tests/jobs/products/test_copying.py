@@ -44,8 +44,8 @@ def test_the_model_says_what_follows_the_key_that_is_asked_for(tmp_path):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     for row in ROWS:
         ids = tokenizer(row["prompt"], return_tensors="pt")["input_ids"]
-        said = model.generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
-        assert tokenizer.decode(said) == row["answer"]
+        generated = model.generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
+        assert tokenizer.decode(generated) == row["answer"]
         with torch.no_grad():
             assert model(ids).logits[0, -1].softmax(-1).max() > 0.9
 

@@ -39,8 +39,8 @@ TOKENS, TOP, CHARACTERS = 16, 4, 700
 def lines_of(count=40):
     """Texts of 1 to 39 words of one token; the last two are equal, and so are two in the middle."""
     draw = np.random.default_rng(3)
-    words = [[f"w{one}" for one in draw.integers(40, 60, draw.integers(1, 40))] for _ in range(count)]
-    texts = [" ".join(own) for own in words]
+    words = [[f"w{token}" for token in draw.integers(40, 60, draw.integers(1, 40))] for _ in range(count)]
+    texts = [" ".join(line) for line in words]
     return [*texts, texts[7], texts[-1]]
 
 
@@ -83,22 +83,22 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
         for start in range(0, len(words), TOKENS):
             before = sum(len(word) + 1 for word in words[:start])
             pieces[number, before] = [int(word[1:]) for word in words[start : start + TOKENS]]
-    seen = {place: activations(view, ids) for place, ids in pieces.items()}  # [T, F] each
+    seen = {context: activations(view, ids) for context, ids in pieces.items()}  # [T, F] each
     artifact = cell_of(config, store)
     rows = Ledger(store).read(artifact, CONTEXTS).to_pylist()
     assert len(rows) == view.n_neurons * TOP
     for neuron in range(view.n_neurons):
-        peaks = {place: float(one[:, neuron].max()) for place, one in seen.items()}
-        own = [row for row in rows if row["neuron"] == neuron]
-        assert [row["rank"] for row in own] == [1, 2, 3, 4]
-        for row in own:
-            place = row["number"], row["start"]
-            peak = peaks.pop(place)
-            assert row["input_ids"] == pieces[place]
+        peaks = {context: float(values[:, neuron].max()) for context, values in seen.items()}
+        kept = [row for row in rows if row["neuron"] == neuron]
+        assert [row["rank"] for row in kept] == [1, 2, 3, 4]
+        for row in kept:
+            context = row["number"], row["start"]
+            peak = peaks.pop(context)
+            assert row["input_ids"] == pieces[context]
             assert row["activation"] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
-            assert seen[place][row["position"], neuron] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
-        following = [row["activation"] for row in own[1:]] + [max(peaks.values())]
-        for row, least in zip(own, following, strict=True):
+            assert seen[context][row["position"], neuron] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
+        following = [row["activation"] for row in kept[1:]] + [max(peaks.values())]
+        for row, least in zip(kept, following, strict=True):
             assert row["activation"] >= least - ROUNDING * abs(least) - 1e-8
     every = np.concatenate(list(seen.values()))  # [tokens, F]
     ends = [-np.inf, *Ledger(store).record(artifact)["boundaries"], np.inf]
@@ -118,9 +118,9 @@ def test_which_contexts_are_kept_does_not_depend_on_what_shares_their_batch(tmp_
     """As on CPUs that round otherwise in batches of other sizes; also where one unit is the whole corpus."""
     exact = activity._first
 
-    def rounded(own, values, *others):
+    def rounded(layer, values, *others):
         row = torch.arange(values.shape[1])
-        return exact(own, values * (1 + (len(row) > 1) * 3e-7 * torch.cos(7.0 * row + len(row))), *others)
+        return exact(layer, values * (1 + (len(row) > 1) * 3e-7 * torch.cos(7.0 * row + len(row))), *others)
 
     monkeypatch.setattr(activity, "_first", rounded)
     file = tmp_path / "corpus.txt"
@@ -282,8 +282,8 @@ def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
     assert code == 0
     first, *kept = out.splitlines()
     assert first.startswith("gpt2: neuron 0.3 in 42 texts of corpus, explained by attnlrp; mean ")
-    _, said, _ = closelook("examples", "0.3", "--model", str(model), "--corpus", str(corpus), *asked[2:])
-    assert [line.rpartition("  corpus.txt:")[0] for line in kept] == said.splitlines()[2:]
+    _, of_file, _ = closelook("examples", "0.3", "--model", str(model), "--corpus", str(corpus), *asked[2:])
+    assert [line.rpartition("  corpus.txt:")[0] for line in kept] == of_file.splitlines()[2:]
     assert len(kept) == 3
     for more, message in (
         (("0.3", "--model", "gtp2"), "no max-activating examples of model 'gtp2'"),
@@ -298,19 +298,19 @@ def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))
     before = cell_of(config, store)
-    for states, said in (({"missing": 1}, "1 missing"), ({"done": 1}, "0 missing")):
+    for states, message in (({"missing": 1}, "1 missing"), ({"done": 1}, "0 missing")):
         plan, ledger = make_plan(config, store), Ledger(store)
         row = collect(config, plan, ledger)["gpt2", "corpus", "float32", "contexts"]
         assert (row.states, row.samples) == (states, 42)
         (line,) = contexts_line(Basis(config, ledger, plan, {}))
         assert line.startswith("a corpus of 42 texts")
-        assert said in line
+        assert message in line
         neurons(config, store)
     assert cell_of(config_for(tmp_path / "root", model, corpus, name="other"), store).key == before.key
     corpus.write_text("w41 w42\n")
     changed = config_for(tmp_path / "root", model, corpus)
     assert cell_of(changed, store).key != before.key
-    (group,) = (one for one in garbage(changed, store) if one.why.startswith("sets of contexts"))
+    (group,) = (group for group in garbage(changed, store) if group.why.startswith("sets of contexts"))
     assert len(group.files) == 3  # contexts and activations of the layer, and the manifest
     assert cell_of(config_for(tmp_path / "root", model, corpus, top=3), store).key != cell_of(changed, store).key
 

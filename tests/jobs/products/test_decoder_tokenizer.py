@@ -61,19 +61,23 @@ def test_an_answer_is_decoded_by_its_own_tokenizer_in_terminal_page_and_json(clo
     code, printed, err = closelook(*command, "--generate", "3", "--method", "lrp", *written)
     assert code == 0, err
     predictions = json.loads(out.read_text())["predictions"]
-    said = sounds_of([one["target_id"] for one in predictions])
-    assert [one["target"] for one in predictions] == [one["target_token"] for one in predictions] == said
-    assert all(one["tokens"] == ["<s>", "c", "a", "b", "</s>"] for one in predictions)
-    for word, line in zip(said, [line for line in printed.splitlines() if "why" in line], strict=True):
+    sounds = sounds_of([prediction["target_id"] for prediction in predictions])
+    assert (
+        [prediction["target"] for prediction in predictions]
+        == [prediction["target_token"] for prediction in predictions]
+        == sounds
+    )
+    assert all(prediction["tokens"] == ["<s>", "c", "a", "b", "</s>"] for prediction in predictions)
+    for word, line in zip(sounds, [line for line in printed.splitlines() if "why" in line], strict=True):
         assert f": why {word} (logit" in line
     shown = page.read_text()
-    assert all(word in shown or json.dumps(word)[1:-1] in shown for word in said if word in SOUNDS)
+    assert all(word in shown or json.dumps(word)[1:-1] in shown for word in sounds if word in SOUNDS)
 
 
 def test_targets_foils_and_what_was_said_are_sounds(speller):
     options = {"model": str(speller), "decoder_tokenizer": str(speller / "sounds"), "method": "lrp"}
-    [one] = explain("cab", "β", "κ", **options).to_dict()["predictions"]
-    assert (sounds_of([one["target_id"], one["foil_id"]]), one["tokens"][1]) == (["β", "κ"], "c")
+    [prediction] = explain("cab", "β", "κ", **options).to_dict()["predictions"]
+    assert (sounds_of([prediction["target_id"], prediction["foil_id"]]), prediction["tokens"][1]) == (["β", "κ"], "c")
     each = explain("cab", "κæβ", words="each", **options)
     assert [answer.target for answer in each.answers] == ["κ", "æ", "β"]
     assert each.answers[-1].decoder == ["‹start›", "κ", "æ"]
@@ -89,8 +93,8 @@ def test_a_prefix_is_written_in_sounds_without_a_space(closelook, speller, tmp_p
     command = ("explain", "cab", "--model", str(speller), "--decoder-tokenizer", str(speller / "sounds"))
     code, _, err = closelook(*command, "--prefix", "κæ", "--target", "β", "--method", "lrp", "--json", str(out))
     assert code == 0, err
-    [one] = json.loads(out.read_text())["predictions"]
-    assert sounds_of([*one["decoder_input_ids"][1:], one["target_id"]]) == ["κ", "æ", "β"]
+    [prediction] = json.loads(out.read_text())["predictions"]
+    assert sounds_of([*prediction["decoder_input_ids"][1:], prediction["target_id"]]) == ["κ", "æ", "β"]
 
 
 def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inline):
@@ -132,6 +136,6 @@ def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says():
         pytest.skip(f"no trained model at {SHARED}; set CLOSELOOK_SHARED")
     sounds = AutoTokenizer.from_pretrained(SHARED / "phonemes")
     options = {"model": str(SHARED), "decoder_tokenizer": str(SHARED / "phonemes"), "method": "random"}
-    told = explain("cabinet", generate=11, **options)
-    said = [answer.token for answer in told.answers]
-    assert "".join(word for word in said if word not in sounds.all_special_tokens) == "kˈæbənˌɛt"
+    explanation = explain("cabinet", generate=11, **options)
+    tokens = [answer.token for answer in explanation.answers]
+    assert "".join(word for word in tokens if word not in sounds.all_special_tokens) == "kˈæbənˌɛt"

@@ -95,8 +95,8 @@ def stock(view, row, ids=None, embedded=None):
     read = {"input_ids": torch.tensor([row["input_ids"] if ids is None else ids])}
     read = read if embedded is None else {"inputs_embeds": embedded[None]}
     with torch.no_grad():
-        said = torch.tensor([row["decoder_input_ids"]])
-        return view.model(**read, decoder_input_ids=said).logits[0, row["position"]]
+        decoder_ids = torch.tensor([row["decoder_input_ids"]])
+        return view.model(**read, decoder_input_ids=decoder_ids).logits[0, row["position"]]
 
 
 def test_relevance_of_both_sides_is_that_of_single_samples(store, plan, view, rows):
@@ -122,7 +122,7 @@ def test_heads_of_encoder_decoder_and_cross_attention_are_pruned(config, store, 
     """Two layers each, four heads a layer: half of all heads are gone after twelve."""
     [model] = plan.models
     collected = {}
-    for artifact in [one.artifact for one in pruning_of(Run(config, plan, Ledger(store)), config.prune, model)]:
+    for artifact in [node.artifact for node in pruning_of(Run(config, plan, Ledger(store)), config.prune, model)]:
         for point in Ledger(store).read(artifact, PRUNING).to_pylist():
             collected.setdefault((point["method"], point["pooling"], point["seed"]), []).append(point)
     assert {name for name, *_ in collected} == {"attnlrp", "random"}
@@ -148,9 +148,9 @@ def accuracy_slowly(view, rows, gone):
         outputs[layer].weight.data[:, 12 * at : 12 * (at + 1)] = 0
     right = []
     for row in rows:
-        said = torch.tensor([row["decoder_input_ids"]])
+        decoder_ids = torch.tensor([row["decoder_input_ids"]])
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([row["input_ids"]]), decoder_input_ids=said).logits[0, -1]
+            logits = model(input_ids=torch.tensor([row["input_ids"]]), decoder_input_ids=decoder_ids).logits[0, -1]
         right.append(bool(logits[row["target_id"]] > logits[row["foil_id"]]))
     return sum(right) / len(right)
 
@@ -164,7 +164,7 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
         if (row["explanation"], row["embedding"]) == ("target", "full")
     }
     [artifact] = [c.artifact for c in curves_of(config, config.perturb, model) if c.artifact.method == "attnlrp"]
-    drawn = [one for one in Ledger(store).read(artifact, CURVES).to_pylist() if one["perturbation"] == way]
+    drawn = [curve for curve in Ledger(store).read(artifact, CURVES).to_pylist() if curve["perturbation"] == way]
     assert len(drawn) == 2 * 4
     texts = [(row["input_ids"], row["special_mask"]) for row in rows["qa"].values()]
     kept = load_tokenizer(config.models[0]).all_special_ids
@@ -191,12 +191,12 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
 def test_samples_are_shown_with_what_the_decoder_has_seen(config, store, plan):
     run = Run(config, plan, Ledger(store))
     shown = list(explorer(run, results_of(run)))
-    said = {entry["task"]: [] for entry in shown}
+    decoders = {entry["task"]: [] for entry in shown}
     for entry in shown:
-        said[entry["task"]].append(entry["decoder"])
+        decoders[entry["task"]].append(entry["decoder"])
         assert entry["position"] is None, "the prediction is read in the decoder"
         lines = {line["label"]: line for line in entry["rows"]}
         assert len(lines["AttnLRP"]["decoder"]) == len(entry["decoder"])
         assert "decoder" not in lines["AtMan"]
-    assert said["qa"] == [["‹start›"]] * 4
-    assert sorted(said["mine"]) == [["‹start›"], ["‹start›", "Rome"]]
+    assert decoders["qa"] == [["‹start›"]] * 4
+    assert sorted(decoders["mine"]) == [["‹start›"], ["‹start›", "Rome"]]

@@ -217,13 +217,13 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path):
 
 @pytest.mark.ray
 def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_ray):
-    one, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
-    score_plan(CONFIG, plan, one)
+    single, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
+    score_plan(CONFIG, plan, single)
     monkeypatch.setattr(driver, "CHUNK_TOKENS", 100)
     many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
     assert score_plan(CONFIG, plan, many).computed == 2
-    for own, expected in zip(scores(many), scores(one), strict=True):
-        assert own == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
+    for actual, expected in zip(scores(many), scores(single), strict=True):
+        assert actual == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
 
 
 @pytest.mark.ray

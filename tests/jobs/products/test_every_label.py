@@ -26,7 +26,7 @@ KEPT = 3  # of five samples
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("labels")
     (root / "sst2.tsv").write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in SST2))
-    (root / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    (root / "sts.csv").write_text("".join(f"{first},{second},{score}\n" for first, second, score in STS))
     save(root / "sentiment", labels=NAMES)
     save(root / "score", labels=("score",))
     return root

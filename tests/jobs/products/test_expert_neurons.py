@@ -31,14 +31,14 @@ def test_neurons_of_experts_are_shown_and_changed_by_their_names(closelook, rout
     file = tmp_path / "neurons.json"
     asked = ("neurons", "--model", str(routed), *SENTENCE, "--dtype", "float64", "--json", str(file))
     assert closelook(*asked, "--top", "12")[0] == 0
-    told = json.loads(file.read_text())["neurons"]
+    entries = json.loads(file.read_text())["neurons"]
     view = load_model(str(routed), dtype="float64")
-    for one in told:
-        place = one["neuron"]["layer"], one["neuron"]["neuron"]
-        assert one["name"] == view.neuron_names.of(*place)
-        assert one["name"] == f"0.{place[1] // 12}.{place[1] % 12}"
-        assert one["entropy"] == pytest.approx(writing(view, *place, 4).entropy)
-    name, number = told[0]["name"], told[0]["neuron"]["neuron"]
+    for entry in entries:
+        neuron = entry["neuron"]["layer"], entry["neuron"]["neuron"]
+        assert entry["name"] == view.neuron_names.of(*neuron)
+        assert entry["name"] == f"0.{neuron[1] // 12}.{neuron[1] % 12}"
+        assert entry["entropy"] == pytest.approx(writing(view, *neuron, 4).entropy)
+    name, number = entries[0]["name"], entries[0]["neuron"]["neuron"]
     code, out, _ = closelook(*asked, "--scale", f"{name}=-20")
     assert code == 0
     assert f"changed: {name} times -20" in out
@@ -103,16 +103,16 @@ def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, i
             assert name == f"{layer}.{number // 12}.{number % 12}"
             named[layer, number] = name
     shown = first_leaf(store.read_bytes("report/neurons.html").decode(), "neurons")
-    assert {(one["layer"], one["neuron"]): one["name"] for one in shown} == named
-    assert any(one["contexts"] for one in shown)
+    assert {(entry["layer"], entry["neuron"]): entry["name"] for entry in shown} == named
+    assert any(entry["contexts"] for entry in shown)
     rows = {row["sample_id"]: row for row in rows_of(3)}
     (ranked, *_) = knockouts_of(config, plan.models[0], ledger)
     for entry in ledger.read(ranked.artifact, KNOCKOUTS).to_pylist():
-        (own,) = (r for r in stored if (r["sample_id"], r["explanation"]) == (entry["sample_id"], "target"))
-        expected = [without(view, rows[entry["sample_id"]], own["neuron"][:count]) for count in entry["removed"]]
+        (ranking,) = (r for r in stored if (r["sample_id"], r["explanation"]) == (entry["sample_id"], "target"))
+        expected = [without(view, rows[entry["sample_id"]], ranking["neuron"][:count]) for count in entry["removed"]]
         assert entry["explained"] == pytest.approx(expected, abs=1e-5)
     (read,) = contexts.nodes(Run(config, plan, ledger))
-    tokens = [one["tokens"] for one in store.read(read.artifact.folders[1], ACTIVATIONS).to_pylist()]
+    tokens = [row["tokens"] for row in store.read(read.artifact.folders[1], ACTIVATIONS).to_pylist()]
     assert sum(tokens) == 24 * 3 * 12, "each token is sent to one expert"
 
 

@@ -30,8 +30,8 @@ def test_an_undescribed_model_runs_as_family_generic_with_the_methods_that_apply
     for cell, table in relevance_of(config, store).items():
         name = "occlusion" if "occlusion" in cell else "gradient_x_input"
         for row in table.to_pylist():
-            (own,) = (one for one in rows if one["sample_id"] == row["sample_id"])
-            relevance = METHODS[name](view, Batch.collate([own], 0), explanation=row["explanation"])
+            (sample,) = (sample for sample in rows if sample["sample_id"] == row["sample_id"])
+            relevance = METHODS[name](view, Batch.collate([sample], 0), explanation=row["explanation"])
             torch.testing.assert_close(torch.tensor(row["relevance"]), relevance.tokens[0], rtol=1e-4, atol=1e-6)
 
 

@@ -80,22 +80,24 @@ def test_curves_are_those_of_slow_forwards(view, resolved, rows, way, pixels):
     rng = np.random.default_rng(5)
     flips = resolved.filled(Flips(way, 6, False, 0, pixels=pixels))
     assert flips.fill == ((0.0,) * 3 if way == "zero" else (-1.0,) * 3)
-    said = {}
+    claims = {}
     for row in rows:
-        tokens, own = rng.normal(size=37).astype(np.float32), rng.normal(size=576).astype(np.float32)
+        tokens, pixel_relevance = rng.normal(size=37).astype(np.float32), rng.normal(size=576).astype(np.float32)
         logit = max(logit_slowly(view, row["pixel_values"], target) for target in (0, 1))
-        said[row["sample_id"]] = [Claim("attnlrp", "target", "full", tokens, logit, own if pixels else None)]
-    drawing = Drawing(view, "float32", (flips,), 4096, {"attnlrp": said})
+        claims[row["sample_id"]] = [
+            Claim("attnlrp", "target", "full", tokens, logit, pixel_relevance if pixels else None)
+        ]
+    drawing = Drawing(view, "float32", (flips,), 4096, {"attnlrp": claims})
     drawn = drawing.run(rows)
     assert not drawn.rejects
     assert len(drawn.rows["attnlrp"]) == 6
-    for one in drawn.rows["attnlrp"]:
-        [saying] = said[one["sample_id"]]
-        row = next(row for row in rows if row["sample_id"] == one["sample_id"])
-        relevance = saying.of(view, pixels)
-        expected = drawn_slowly(view, resolved, row, relevance, flips, one["order"])
-        assert one["perturbation"] == way
-        np.testing.assert_allclose(one["logit"], expected, atol=1e-4)
+    for curve in drawn.rows["attnlrp"]:
+        [claim] = claims[curve["sample_id"]]
+        row = next(row for row in rows if row["sample_id"] == curve["sample_id"])
+        relevance = claim.of(view, pixels)
+        expected = drawn_slowly(view, resolved, row, relevance, flips, curve["order"])
+        assert curve["perturbation"] == way
+        np.testing.assert_allclose(curve["logit"], expected, atol=1e-4)
 
 
 def test_pixels_of_a_method_without_them_share_their_patch(view):
@@ -136,11 +138,11 @@ def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inli
         summary = stage(config, store)
         assert (summary.failures, summary.complete) == ((), True)
     ledger, [model] = Ledger(store), make_plan(config, store).models
-    views = {one["sample_id"]: one for one in store.read(model.inputs["shapes"].folder, VIEW).to_pylist()}
+    views = {entry["sample_id"]: entry for entry in store.read(model.inputs["shapes"].folder, VIEW).to_pylist()}
     flips = resolved.filled(Flips("zero", 5, False, 0, pixels=True))
     for cell in curves_of(config, config.perturb, model):
         stored = ledger.read(cell.relevance, RELEVANCE).to_pylist()
-        relevance = {one["sample_id"]: one["pixels"] for one in stored if one["explanation"] != "contrastive"}
+        relevance = {entry["sample_id"]: entry["pixels"] for entry in stored if entry["explanation"] != "contrastive"}
         every = ledger.read(cell.artifact, CURVES).to_pylist()
         curves = [curve for curve in every if curve["score"] == "target"]
         assert len(curves) == 4  # two images, two orders
@@ -150,8 +152,8 @@ def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inli
             ends = [logit_slowly(view, picture, target) for picture in (row["pixel_values"], 0 * row["pixel_values"])]
             assert curve["logit"][:: len(curve["logit"]) - 1] == pytest.approx(ends, abs=1e-4)
             if cell.artifact.method == "smoothgrad":  # of rollouts, the pixels of a patch are equal
-                own = np.array(relevance[curve["sample_id"]])
-                slowly = drawn_slowly(view, resolved, row, own, flips, curve["order"])
+                pixels = np.array(relevance[curve["sample_id"]])
+                slowly = drawn_slowly(view, resolved, row, pixels, flips, curve["order"])
                 np.testing.assert_allclose(curve["logit"], slowly, atol=1e-4)
 
 
@@ -218,13 +220,13 @@ def test_a_picture_is_explained_in_the_terminal_on_a_page_and_as_json(closelook,
     assert re.search(r"^attnlrp +(class token|patch \d, \d) [+-]\d", out, re.MULTILINE)
     assert page.read_text().count("data:image/png;base64") == 3
     [written] = json.loads(file.read_text())["predictions"]
-    of_pixels = [np.array(one["pixels"]).shape if "pixels" in one else None for one in written["methods"]]
+    of_pixels = [np.array(entry["pixels"]).shape if "pixels" in entry else None for entry in written["methods"]]
     assert of_pixels == [(24, 24), None]
     assert written["tokens"][:3] == ["class token", "patch 1, 1", "patch 1, 2"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["no/such.png"], "demo/vit reads images, but no/such.png cannot be read: No such file or directory"),
         (["{shape}", "--target", "disc"], "demo/vit predicts labels of images: leave --target"),
@@ -235,13 +237,13 @@ def test_a_picture_is_explained_in_the_terminal_on_a_page_and_as_json(closelook,
     ],
     ids=["no file", "target", "label", "words", "broken", "grey"],
 )
-def test_pictures_that_cannot_be_explained_are_one_line(closelook, shape, tmp_path, arguments, said):
+def test_pictures_that_cannot_be_explained_are_one_line(closelook, shape, tmp_path, arguments, message):
     (tmp_path / "broken.png").write_bytes(shape.read_bytes()[:100])
     (tmp_path / "grey.png").write_bytes(encoded(np.zeros((24, 24), np.uint8)))
     places = {"shape": shape, "broken": tmp_path / "broken.png", "grey": tmp_path / "grey.png"}
-    code, _, err = closelook("explain", "-m", "demo/vit", *(one.format(**places) for one in arguments))
+    code, _, err = closelook("explain", "-m", "demo/vit", *(argument.format(**places) for argument in arguments))
     assert code == 2
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 

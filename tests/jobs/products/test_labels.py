@@ -64,10 +64,10 @@ def test_relevance_is_of_the_label_that_the_model_predicts(done, folders):
     assert len(tables) == len(METHODS)
     for table in tables.values():
         for row in table.to_pylist():
-            own = stock[row["sample_id"]]
-            assert row["predicted_id"] == own.argmax()
-            assert row["logit_target"] == pytest.approx(own.max(), abs=1e-5)
-            assert row["logit_foil"] == pytest.approx(own.min(), abs=1e-5)
+            expected = stock[row["sample_id"]]
+            assert row["predicted_id"] == expected.argmax()
+            assert row["logit_target"] == pytest.approx(expected.max(), abs=1e-5)
+            assert row["logit_foil"] == pytest.approx(expected.min(), abs=1e-5)
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb"])
@@ -80,24 +80,24 @@ def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task)
         assert len(curves) == 2 * len(views)
         for curve in curves:
             view = next(view for view in views if view["sample_id"] == curve["sample_id"])
-            [said] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
+            [values] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
             free = [at for at, special in enumerate(view["special_mask"]) if not special]
-            order = sorted(free, key=lambda at: -said[at])
+            order = sorted(free, key=lambda at: -values[at])
             assert (curve["percent"], curve["perturbation"]) == ([0, *range(10, 100, 10)], "mask")
             for at, percent in enumerate(curve["percent"]):
                 top = order[: percent * len(free) // 100]
                 gone = top if curve["order"] == "without_top" or percent == 0 else [t for t in free if t not in top]
                 assert curve["removed"][at] == len(gone)
                 ids = [4 if position in gone else token for position, token in enumerate(view["input_ids"])]
-                own = logits(folders / model.name, ids, view["token_type_ids"])
-                assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)
+                expected = logits(folders / model.name, ids, view["token_type_ids"])
+                assert curve["logit"][at] == pytest.approx(expected[curve["target_id"]], abs=1e-5)
                 if task == "stsb":
                     assert (curve["probability"], curve["correct"]) == (None, None)
                     continue
-                probabilities = np.exp(own) / np.exp(own).sum()
+                probabilities = np.exp(expected) / np.exp(expected).sum()
                 assert curve["probability"][at] == pytest.approx(probabilities[curve["target_id"]], abs=1e-5)
                 gold = ["negative", "positive"].index(view["label"])
-                assert curve["correct"][at] == (own.argmax() == gold)
+                assert curve["correct"][at] == (expected.argmax() == gold)
 
 
 def test_atman_explains_a_regressor_in_a_run_as_alone(folders, tmp_path, inline):
@@ -108,9 +108,9 @@ def test_atman_explains_a_regressor_in_a_run_as_alone(folders, tmp_path, inline)
     _, views = views_of(config, store, "stsb")
     [table] = relevance_of(config, store).values()
     rows, view = {row["sample_id"]: row for row in table.to_pylist()}, load_model(folders / "score")
-    for one in views:
-        alone = EVERY_METHOD["atman"](view, Batch.collate([one], 0)).tokens[0]
-        assert rows[one["sample_id"]]["relevance"] == pytest.approx(alone.tolist(), abs=1e-5)
+    for sample in views:
+        alone = EVERY_METHOD["atman"](view, Batch.collate([sample], 0)).tokens[0]
+        assert rows[sample["sample_id"]]["relevance"] == pytest.approx(alone.tolist(), abs=1e-5)
         assert alone.abs().max() > 1e-3
 
 
@@ -120,9 +120,9 @@ def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tm
     config = run_of(folders, tmp_path / "run", methods=[{**fixed, "sigma": [2.0, 0.1]}], select=few, **settings)
     each = [{**fixed, "name": f"smoothgrad-{sigma}", "sigma": sigma} for sigma in (2.0, 0.1)]
     other = run_of(folders, tmp_path / "other", methods=each, **settings)
-    for one, stages in ((config, (prepare, select, attribute)), (other, (prepare, attribute, perturb))):
-        Store(one.root).create()
-        assert not [failure for stage in stages for failure in stage(one, Store(one.root)).failures]
+    for run_config, stages in ((config, (prepare, select, attribute)), (other, (prepare, attribute, perturb))):
+        Store(run_config.root).create()
+        assert not [failure for stage in stages for failure in stage(run_config, Store(run_config.root)).failures]
     drawn = {model.name: model for model in make_plan(other, Store(other.root)).models}
     for model in make_plan(config, Store(config.root)).models:
         [choice] = model.choices
@@ -202,15 +202,15 @@ def test_a_causal_classifier_reads_the_last_token_and_loses_tokens_by_deletion(f
         for curve in curves:
             view = next(view for view in views if view["sample_id"] == curve["sample_id"])
             assert view["position"] == view["length"] - 1
-            [said] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
-            order = sorted(range(view["length"]), key=lambda at: -said[at])
+            [values] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
+            order = sorted(range(view["length"]), key=lambda at: -values[at])
             for at, percent in enumerate(curve["percent"]):
                 count = percent * view["length"] // 100
                 gone = order[:count] if curve["order"] == "without_top" or not percent else order[max(count, 1) :]
                 left = [token for position, token in enumerate(view["input_ids"]) if position not in gone]
-                own = logits(folders / "causal", left)
+                expected = logits(folders / "causal", left)
                 assert curve["perturbation"] == "delete"
-                assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)
+                assert curve["logit"][at] == pytest.approx(expected[curve["target_id"]], abs=1e-5)
 
 
 def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_path, inline):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.drawn
 
 OTHER_WORD = {"name": "logat_w7", "method": "logat", "word": "w7"}
 METHODS_OF_RUN = ["normxlogit", "value_zeroing", "alti", "embedding_norm", OTHER_WORD]
-NAMES = [one if isinstance(one, str) else one["name"] for one in METHODS_OF_RUN]
+NAMES = [method if isinstance(method, str) else method["name"] for method in METHODS_OF_RUN]
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
         assert len(entries) == len(rows) * view.n_layers
         for entry in entries:
             row = rows[entry["sample_id"]]
-            own = _method(name)(view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
-            assert own is not None
+            expected = _method(name)(view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
+            assert expected is not None
             relevance = torch.tensor(entry["relevance"])
-            torch.testing.assert_close(relevance, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(relevance, expected[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
     summary = evaluate(config, store)
     assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
     assert f"{len(NAMES)} scores by layer made, 0 were up to date" in summary.lines
@@ -65,8 +65,8 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
             assert score["n"] == len(right)
             if right:
                 oracle = getattr(oracles_metrics, score["metric"])
-                told = [oracle(*_but_the_slot(e["relevance"], rows[e["sample_id"]])) for e in right]
-                assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
+                values = [oracle(*_but_the_slot(e["relevance"], rows[e["sample_id"]])) for e in right]
+                assert score["value"] == pytest.approx(100 * np.mean(values), rel=1e-4)
         samples = store.read(f"layer_scores_samples/bert.sva.float32.{name}.parquet", LAYER_SCORES_SAMPLES, ["correct"])
         assert len(samples) == len(entries) * 2, "special tokens count, or do not"
     results = results_of(Run(config, plan, Ledger(store)))
@@ -87,7 +87,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     assert best.count(None) == 1, "the best of a metric"
     assert_means_leave_out_samples_that_chose_options(Run(config, plan, Ledger(store)), results, table)
     again = attribute(config, store), evaluate(config, store)
-    assert [one.computed for one in again] == [0, 0]
+    assert [summary.computed for summary in again] == [0, 0]
     states = collect(config, make_plan(config, store), Ledger(store))
     for product in ("layers", "layer_scores"):
         assert states["bert", "sva", "float32", product].states == {"done": len(NAMES)}
@@ -95,10 +95,10 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
 
 def assert_means_leave_out_samples_that_chose_options(run, results, table):
     """Without any such sample the means are those that are stored; with one they are over the others."""
-    [place] = [place for place in results.defaults if place.method == "alti"]
+    [cell_key] = [cell_key for cell_key in results.defaults if cell_key.method == "alti"]
     values = {}
     for chose in (frozenset(), frozenset({"s001"})):
-        part = layers_part(Reported(run, replace(results, tuned_on={place: chose})))
+        part = layers_part(Reported(run, replace(results, tuned_on={cell_key: chose})))
         column = next(at for at, c in enumerate(table.columns) if (c.group, c.label) == ("ALTI", "AP"))
         [values[chose]] = [row.cells[column] for row in part.details[0].rows]
     [stored] = [row.cells[column] for row in table.rows]

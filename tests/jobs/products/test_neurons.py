@@ -60,20 +60,22 @@ def test_neurons_are_stored_as_the_methods_give_them(run, model):
         for entry in entries:
             batch = Batch.collate([rows[entry["sample_id"]]], 0)
             finer = {"boundaries": True} if name == "attnlrp" else {}
-            own = METHODS[name](view, batch, explanation=entry["explanation"], neurons=True, **finer)
-            width = own.neurons.shape[-1]
-            best = own.neurons[0].flatten().sort(descending=True).values[: len(entry["relevance"])]
+            relevance = METHODS[name](view, batch, explanation=entry["explanation"], neurons=True, **finer)
+            width = relevance.neurons.shape[-1]
+            best = relevance.neurons[0].flatten().sort(descending=True).values[: len(entry["relevance"])]
             torch.testing.assert_close(torch.tensor(entry["relevance"]), best, rtol=1e-4, atol=1e-6)
             at = [layer * width + neuron for layer, neuron in zip(entry["layer"], entry["neuron"], strict=True)]
-            assert len(set(at)) == min(50, own.neurons.numel())
-            torch.testing.assert_close(own.neurons[0].flatten()[at], best, rtol=1e-4, atol=1e-6)
+            assert len(set(at)) == min(50, relevance.neurons.numel())
+            torch.testing.assert_close(relevance.neurons[0].flatten()[at], best, rtol=1e-4, atol=1e-6)
             torch.testing.assert_close(
-                torch.tensor(entry["layer_relevance"]), own.neurons[0].sum(-1), rtol=1e-4, atol=1e-5
+                torch.tensor(entry["layer_relevance"]), relevance.neurons[0].sum(-1), rtol=1e-4, atol=1e-5
             )
             assert (entry["boundaries"] is None) == (name == "gradient_l1")
             if entry["boundaries"] is not None:
-                torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
-                torch.testing.assert_close(torch.tensor(entry["peaks"]), own.peaks[0], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(
+                    torch.tensor(entry["boundaries"]), relevance.boundaries[0], rtol=1e-4, atol=1e-5
+                )
+                torch.testing.assert_close(torch.tensor(entry["peaks"]), relevance.peaks[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make_them(
@@ -103,11 +105,11 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
     for row in ledger.read(ranked, NEURONS).to_pylist():
         first |= set(zip(row["layer"][:3], row["neuron"][:3], strict=True))
     assert 3 <= len(first) < len(entries)
-    for one in entries:
-        neuron = one["layer"], one["neuron"]
-        own = [row for row in stored if (row["layer"], row["neuron"]) == neuron][:5]
-        assert one["explained"] == ("AttnLRP" if neuron in first else "")
-        for context, row in zip(one["contexts"], own, strict=True):
+    for shown in entries:
+        neuron = shown["layer"], shown["neuron"]
+        rows = [row for row in stored if (row["layer"], row["neuron"]) == neuron][:5]
+        assert shown["explained"] == ("AttnLRP" if neuron in first else "")
+        for context, row in zip(shown["contexts"], rows, strict=True):
             assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
             assert context["where"] == row["place"]
             whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
@@ -115,12 +117,12 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
             if neuron not in first:
                 continue
             assert context["values"] == pytest.approx(explain_context(view, whole, *neuron), rel=1e-3, abs=1e-6)
-        bars = one["histogram"]
+        bars = shown["histogram"]
         assert sum(bars["counts"]) == 24 * 3
         assert len(bars["edges"]) == len(bars["counts"]) - 1
         assert bars["counts"][0] > 0 < bars["counts"][-1]
-        assert max(row["activation"] for row in own) >= (bars["edges"] or [-9])[-1]
-    assert any(value for one in entries for context in one["contexts"] for value in context.get("values", ()))
+        assert max(row["activation"] for row in rows) >= (bars["edges"] or [-9])[-1]
+    assert any(value for shown in entries for context in shown["contexts"] for value in context.get("values", ()))
     assert entries[0]["corpus"] == "corpus"
     beside = maps_of(config, store)
     assert len(beside) == 5 * len(first)
@@ -164,15 +166,15 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     summary = neurons(config, store)
     assert (summary.computed, summary.failures) == (5, ()), "four rankings, and words"
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = list(knockouts_of(config, plan.models[0], ledger))
-    assert [cell.ranking for cell in wanted] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
+    cells = list(knockouts_of(config, plan.models[0], ledger))
+    assert [cell.ranking for cell in cells] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
     view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
     ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
               if row["explanation"] == "target"}  # fmt: skip
-    for entry in ledger.read(wanted[0].artifact, KNOCKOUTS).to_pylist():
+    for entry in ledger.read(cells[0].artifact, KNOCKOUTS).to_pylist():
         assert entry["removed"] == [0, *COUNTS]
-        own = ranked[entry["sample_id"]]
-        order = list(zip(own["layer"], own["neuron"], strict=True))
+        ranking = ranked[entry["sample_id"]]
+        order = list(zip(ranking["layer"], ranking["neuron"], strict=True))
         expected = [knocked_out(view, rows[entry["sample_id"]], order[:count]) for count in entry["removed"]]
         assert entry["explained"] == pytest.approx(expected, abs=1e-5)
     assert neurons(config, store).computed == 0
@@ -186,18 +188,18 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
     words = writings_of(config, plan.models[0], ledger)
     tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
-    shown = {(one["layer"], one["neuron"]): one["writes"] for one in first_leaf(page, "neurons")}
+    shown = {(entry["layer"], entry["neuron"]): entry["writes"] for entry in first_leaf(page, "neurons")}
     assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
     for row in stored:
         layer, neuron = row["layer"], row["neuron"]
-        own, key = writing(view, layer, neuron, 10), nearest_tokens(view, layer, neuron, 10)
-        for name, wanted_words in (("promoted", own.promoted), ("suppressed", own.suppressed), ("key", key)):
-            assert row[name] == [tokenizer.decode([token]) for token, _ in wanted_words]
+        written, key = writing(view, layer, neuron, 10), nearest_tokens(view, layer, neuron, 10)
+        for name, expected_words in (("promoted", written.promoted), ("suppressed", written.suppressed), ("key", key)):
+            assert row[name] == [tokenizer.decode([token]) for token, _ in expected_words]
             assert [word for word, _ in shown[layer, neuron][name]] == row[name]
-        assert row["promoted_logit"] == pytest.approx([value for _, value in own.promoted], abs=1e-5)
-        assert row["entropy"] == pytest.approx(own.entropy)
+        assert row["promoted_logit"] == pytest.approx([value for _, value in written.promoted], abs=1e-5)
+        assert row["entropy"] == pytest.approx(written.entropy)
     assert result["gpt2", "", "float32", "writings"].states == {"done": 1}
-    explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
+    explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in cells})
 
 
 def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline):
@@ -216,8 +218,8 @@ def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline
     for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
         row, order = rows[entry["sample_id"]], orders[entry["sample_id"], "contrastive"]
         foil = {**row, "target_id": row["foil_id"]}
-        told = [knocked_out(view, row, order[:n]) - knocked_out(view, foil, order[:n]) for n in entry["removed"]]
-        assert entry["explained"] == pytest.approx(told, abs=1e-5)
+        expected = [knocked_out(view, row, order[:n]) - knocked_out(view, foil, order[:n]) for n in entry["removed"]]
+        assert entry["explained"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_knock_outs_of_samples_some_of_which_have_no_foil(tmp_path, model, inline):
@@ -276,7 +278,7 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
     ledger, plan = Ledger(store), make_plan(config, store)
     (read,), cells = contexts.nodes(Run(config, plan, ledger)), list(knockouts_of(config, plan.models[0], ledger))
     folder = read.artifact.folders[1]
-    means = {(one["layer"], one["neuron"]): one["mean"] for one in store.read(folder, ACTIVATIONS).to_pylist()}
+    means = {(row["layer"], row["neuron"]): row["mean"] for row in store.read(folder, ACTIVATIONS).to_pylist()}
     assert max(map(abs, means.values())) > 0.01
     assert {ledger.record(cell.artifact)["means"] for cell in cells} == {read.artifact.name}
     view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(3)}
@@ -286,8 +288,8 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
         for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
             row = rows[entry["sample_id"]]
             order = ranked_by(ranking, ledger, neurons_of, view, row)
-            told = [knocked_out(view, row, order[:count], means) for count in entry["removed"]]
-            assert entry["explained"] == pytest.approx(told, abs=1e-5)
+            expected = [knocked_out(view, row, order[:count], means) for count in entry["removed"]]
+            assert entry["explained"] == pytest.approx(expected, abs=1e-5)
     assert neurons(config, store).computed == 0
     assert report(config, store).complete
     page = store.read_bytes("report/neurons.html").decode()
@@ -320,8 +322,10 @@ def ranked_by(ranking, ledger, artifact, view, row):
 
     if ranking == "attnlrp":
         rows = ledger.read(artifact, NEURONS).to_pylist()
-        (own,) = (one for one in rows if (one["sample_id"], one["explanation"]) == (row["sample_id"], "target"))
-        return list(zip(own["layer"], own["neuron"], strict=True))
+        (entry,) = (
+            entry for entry in rows if (entry["sample_id"], entry["explanation"]) == (row["sample_id"], "target")
+        )
+        return list(zip(entry["layer"], entry["neuron"], strict=True))
     with torch.inference_mode():
         return NeuronAblation(view, tuple(COUNTS), "target", 0, 4096)._ranked(ranking, Batch.collate([row], 0))
 
@@ -330,7 +334,7 @@ def explored(page, ledger, cells, knockouts):
     """Check that the page of neurons shows for each neuron the numbers of the store."""
     places = island(page, "neuron-choices")["places"]
     assert places == ["sva · AttnLRP", "sva · Gradient l1"]
-    shown = {(one["layer"], one["neuron"]): one for one in first_leaf(page, "neurons")}
+    shown = {(entry["layer"], entry["neuron"]): entry for entry in first_leaf(page, "neurons")}
     sums, drops = {}, {}
     for at, name in enumerate(("attnlrp", "gradient_l1")):
         lost = {row["sample_id"]: row["explained"] for row in ledger.read(knockouts[name], KNOCKOUTS).to_pylist()}
@@ -343,18 +347,20 @@ def explored(page, ledger, cells, knockouts):
                 drop = lost[row["sample_id"]][0] - lost[row["sample_id"]][1]
                 drops.setdefault(neurons[0], {}).setdefault(at, []).append(drop)
     assert set(shown) == set(sums)
-    for neuron, one in shown.items():
-        assert [at for at, _, _ in one["ranked"]] == sorted(sums[neuron])
-        for at, mean, count in one["ranked"]:
+    for neuron, entry in shown.items():
+        assert [at for at, _, _ in entry["ranked"]] == sorted(sums[neuron])
+        for at, mean, count in entry["ranked"]:
             values = sums[neuron][at]
             assert (mean, count) == (pytest.approx(sum(values) / 5, rel=1e-3, abs=1e-9), len(values))
-        largest = sorted((abs(value) for own in sums[neuron].values() for value in own), reverse=True)
-        result = [abs(sample["relevance"]) for sample in one["samples"]]
+        largest = sorted((abs(value) for group in sums[neuron].values() for value in group), reverse=True)
+        result = [abs(sample["relevance"]) for sample in entry["samples"]]
         assert result == pytest.approx(largest[:5], rel=1e-3)
-        told = {at: (mean, count) for at, mean, count in one["removed"]}
-        wanted = drops.get(neuron, {})
-        assert told == {at: (pytest.approx(sum(own) / len(own), rel=1e-3), len(own)) for at, own in wanted.items()}
-    assert any(one["removed"] for one in shown.values())
+        removed = {at: (mean, count) for at, mean, count in entry["removed"]}
+        expected = drops.get(neuron, {})
+        assert removed == {
+            at: (pytest.approx(sum(group) / len(group), rel=1e-3), len(group)) for at, group in expected.items()
+        }
+    assert any(entry["removed"] for entry in shown.values())
 
 
 def activations(view, batch):
@@ -381,8 +387,8 @@ def test_the_activation_ranking_is_by_the_largest_over_positions_and_random_ones
             assert random == knockout._ranked(RANDOM, batch)
         assert len(set(random)) == 5
         drawn.add(tuple(random))
-        told = knockout.sample(row, {RANDOM: None})[RANDOM]
-        assert told == pytest.approx([knocked_out(view, row, random[:n]) for n in (0, 5)], abs=1e-5)
+        actual = knockout.sample(row, {RANDOM: None})[RANDOM]
+        assert actual == pytest.approx([knocked_out(view, row, random[:n]) for n in (0, 5)], abs=1e-5)
     assert len(drawn) == len(rows)
 
 
@@ -428,8 +434,8 @@ def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline,
     for cell in knockouts_of(config, make_plan(config, store).models[0], Ledger(store)):
         view = load_model(model, dtype=tasks[cell.artifact.task])
         for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
-            wanted = knocked_out(view, rows[entry["sample_id"]], ())
-            assert entry["explained"][0] == pytest.approx(wanted, rel=1e-6)
+            expected = knocked_out(view, rows[entry["sample_id"]], ())
+            assert entry["explained"][0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_neurons_of_a_model_of_images_are_knocked_out_and_random_ones_differ_by_image(tmp_path, inline):
@@ -464,7 +470,7 @@ def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
     """As half precision has it under rules that explode."""
 
     def exploding(view, asked, method):
-        return [[float("nan") if one.value == 1 else 2.0] * len(one.ids) for one, *_ in asked]
+        return [[float("nan") if context.value == 1 else 2.0] * len(context.ids) for context, *_ in asked]
 
     monkeypatch.setattr("lrp_core.neurons.contexts.explain_contexts", exploding)
     rows = [

@@ -76,7 +76,7 @@ def write_relevance(config, store, lost=(), shards=2):
 
 def cells_of(config, store):
     [model] = make_plan(config, store).models
-    return {one.artifact.method: one.artifact for one in curve_nodes(config, config.perturb, model)}
+    return {node.artifact.method: node.artifact for node in curve_nodes(config, config.perturb, model)}
 
 
 def curves_of(config, store):
@@ -163,7 +163,7 @@ def test_other_settings_are_other_curves(tmp_path, model, inline):
     assert perturb(few, store).computed == 3
     names = {method: {row["sample_id"] for row in rows} for method, rows in curves_of(few, store).items()}
     assert len(names["lrp" if "lrp" in names else "random"]) == 5
-    assert len({frozenset(own) for own in names.values()}) == 1, "the same samples for every method"
+    assert len({frozenset(ids) for ids in names.values()}) == 1, "the same samples for every method"
 
 
 def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_wanted(tmp_path, model, inline):
@@ -339,17 +339,17 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
     row = result["target"]
     assert "curve" not in result["contrastive"], "it is not drawn"
-    full = [one for one in whole if (one["perturbation"], one["embedding"]) == ("zero", "full")]
-    own = {one["order"]: one for one in full if one["sample_id"] == "s001"}  # of the map that the page shows
-    assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
-    assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
+    full = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
+    curves = {row["order"]: row for row in full if row["sample_id"] == "s001"}  # of the map that the page shows
+    assert row["curve"]["delta"] == pytest.approx(curves["lerf"]["area"] - curves["morf"]["area"], rel=1e-3)
+    assert row["curve"]["morf"] == pytest.approx(curves["morf"]["logit"], rel=1e-3)
     assert b"Evidence beside faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")
     assert_overlap_is_of_what_the_curves_follow(config, store)
 
 
 def assert_overlap_is_of_what_the_curves_follow(config, store):
     """The first token is the evidence: its overlap is 1 where it has the largest relevance, and that is positive."""
-    [cell] = [one.relevance for one in curve_nodes(config, config.perturb, make_plan(config, store).models[0])][:1]
+    [cell] = [node.relevance for node in curve_nodes(config, config.perturb, make_plan(config, store).models[0])][:1]
     rows = Ledger(store).read(cell, RELEVANCE).to_pylist()
     hits = [
         float(np.argmax(row["relevance"]) == 0 and row["relevance"][0] > 0)
@@ -359,9 +359,9 @@ def assert_overlap_is_of_what_the_curves_follow(config, store):
         and row["logit_target"] > row["logit_foil"]
     ]
     lines = csv.DictReader(store.read_bytes("report/tables/faithfulness_overview.csv").decode().splitlines())
-    own = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
-    assert float(own["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
-    assert int(own["AttnLRP"]["n"]) == len(hits) > 0
+    overlaps = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
+    assert float(overlaps["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
+    assert int(overlaps["AttnLRP"]["n"]) == len(hits) > 0
 
 
 def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_path, inline):

@@ -104,12 +104,12 @@ def flips_of(view, steps=100, flip_special=True):
     return tuple(Flips(way, steps, flip_special, 0, MASK_ID, draws=DRAWS if way == "resample" else 1) for way in ways)
 
 
-def drawing_of(view, rows, said=None, token_budget=10_000, **options):
+def drawing_of(view, rows, claims=None, token_budget=10_000, **options):
     tables = {
         method: relevance_of(view, rows, variants, seed) for seed, (method, variants) in enumerate(VARIANTS.items())
     }
-    said = said or {method: claims_of(method, table, VARIANTS[method]) for method, table in tables.items()}
-    return Drawing(view, "float64", flips_of(view, **options), token_budget, said)
+    claims = claims or {method: claims_of(method, table, VARIANTS[method]) for method, table in tables.items()}
+    return Drawing(view, "float64", flips_of(view, **options), token_budget, claims)
 
 
 @pytest.mark.thinned(4)
@@ -134,8 +134,8 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
         assert len(table) == len(rows) * len(SCORED[method]) * 2 * len(view.kind.perturbations)
         for curve in table:
             row = by_name[curve["sample_id"]]
-            said = {(s.explanation, s.embedding): s for s in drawing.claims[method][row["sample_id"]]}
-            relevance = said[curve["explanation"], curve["embedding"]].relevance.tolist()
+            claims = {(s.explanation, s.embedding): s for s in drawing.claims[method][row["sample_id"]]}
+            relevance = claims[curve["explanation"], curve["embedding"]].relevance.tolist()
             special, slot = np.array(row["special_mask"]), row["position"] if view.kind.slot else None
             chosen = candidates(
                 len(relevance), special=special, scope=row["scope_mask"], slot=slot, flip_special=flip_special
@@ -167,7 +167,7 @@ def test_without_a_foil_every_curve_follows_the_target(view, attempts):
 def test_shares_follow_the_target_whatever_is_explained(view, attempts):
     rows = rows_of(view)
     drawing = drawing_of(view, rows)
-    ways = tuple(replace(one, measure=SHARES_OF_TOKENS) for one in drawing.ways)
+    ways = tuple(replace(way, measure=SHARES_OF_TOKENS) for way in drawing.ways)
     drawn = drawn_by(replace(drawing, ways=ways), rows, attempts)
     assert {curve["score"] for curve in drawn.table("lrp").to_pylist()} == {"target"}
 
@@ -184,9 +184,9 @@ def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
     table = table.set_column(
         3, RELEVANCE_DOUBLE.field("relevance"), pa.array([np.arange(6.0)] * 2, pa.list_(pa.float64()))
     )
-    said = {method: claims_of(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
+    claims = {method: claims_of(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
     monkeypatch.setattr(ModelView, "hidden", counting)
-    drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, said)
+    drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, claims)
     drawn_by(drawing, rows, attempts)
     assert sum(counted) == 12, "both orders of six tokens; their ends are the same"
 
@@ -213,9 +213,9 @@ def test_a_sample_none_of_whose_tokens_may_go_is_a_reject_of_every_method(attemp
 def test_a_sample_that_a_method_rejected_is_missing_from_its_curves_alone(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view)
-    said = dict(drawing_of(view, rows).claims)
-    said["lrp"] = {name: own for name, own in said["lrp"].items() if name != "s2"}
-    drawn = drawn_by(drawing_of(view, rows, said), rows, attempts)
+    claims = dict(drawing_of(view, rows).claims)
+    claims["lrp"] = {name: sample_claims for name, sample_claims in claims["lrp"].items() if name != "s2"}
+    drawn = drawn_by(drawing_of(view, rows, claims), rows, attempts)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["lrp"]] == [("s2", "no_relevance")]
     assert not drawn.rejects["random"]
     assert "s2" in drawn.table("random")["sample_id"].to_pylist()

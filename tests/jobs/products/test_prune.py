@@ -119,7 +119,7 @@ def test_a_half_ranks_the_heads_and_the_other_is_evaluated_sample_by_sample(fini
             curves[row["order"], row["half"]].append(row)
     view = load_model(model)
     for (order, half), rows in curves.items():
-        ranks = [own for name, own in relevance.items() if half is None or half_of(name, 0) == half]
+        ranks = [values for name, values in relevance.items() if half is None or half_of(name, 0) == half]
         heads = np.argsort(np.mean(ranks, axis=0)).tolist()
         assert [head for row in rows for head in row["pruned_heads"]] == (
             heads if order == "least_first" else heads[::-1]
@@ -148,7 +148,7 @@ def areas_of_samples(view, rows, relevance):
     node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float64", "lrp", "0" * 64), step=3)
     part = Part(node, "000", tuple(curves))
     opened = Opened(loaded=view, token_budget=64, of_run=SimpleNamespace(seed=SEED))
-    batches = [stage.compute(opened, [part], own)[part] for own in (rows[:5], rows[5:])]
+    batches = [stage.compute(opened, [part], batch)[part] for batch in (rows[:5], rows[5:])]
     halves, paper = {}, {}
     for row in stage.combine(opened, part, batches).table.to_pylist():
         for name, area in zip(row["samples"] or (), row["areas"] or (), strict=True):
@@ -171,7 +171,7 @@ def test_halves_are_those_of_an_oracle_that_takes_a_sample_at_a_time(in_double):
     view, rows, relevance = in_double
     expected = {}
     for at, row in enumerate(rows):
-        ranking = sum(own for own, half in zip(relevance, HALVES, strict=True) if half != HALVES[at])
+        ranking = sum(values for values, half in zip(relevance, HALVES, strict=True) if half != HALVES[at])
         for order, sign in (("least_first", 1), ("most_first", -1)):
             heads = sorted(range(len(ranking)), key=lambda head: sign * ranking[head])
             right = [pruned_alone(view, row, heads[:count]) > 0 for count in (0, 3, 6, 8)]
@@ -247,7 +247,7 @@ def test_halves_part_no_cluster_and_its_samples_decide_the_key(tmp_path, model, 
     for row in points(store):
         if row["half"] is not None and row["samples"] is not None:
             for name in row["samples"]:
-                halves[[one["sample_id"] for one in ROWS].index(name) % 4].add(1 - row["half"])
+                halves[[r["sample_id"] for r in ROWS].index(name) % 4].add(1 - row["half"])
     assert halves == {at: {half_of(f"article {at}", 0)} for at in range(4)}
     assert len({*map(tuple, halves.values())}) == 2, "both halves have clusters"
 

@@ -65,11 +65,11 @@ def whole(tmp_path_factory, model):
 
 def test_every_method_has_a_row_of_every_sample_and_depth(whole):
     *run, summary = whole
-    found = results(*run)
-    assert list(found) == [*METHODS_OF_RUN, *PLANTED, "random"]
-    assert (summary.computed, summary.failures) == (PRODUCTS * len(found), ())
+    by_method = results(*run)
+    assert list(by_method) == [*METHODS_OF_RUN, *PLANTED, "random"]
+    assert (summary.computed, summary.failures) == (PRODUCTS * len(by_method), ())
     depths = [("head", 1, False), ("block 0", 2, False), ("embeddings", 3, True)]
-    for rows in found.values():
+    for rows in by_method.values():
         expected = sorted((row["sample_id"], *depth) for row in ROWS for depth in depths)
         keys = ("sample_id", "depth", "step", "last")
         assert sorted(tuple(row[key] for key in keys) for row in rows) == expected
@@ -78,18 +78,18 @@ def test_every_method_has_a_row_of_every_sample_and_depth(whole):
 
 def test_numbers_are_the_correlations_of_the_models(whole, model):
     config, store, _ = whole
-    found = results(config, store)
+    by_method = results(config, store)
     view = load_model(model)
     for method in ("attnlrp", "gradient_x_input"):
         trained = [tokens_of(view, method, row, row["target_id"]) for row in ROWS]
         with randomised(view, seed_of(config.seed, FIRST)) as models:
             for depth, changed in models:
-                own = {row["sample_id"]: row for row in found[method] if row["depth"] == depth}
+                by_sample = {row["sample_id"]: row for row in by_method[method] if row["depth"] == depth}
                 for row, before in zip(ROWS, trained, strict=True):
                     after = tokens_of(changed, method, row, row["target_id"])
                     signed = stats.spearmanr(before, after).statistic
                     absolute = stats.spearmanr(abs(before), abs(after)).statistic
-                    entry = own[row["sample_id"]]
+                    entry = by_sample[row["sample_id"]]
                     assert entry["signed"] == pytest.approx(signed, abs=1e-9)
                     assert entry["absolute"] == pytest.approx(absolute, abs=1e-9)
                     assert entry["tokens"] == row["length"]
@@ -99,7 +99,7 @@ def test_samples_without_a_target_keep_the_trained_models_prediction(tmp_path, m
     config, store = run_of(tmp_path, model, NO_TARGET, methods=["gradient_x_input"])
     controls(config, store)
     view = load_model(model)
-    own = {row["sample_id"]: row for row in results(config, store)["gradient_x_input"] if row["last"]}
+    by_sample = {row["sample_id"]: row for row in results(config, store)["gradient_x_input"] if row["last"]}
     with torch.no_grad():
         targets = [int(view.model(torch.tensor([row["input_ids"]])).logits[0, -1].argmax()) for row in NO_TARGET]
     trained = [tokens_of(view, "gradient_x_input", *pair) for pair in zip(NO_TARGET, targets, strict=True)]
@@ -107,18 +107,18 @@ def test_samples_without_a_target_keep_the_trained_models_prediction(tmp_path, m
         _, changed = next(models)
         for row, target, before in zip(NO_TARGET, targets, trained, strict=True):
             after = tokens_of(changed, "gradient_x_input", row, target)
-            assert own[row["sample_id"]]["signed"] == pytest.approx(stats.spearmanr(before, after).statistic)
+            assert by_sample[row["sample_id"]]["signed"] == pytest.approx(stats.spearmanr(before, after).statistic)
 
 
 def test_a_second_run_computes_nothing_and_gc_keeps_all(tmp_path, whole, model, inline):
-    place = ("gpt2", "sva", "float32", "randomisation")
+    key = ("gpt2", "sva", "float32", "randomisation")
     fresh, empty = run_of(tmp_path, model)
-    assert collect(fresh, make_plan(fresh, empty), Ledger(empty))[place].states == {"missing": 7}
+    assert collect(fresh, make_plan(fresh, empty), Ledger(empty))[key].states == {"missing": 7}
     config, store, _ = whole
     inline.before_unit = lambda index: pytest.fail("computed again")
     summary = controls(config, store)
     assert (summary.computed, summary.skipped) == (0, PRODUCTS * 7)
-    assert collect(config, make_plan(config, store), Ledger(store))[place].states == {"done": 7}
+    assert collect(config, make_plan(config, store), Ledger(store))[key].states == {"done": 7}
     assert not [path for group in garbage(config, store) for path in group.files if "randomisation" in path]
 
 
@@ -126,11 +126,11 @@ def test_units_and_batches_change_no_number(tmp_path, whole, model, inline):
     expected = results(*whole[:2])
     parts, other = run_of(tmp_path, model, shard_rows=3, token_budget=16)
     controls(parts, other)
-    found = results(parts, other)
+    by_method = results(parts, other)
     assert len(Ledger(other).files(next(nodes(view_of_run(parts, other))).artifact)) > 1
     for method, rows in expected.items():
         order = lambda row: (row["sample_id"], row["step"])  # noqa: E731
-        for row, again in zip(sorted(rows, key=order), sorted(found[method], key=order), strict=True):
+        for row, again in zip(sorted(rows, key=order), sorted(by_method[method], key=order), strict=True):
             assert row["signed"] == pytest.approx(again["signed"], abs=1e-6), method
 
 
@@ -138,10 +138,10 @@ def test_settings_name_tasks_methods_and_depths(tmp_path, model, inline):
     settings = {"methods": ["attnlrp"], "samples": 4, "depths": 2}
     config, store = run_of(tmp_path, model, methods=[*METHODS_OF_RUN, "random"], controls=settings)
     controls(config, store)
-    found = results(config, store)
-    assert list(found) == ["attnlrp", *PLANTED, "random"]
-    assert {row["depth"] for row in found["attnlrp"]} == {"head", "embeddings"}
-    assert len({row["sample_id"] for row in found["attnlrp"]}) == 4
+    by_method = results(config, store)
+    assert list(by_method) == ["attnlrp", *PLANTED, "random"]
+    assert {row["depth"] for row in by_method["attnlrp"]} == {"head", "embeddings"}
+    assert len({row["sample_id"] for row in by_method["attnlrp"]}) == 4
     assert list(nodes(view_of_run(config.model_copy(update={"controls": None}), store))) == []
 
 
@@ -180,10 +180,10 @@ def test_depths_are_even_and_end_at_the_last():
     assert chosen_depths(5, None) == {1, 2, 3, 4, 5}
     assert chosen_depths(14, 1) == {14}
     for count in range(2, 20):
-        for wanted in range(2, count):
-            found = chosen_depths(count, wanted)
-            assert {1, count} <= found
-            assert len(found) == wanted
+        for limit in range(2, count):
+            depths = chosen_depths(count, limit)
+            assert {1, count} <= depths
+            assert len(depths) == limit
 
 
 @pytest.fixture(scope="module")
@@ -212,22 +212,22 @@ def verdicts(rows):
 
 
 def test_planted_methods_fail_and_random_relevance_is_at_chance_on_a_trained_model(rows):
-    found = verdicts(rows)
+    by_method = verdicts(rows)
     for name in PLANTED:
-        assert found[name][:5] == ("gpt2", "sva", name, "randomisation", 1.0)
-        assert found[name].passed is False
-        assert found[name].n == 30
-    assert found["random"].control == "chance"
-    assert found["random"].passed is True
+        assert by_method[name][:5] == ("gpt2", "sva", name, "randomisation", 1.0)
+        assert by_method[name].passed is False
+        assert by_method[name].n == 30
+    assert by_method["random"].control == "chance"
+    assert by_method["random"].passed is True
     assert broken(rows) == []
 
 
 def test_rules_pass_and_rollout_fails_on_a_trained_model(rows):
-    found = verdicts(rows)
-    assert found["attnlrp"].passed is True
-    assert found["lrp"].passed is True
-    assert found["attention_rollout"].passed is False
-    assert found["attention_rollout"].low > 0.5
+    by_method = verdicts(rows)
+    assert by_method["attnlrp"].passed is True
+    assert by_method["lrp"].passed is True
+    assert by_method["attention_rollout"].passed is False
+    assert by_method["attention_rollout"].low > 0.5
 
 
 def test_rows_by_depth_end_with_the_verdicts_numbers(rows):

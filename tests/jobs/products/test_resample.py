@@ -162,19 +162,19 @@ def test_keys_of_other_ways_know_nothing_of_replacements_and_those_of_this_way_a
     assert "proposal" not in plain.key_fields
     assert not {"draws", "kept_ids"} & plain.key_fields["flips"][0].keys()
     assert nodes_of(changed(zero, draws=7), store)["random"].artifact.key == plain.artifact.key
-    own = nodes_of(config, store)["random"]
-    flips, other = own.key_fields["flips"]
+    resampled = nodes_of(config, store)["random"]
+    flips, other = resampled.key_fields["flips"]
     assert other == plain.key_fields["flips"][0]
     assert (flips["draws"], tuple(flips["kept_ids"]), flips["flip_special"]) == (2, (SPECIAL,), False)
-    assert nodes_of(changed(config, draws=7), store)["random"].artifact.key != own.artifact.key
-    assert own.key_fields["proposal"] == own.texts.proposal(store).digest
+    assert nodes_of(changed(config, draws=7), store)["random"].artifact.key != resampled.artifact.key
+    assert resampled.key_fields["proposal"] == resampled.texts.proposal(store).digest
     assert Flips("zero", 9, True, 0, draws=5).key() == Flips("zero", 9, True, 0).key()
 
 
 def test_the_proposal_is_of_all_samples_of_the_task_not_of_those_that_have_curves(tmp_path, model):
     config, store = run_of(tmp_path, model)
     few = changed(config, samples=2)
-    [every], [some] = ({node.texts.digest for node in nodes_of(one, store).values()} for one in (config, few))
+    [every], [some] = ({node.texts.digest for node in nodes_of(variant, store).values()} for variant in (config, few))
     assert every == some
 
 
@@ -212,8 +212,8 @@ def test_images_do_not_know_it_and_the_papers_shares_take_what_it_keeps(tmp_path
 def test_the_plan_counts_the_forwards_of_every_draw(tmp_path, model):
     config, store = run_of(tmp_path, model)
     forwards = []
-    for one in (changed(config, ways=("resample",), draws=draws) for draws in (1, 4)):
-        [cost] = curves_costs(Basis(one, Ledger(store), make_plan(one, store), {}))
+    for variant in (changed(config, ways=("resample",), draws=draws) for draws in (1, 4)):
+        [cost] = curves_costs(Basis(variant, Ledger(store), make_plan(variant, store), {}))
         forwards.append(cost.forwards)
     assert forwards[1] == 4 * forwards[0] > 0
 

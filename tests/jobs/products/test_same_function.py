@@ -64,7 +64,7 @@ def worth(view, row, present):
 
 def test_short_texts_are_held_against_the_mean_gain_over_all_orders(run, model):
     _, read = run
-    found = read(shapley, SHAPLEY)
+    entries = read(shapley, SHAPLEY)
     view = load_model(model)
     for row in ROWS[:3]:
         tokens = row["length"]
@@ -83,14 +83,14 @@ def test_short_texts_are_held_against_the_mean_gain_over_all_orders(run, model):
                 before = after
         exact = gains / len(orders)
         for method in METHODS_OF_RUN:
-            (entry,) = (entry for entry in found[method] if entry["sample_id"] == row["sample_id"])
-            own = relevance(view, method, row)
-            b = max(0.0, (own * exact).sum() / (own * own).sum())
-            assert entry["correlation"] == pytest.approx(stats.spearmanr(own, exact).statistic, abs=1e-6)
-            assert entry["error"] == pytest.approx(((b * own - exact) ** 2).sum() / (exact**2).sum(), abs=1e-4)
+            (entry,) = (entry for entry in entries[method] if entry["sample_id"] == row["sample_id"])
+            values = relevance(view, method, row)
+            b = max(0.0, (values * exact).sum() / (values * values).sum())
+            assert entry["correlation"] == pytest.approx(stats.spearmanr(values, exact).statistic, abs=1e-6)
+            assert entry["error"] == pytest.approx(((b * values - exact) ** 2).sum() / (exact**2).sum(), abs=1e-4)
             assert (entry["game"], entry["tokens"]) == ("target", tokens)
     samples = {row["sample_id"] for row in ROWS[:3]}
-    assert {entry["sample_id"] for entry in found["attnlrp"]} == samples, "the long text is left out"
+    assert {entry["sample_id"] for entry in entries["attnlrp"]} == samples, "the long text is left out"
 
 
 def test_enumeration_shares_out_interactions_and_what_they_alone_earn():
@@ -110,7 +110,7 @@ def test_enumeration_shares_out_interactions_and_what_they_alone_earn():
 
 def test_changes_are_those_of_the_rewritten_models(run, model):
     made, read = run
-    found = read(rewritten, REWRITTEN)
+    entries = read(rewritten, REWRITTEN)
     view = load_model(model)
     names = set()
     trained = [(method, row, relevance(view, method, row)) for method in METHODS_OF_RUN for row in ROWS]
@@ -118,8 +118,8 @@ def test_changes_are_those_of_the_rewritten_models(run, model):
         for name, changed in models:
             names.add(name)
             for method, row, before in trained:
-                own = (row["sample_id"], name)
-                (entry,) = (e for e in found[method] if (e["sample_id"], e["rewriting"]) == own)
+                key = (row["sample_id"], name)
+                (entry,) = (e for e in entries[method] if (e["sample_id"], e["rewriting"]) == key)
                 change = abs(relevance(changed, method, row) - before).max() / abs(before).max()
                 assert entry["change"] == pytest.approx(change, abs=1e-5)
                 assert entry["logit_change"] < 1e-5
@@ -153,7 +153,7 @@ def test_a_rewriting_that_changes_the_function_is_refused(tmp_path, model, inlin
     config = config_of(tmp_path, model, methods=["lrp"], controls={"explanation": "target"})
     store = prepared(config, SHORT[:3])
     summary = controls(config, store)
-    told = [line for line in summary.failures if "rewritten" in line]
-    assert told
+    failures = [line for line in summary.failures if "rewritten" in line]
+    assert failures
     run = Run(config, make_plan(config, store), Ledger(store))
     assert not any(run.ledger.is_done(node.artifact) for node in rewritten.nodes(run))

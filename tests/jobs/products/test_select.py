@@ -73,13 +73,15 @@ def oracle(root, model):
     }
     names = {f"{name}-{at}": name for name, sets in each.items() for at in range(len(sets))}
     methods = [
-        {"name": f"{name}-{at}", "method": name, **one} for name, sets in each.items() for at, one in enumerate(sets)
+        {"name": f"{name}-{at}", "method": name, **options}
+        for name, sets in each.items()
+        for at, options in enumerate(sets)
     ]
     config, store = run_of(root, model, methods=methods, select=None)
     assert attribute(config, store).complete
     assert perturb(config, store).complete
     drawn = sorted((row["sample_id"] for row in ROWS), key=lambda s: hashlib.sha256(f"select:1:{s}".encode()).digest())
-    own = {name: [] for name in each}
+    means = {name: [] for name in each}
     [plan] = make_plan(config, store).models
     for cell in curves_of(config, config.perturb, plan):
         of_target = Ledger(store).read(cell.artifact, CURVES).filter(pc.field("score") == TARGET_LOGIT)
@@ -91,8 +93,8 @@ def oracle(root, model):
                 y, x = np.array(rows[sample, order]["logit"], float), np.array(rows[sample, order]["removed"])
                 area[order] = sum((y[k] + y[k + 1]) / 2 * (x[k + 1] - x[k]) for k in range(len(x) - 1)) / x[-1]
             deltas.append(area["lerf"] - area["morf"])
-        own[names[cell.artifact.method]].append(sum(deltas) / len(deltas))
-    return own
+        means[names[cell.artifact.method]].append(sum(deltas) / len(deltas))
+    return means
 
 
 def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and_used(tmp_path, model, inline):
@@ -150,10 +152,10 @@ def test_samples_that_chose_the_options_count_in_no_number_of_the_method(tmp_pat
     plan = make_plan(config, store)
     results = results_of(Run(config, plan, Ledger(store)))
     rest = {row["sample_id"] for row in ROWS} - tuning_samples()
-    for place in results.defaults:
-        counted = set(default_samples(store, results, place)["sample_id"].to_pylist())
-        assert counted == (rest if place.method in chosen(config, store) else {row["sample_id"] for row in ROWS})
-        score, samples = results.score(place, "pg"), default_samples(store, results, place)
+    for cell_key in results.defaults:
+        counted = set(default_samples(store, results, cell_key)["sample_id"].to_pylist())
+        assert counted == (rest if cell_key.method in chosen(config, store) else {row["sample_id"] for row in ROWS})
+        score, samples = results.score(cell_key, "pg"), default_samples(store, results, cell_key)
         assert score.n == sum(samples["correct"].to_pylist())
     run = Run(config, plan, Ledger(store))
     [drawn] = Reported(run, results).drawn
@@ -179,15 +181,15 @@ def test_options_cannot_be_chosen_by_every_sample(tmp_path, model):
 
 
 def test_the_choice_is_the_same_whatever_the_batching(tmp_path, model, inline):
-    one, store = run_of(tmp_path / "one", model)
-    select(one, store)
+    config, store = run_of(tmp_path / "one", model)
+    select(config, store)
     other, elsewhere = run_of(tmp_path / "other", model, token_budget=20, shard_rows=2)
     select(other, elsewhere)
-    assert {n: c.artifact.key for n, c in choices_of(one, store).items()} == {
+    assert {n: c.artifact.key for n, c in choices_of(config, store).items()} == {
         n: c.artifact.key for n, c in choices_of(other, elsewhere).items()
     }
-    assert chosen(one, store) == chosen(other, elsewhere)
-    for name, choice in choices_of(one, store).items():
+    assert chosen(config, store) == chosen(other, elsewhere)
+    for name, choice in choices_of(config, store).items():
         trials = choices_of(other, elsewhere)[name].record["trials"]
         means = [trial["delta_area"] for trial in choice.record["trials"]]
         assert [trial["delta_area"] for trial in trials] == pytest.approx(means, abs=1e-4)
@@ -348,7 +350,7 @@ def test_a_trial_that_fails_fails_its_choice_and_no_other(tmp_path, model, inlin
     summary = select(config, store)
     METHODS["attention_rollout"].__dict__.pop("function", None)
     assert summary.failures[0].startswith("model gpt2: attention_rollout failed on trials")
-    assert {name: own is None for name, own in chosen(config, store).items()} == {
+    assert {name: options is None for name, options in chosen(config, store).items()} == {
         "smoothgrad": False,
         "attention_rollout": True,
     }
@@ -365,8 +367,8 @@ def test_trials_are_compared_on_the_samples_that_all_have():
     """The second has lost the two samples of which the first thinks worst, and is worse on each that both have."""
     delta = np.array([[1.0, np.nan], [2.0, np.nan], [5.0, 4.5], [6.0, 5.5], [7.0, 6.5]])
     tried = trials_of(np.zeros_like(delta), delta)
-    assert [(one.delta_area, one.n, one.left_out) for one in tried] == [(4.2, 5, 0), (5.5, 3, 2)]
-    assert [one.compared for one in tried] == [6.0, 5.5]
+    assert [(trial.delta_area, trial.n, trial.left_out) for trial in tried] == [(4.2, 5, 0), (5.5, 3, 2)]
+    assert [trial.compared for trial in tried] == [6.0, 5.5]
     assert choose(tried) == 0
     lost = np.full((5, 1), np.nan)
     assert choose(trials_of(np.zeros((5, 3)), np.hstack([lost, delta]))) == 1, "it takes no sample from the others"

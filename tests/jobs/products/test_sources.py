@@ -57,7 +57,7 @@ def ablated(config, store, way):
     return {row["sample_id"]: row for row in Ledger(store).read(node.artifact, ABLATIONS).to_pylist()}
 
 
-def said(config, store, method):
+def entries_of(config, store, method):
     [node] = [node for node in nodes_of(config, store, sources) if node.artifact.method == method]
     return Ledger(store).read(node.artifact, SOURCES).to_pylist()
 
@@ -136,7 +136,7 @@ def test_relevance_of_units_and_its_numbers_are_those_of_slow_loops(done, explan
     config, store = done
     records = {way: ablated(config, store, way) for way in ("remove", "cut")}
     rows = rows_of(config, store)
-    for entry in said(config, store, "lrp"):
+    for entry in entries_of(config, store, "lrp"):
         if entry["screened"] or entry["explanation"] != explanation:
             continue
         sample = entry["sample_id"]
@@ -149,8 +149,8 @@ def test_relevance_of_units_and_its_numbers_are_those_of_slow_loops(done, explan
         folds = [record["judge"], record["fit"]] if record["swapped"] else [record["judge"]]
         for name, worth in (("l", log_prob), ("f", logits)):
             kept = [np.array(record["kept"])[fold] for fold in folds]
-            told = [oracles.lds(expected, masks, worth[fold]) for masks, fold in zip(kept, folds, strict=True)]
-            assert entry[f"lds_{name}"] == pytest.approx(np.mean(told), abs=0.02), "but for equal ranks by rounding"
+            scores = [oracles.lds(expected, masks, worth[fold]) for masks, fold in zip(kept, folds, strict=True)]
+            assert entry[f"lds_{name}"] == pytest.approx(np.mean(scores), abs=0.02), "but for equal ranks by rounding"
             full = worth[record["full"]]
             lost = [
                 oracles.infidelity(expected, masks, worth[fold], full) for masks, fold in zip(kept, folds, strict=True)
@@ -166,7 +166,7 @@ def test_relevance_of_units_and_its_numbers_are_those_of_slow_loops(done, explan
 def test_drops_are_those_of_prompts_without_the_units_of_highest_relevance(done):
     config, store = done
     rows = rows_of(config, store)
-    entry = next(entry for entry in said(config, store, "contextcite") if len(entry["drop_l"]) == 3)
+    entry = next(entry for entry in entries_of(config, store, "contextcite") if len(entry["drop_l"]) == 3)
     row = rows[entry["sample_id"]]
     ids, units = prompt_of(config, row)
     order = np.argsort(-np.array(entry["relevance"]), kind="stable")
@@ -183,7 +183,7 @@ def test_drops_are_those_of_prompts_without_the_units_of_highest_relevance(done)
 def test_methods_made_of_ablations_speak_of_y_and_leave_one_out_has_the_largest_drop_of_one_unit(done):
     config, store = done
     records = ablated(config, store, "remove")
-    every = {method: said(config, store, method) for method in ("leave_one_out", "lrp", "contextcite", "random")}
+    every = {method: entries_of(config, store, method) for method in ("leave_one_out", "lrp", "contextcite", "random")}
     for entry in every["leave_one_out"]:
         if entry["way"] != "remove":
             continue
@@ -192,14 +192,17 @@ def test_methods_made_of_ablations_speak_of_y_and_leave_one_out_has_the_largest_
         expected = [odds[record["full"]] - odds[at] for at in record["without"]]
         np.testing.assert_allclose(entry["relevance"], expected, atol=1e-9)
         others = [
-            e for own in every.values() for e in own if (e["sample_id"], e["way"]) == (entry["sample_id"], "remove")
+            e
+            for entries in every.values()
+            for e in entries
+            if (e["sample_id"], e["way"]) == (entry["sample_id"], "remove")
         ]
         assert entry["drop_y"][0] >= max(other["drop_y"][0] for other in others if other["drop_y"]) - 1e-9
 
 
 def test_smaller_budgets_of_contextcite_are_held_to_the_same_judging_masks(done):
     config, store = done
-    entries = [entry for entry in said(config, store, "contextcite") if entry["way"] == "remove"]
+    entries = [entry for entry in entries_of(config, store, "contextcite") if entry["way"] == "remove"]
     of_many = [entry for entry in entries if len(entry["relevance"]) > 8]
     assert {entry["ablated"] for entry in of_many} == {32, 40}
     assert all((entry["drop_l"] == []) == (entry["ablated"] == 32) for entry in of_many)
@@ -208,7 +211,7 @@ def test_smaller_budgets_of_contextcite_are_held_to_the_same_judging_masks(done)
 def test_random_relevance_has_the_numbers_that_are_expected_of_it(done):
     config, store = done
     records = ablated(config, store, "remove")
-    for entry in said(config, store, "random"):
+    for entry in entries_of(config, store, "random"):
         units = len(entry["relevance"])
         assert entry["lds_l"] in (0.0, None)
         assert entry["pg"] == pytest.approx(1 / units)
@@ -221,12 +224,14 @@ def test_random_relevance_has_the_numbers_that_are_expected_of_it(done):
 
 def test_screened_leave_one_out_knows_the_units_that_the_method_finds_most_relevant(done):
     config, store = done
-    own = {entry["sample_id"]: entry for entry in said(config, store, "leave_one_out") if entry["way"] == "remove"}
-    entries = [e for e in said(config, store, "lrp") if e["way"] == "remove" and e["explanation"] == "log_prob"]
+    exact = {
+        entry["sample_id"]: entry for entry in entries_of(config, store, "leave_one_out") if entry["way"] == "remove"
+    }
+    entries = [e for e in entries_of(config, store, "lrp") if e["way"] == "remove" and e["explanation"] == "log_prob"]
     whole = {entry["sample_id"]: np.array(entry["relevance"]) for entry in entries if not entry["screened"]}
     for entry in entries:
         if entry["screened"]:
-            count, drops = entry["ablated"] - 1, np.array(own[entry["sample_id"]]["relevance"])
+            count, drops = entry["ablated"] - 1, np.array(exact[entry["sample_id"]]["relevance"])
             top = np.argsort(-whole[entry["sample_id"]])[:count]
             expected = np.where(np.isin(np.arange(len(drops)), top), drops, 0.0)
             np.testing.assert_allclose(entry["relevance"], expected)
@@ -264,8 +269,10 @@ def test_the_report_shows_every_answer_sentence_by_sentence_and_judges_every_met
         assert f" {' '.join(sentences)}" == entry["answer"]
         assert entry["evidence"] == row["unit_evidence"]
         by_label = {method["label"]: method for method in entry["rows"]}
-        claims = [own for own in said(config, store, "lrp") if (own["sample_id"], own["way"]) == (sample, way)]
-        [claim] = [own for own in claims if own["explanation"] == "target" and not own["screened"]]
+        claims = [
+            claim for claim in entries_of(config, store, "lrp") if (claim["sample_id"], claim["way"]) == (sample, way)
+        ]
+        [claim] = [claim for claim in claims if claim["explanation"] == "target" and not claim["screened"]]
         np.testing.assert_allclose(by_label["LRP of logits"]["whole"], claim["relevance"], rtol=1e-3)
         parts = np.array(by_label["LRP of logits"]["parts"])
         np.testing.assert_allclose(parts.sum(axis=0), claim["relevance"], atol=1e-3 * np.abs(parts).max())
@@ -277,16 +284,16 @@ def test_answers_are_told_in_a_terminal_a_frame_an_explorer_and_json(done, capsy
     config, store = done
     answers = answers_of(config, store)
     frame = answers.to_frame()
-    own = frame[(frame["method"] == "LRP of logits") & (frame["way"] == "remove")]
-    assert len(own) == sum(2 * len(entry["units"]) for entry in answers.entries if entry["way"] == "remove")
+    rows = frame[(frame["method"] == "LRP of logits") & (frame["way"] == "remove")]
+    assert len(rows) == sum(2 * len(entry["units"]) for entry in answers.entries if entry["way"] == "remove")
     assert "<iframe" in answers._repr_html_()
-    sentence = own[own["sentence"] == own["sentence"].iloc[0]]
+    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]]
     best = sentence.loc[sentence["relevance"].idxmax()]
     show(config, store, top=1, every=True, to=None)
     lines = capsys.readouterr().out.splitlines()
-    told = lines[lines.index("  LRP of logits", lines.index(best["sentence"].strip())) + 1]
+    line = lines[lines.index("  LRP of logits", lines.index(best["sentence"].strip())) + 1]
     known = " (evidence)" if best["source"] == 1 else ""
-    assert told.strip().endswith(f"source {best['source']}{known}: {best['text']}")
+    assert line.strip().endswith(f"source {best['source']}{known}: {best['text']}")
     show(config, store, top=1, every=False, to=tmp_path / "answers.json")
     assert json.loads((tmp_path / "answers.json").read_text()) == json.loads(json.dumps(answers.entries))
     assert best["sentence"].strip() in capsys.readouterr().out.splitlines(), "the file is written beside the lines"
@@ -324,8 +331,8 @@ def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitte
     for node in nodes_of(config, store, sources):
         record = Ledger(store).record(node.artifact)
         counts[node.artifact.method] = (record["state"], record["explained"], record["rejects"])
-    one, both = ("complete", 1, {"no_ablations": 1}), ("complete", 2, {})
-    assert counts == {"leave_one_out": both, "contextcite": one}
+    single, both = ("complete", 1, {"no_ablations": 1}), ("complete", 2, {})
+    assert counts == {"leave_one_out": both, "contextcite": single}
 
 
 def test_a_run_without_sources_of_answers_says_so_in_one_line(done, tmp_path):
