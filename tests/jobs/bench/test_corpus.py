@@ -15,11 +15,11 @@ def test_two_corpora_are_read_and_what_the_driver_took_is_told(tmp_path, monkeyp
         monkeypatch.setattr(planned, "UNIT_CHARACTERS", characters)
     peaks = iter((1000, 1030))
 
-    def here(function, *arguments):
+    def in_this_process(function, *arguments):
         function(*arguments)
         return next(peaks), 1.0
 
-    monkeypatch.setattr(corpus, "in_own_process", here)
+    monkeypatch.setattr(corpus, "in_own_process", in_this_process)
     monkeypatch.setattr(corpus, "generate", lambda task, count: generate(task, min(count, 50)))
     monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
     corpus.main(["--tokens", "400", "--json", str(tmp_path / "corpus.json")])

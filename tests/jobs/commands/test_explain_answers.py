@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     return str(path)
 
 
-def told(closelook, tmp_path, *arguments):
+def predictions_of(closelook, tmp_path, *arguments):
     out = tmp_path / "out.json"
     code, _, err = closelook("explain", *arguments, "--json", str(out))
     assert code == 0, err
@@ -29,7 +29,7 @@ def told(closelook, tmp_path, *arguments):
 
 def test_each_generated_token_has_relevance_over_the_text_and_over_what_was_said(closelook, folder, tmp_path):
     text = "The keys to the cabinet"
-    written = told(closelook, tmp_path, "--model", folder, "--method", "lrp,gradcam", text, "--generate", "3")
+    written = predictions_of(closelook, tmp_path, "--model", folder, "--method", "lrp,gradcam", text, "--generate", "3")
     assert len(written) == 3
     for step, prediction in enumerate(written):
         assert prediction["input_ids"] == written[0]["input_ids"]
@@ -43,9 +43,11 @@ def test_each_generated_token_has_relevance_over_the_text_and_over_what_was_said
 
 def test_prefix_is_what_the_decoder_has_said(closelook, folder, tmp_path):
     text = "The keys to the cabinet"
-    first, second = told(closelook, tmp_path, "--model", folder, text, "--generate", "2")
+    first, second = predictions_of(closelook, tmp_path, "--model", folder, text, "--generate", "2")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    (after,) = told(closelook, tmp_path, "--model", folder, text, "--prefix", tokenizer.decode([first["target_id"]]))
+    (after,) = predictions_of(
+        closelook, tmp_path, "--model", folder, text, "--prefix", tokenizer.decode([first["target_id"]])
+    )
     assert after["target_id"] == second["target_id"]
     assert after["methods"][0]["relevance"] == pytest.approx(second["methods"][0]["relevance"], rel=1e-4, abs=1e-6)
 

@@ -57,7 +57,7 @@ def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, 
     assert (code, out) == (2, "")
     assert re.match(
         rf"error: their-own and \S+ both bring a {kind} named '{name}': rename one of them or uninstall its package$",
-        told(err),
+        error_line(err),
     )
 
 
@@ -74,17 +74,17 @@ def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, 
 def test_what_does_not_exist_is_one_line_before_torch_is_imported(setting, message):
     code, out, err = ended(closelook("status", "--set", setting, PYTHONPROFILEIMPORTTIME="1"))
     assert (code, out) == (2, "")
-    assert message in told(err)
+    assert message in error_line(err)
 
 
 def test_a_mistyped_method_of_one_sentence_is_told_as_soon():
     arguments = ("explain", "--model", "demo/gpt2", "--method", "lrp, lpr", "The keys")
     code, out, err = ended(closelook(*arguments, PYTHONPROFILEIMPORTTIME="1"))
     assert (code, out) == (2, "")
-    assert "unknown method 'lpr' (did you mean 'lrp'?)" in told(err)
+    assert "unknown method 'lpr' (did you mean 'lrp'?)" in error_line(err)
 
 
-def told(err):
+def error_line(err):
     """The line of an error that is told before torch is imported, from what a process that says its imports writes."""
     imported = set(re.findall(r"^import time: .*\| +(\S+)$", err, re.MULTILINE))
     assert "jobs.methods" in imported

@@ -216,11 +216,11 @@ from jobs.commands.texts import parts
 from jobs.__main__ import main
 parts.PART_TEXTS = 1
 compute = parts.compute
-def told(opened, methods, texts, *arguments):
+def recorded(opened, methods, texts, *arguments):
     with open({str(tmp_path / "computed")!r}, "a") as stream:
         stream.write(texts[0].text + chr(10))
     return compute(opened, methods, texts, *arguments)
-parts.compute = told
+parts.compute = recorded
 sys.argv = ["closelook", "explain-file", {str(file)!r}, {str(tmp_path / "out.parquet")!r}, "--model", {MODEL!r},
             "--column", "text=review", "--column", "id=case"]
 main()
