@@ -307,18 +307,20 @@ def test_sentences_of_the_same_words_are_told_one_by_one(monkeypatch, capsys):
     repeating = answer_entry(
         "Yes. No. So?", [(0, 4), (5, 8)], " Yes. No. Yes.", [(1, 5), (6, 9), (10, 14)], [lrp], **facts, **parts
     )
-    one = MethodSources("LRP", [2.0, 0.0], [[2.0, 0.0]])
-    single = answer_entry("Yes. No. So?", [(0, 4), (5, 8)], " Yes.", [(1, 5)], [one, whole], **facts, **parts)
+    lrp_of_single = MethodSources("LRP", [2.0, 0.0], [[2.0, 0.0]])
+    single = answer_entry("Yes. No. So?", [(0, 4), (5, 8)], " Yes.", [(1, 5)], [lrp_of_single, whole], **facts, **parts)
     monkeypatch.setattr("jobs.commands.roots.sources.answers_of", lambda *_: Answers([repeating, single], "root"))
     show(None, None, top=1, every=True, to=None)
-    told = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    of_lrp = [(told[at - 1], told[at + 1]) for at, line in enumerate(told) if line == "LRP"]
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    of_lrp = [(lines[at - 1], lines[at + 1]) for at, line in enumerate(lines) if line == "LRP"]
     assert of_lrp[:3] == [
         ("Yes.", "+2.00 source 1: Yes."),
         ("No.", "+1.00 source 1: Yes."),
         ("Yes.", "+3.00 source 2: No."),
     ]
-    assert told.count("Yes.") == 3, "methods that explain an answer of one sentence as a whole are told with the others"
+    assert lines.count("Yes.") == 3, (
+        "methods that explain an answer of one sentence as a whole are told with the others"
+    )
 
 
 def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):
