@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lrp_core.parts.layers import ALTERED, Convolution, LinearLayer, NormView
-from lrp_core.records.types import Batch, UnsupportedModel
+from lrp_core.readers.attention import Attended, Kernel, around_attention
+from lrp_core.records.capabilities import ATTENTION
+from lrp_core.records.types import Batch, UnsupportedModel, UserError
 from lrp_core.verification.rounding import differ
 from lrp_core.verification.samples import random_rows
 from lrp_core.verification.stock import explained_logits, stock_logits
@@ -38,8 +41,8 @@ def may_be_altered(module: nn.Module) -> bool:
 def note_altered(view: ModelView) -> None:
     """Enter modules that compute something else than their weights say in ALTERED.
 
-    Raises UnsupportedModel if such a module changes the logits without being called by the view, if it is a norm, and
-    if the model fails.
+    Raises UnsupportedModel if such a module changes the logits without being called by the view, if it is a norm, if it
+    computes without the modules on which rules act, and if the model fails.
     """
     paths = {module: path for path, module in view.model.named_modules()}
     for module in paths:
@@ -51,9 +54,14 @@ def note_altered(view: ModelView) -> None:
     with undisturbed(view), torch.inference_mode(False), torch.no_grad():
         [row] = random_rows(view, (min(_TOKENS, view.max_length),))
         batch = Batch.collate([row], pad_id=0)
+        called: set[nn.Module] = set()
         try:
             with warnings.catch_warnings(action="ignore"):  # of torch, about backward hooks
-                theirs, ours = stock_logits(view, row), explained_logits(view, batch)[0]
+                theirs = stock_logits(view, row)
+                with _noting_calls(view, called):
+                    ours = explained_logits(view, batch)[0]
+        except UserError:
+            raise
         except Exception as error:  # whatever the caller's code raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UnsupportedModel(f"{name} fails on a text of {_TOKENS} tokens ({reason}): {_WAY_OUT}") from error
@@ -62,6 +70,14 @@ def note_altered(view: ModelView) -> None:
                 f"{name} predicts something else than its parts: its class, its head or a hook changes the logits, "
                 f"which no method would see; {_WAY_OUT}"
             )
+        expected = {module: paths[module] for module in _ruled(view)}
+        expected |= {module: f"the attention kernel in {paths[module]}" for module in _attending(view)}
+        for module in expected:
+            if module not in called:
+                raise UnsupportedModel(
+                    f"{name} does not call {expected[module]}, unlike {view.family.title} of transformers (a replaced "
+                    f"forward, or another class): {_WAY_OUT}"
+                )
         for norm in view.norms():
             if norm.module in doubtful and _norm_differs(norm, bound):
                 raise UnsupportedModel(
@@ -82,6 +98,34 @@ def note_altered(view: ModelView) -> None:
 
         if others and matter(others):
             ALTERED.update({module: paths[module] for module in others if matter([module])})
+
+
+def _ruled(view: ModelView) -> Iterator[nn.Module]:
+    """Yield the modules of blocks on which rules act, and which readers watch: norms, activations, linear layers."""
+    yield from (norm.module for norm in view.norms())
+    yield from (block.activation for block in view.blocks if block.activation is not None)
+    yield from (layer.module for layer in view.linear_layers())
+
+
+def _attending(view: ModelView) -> Iterator[nn.Module]:
+    """Yield the attention modules, if the family's attention weights can be read."""
+    if ATTENTION in view.family.capabilities:
+        yield from (attended.attention for attended in view.attentions)
+
+
+@contextmanager
+def _noting_calls(view: ModelView, called: set[nn.Module]) -> Iterator[None]:
+    """Inside, modules of `_ruled` enter `called` when they run, and those of `_attending` when their kernel runs."""
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        called.add(module)
+        return kernel(module, *tensors, **options)
+
+    with ExitStack() as undo:
+        for module in _ruled(view):
+            undo.enter_context(module.register_forward_hook(lambda module, *_: called.add(module)))
+        undo.enter_context(around_attention(view, dict.fromkeys(_attending(view), attend)))
+        yield
 
 
 def _norm_differs(norm: NormView, bound: float) -> bool:

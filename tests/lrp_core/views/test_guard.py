@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers.models.llama import modeling_llama
 
 from jobs.methods import METHODS, applicable
 from lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
@@ -290,6 +291,28 @@ def _patched(path):
     return change
 
 
+def _computes_by_functions(model):
+    """Replaces the MLP's forward by one that does not call its activation module, as packages of fast kernels do."""
+    mlp = model.model.layers[0].mlp
+    silu = torch.nn.functional.silu
+    mlp.forward = lambda x: mlp.down_proj(silu(mlp.gate_proj(x)) * mlp.up_proj(x))
+
+
+def _attends_by_itself(model):
+    attention, eager = model.model.layers[1].self_attn, modeling_llama.eager_attention_forward
+
+    def forward(hidden_states, position_embeddings, attention_mask=None, **options):
+        shape = (*hidden_states.shape[:-1], -1, attention.head_dim)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        query, key, value = (projection(hidden_states).view(shape).transpose(1, 2) for projection in projections)
+        query, key = modeling_llama.apply_rotary_pos_emb(query, key, *position_embeddings)
+        causal = torch.full((shape[1], shape[1]), -torch.inf).triu(1)[None, None]
+        context, weights = eager(attention, query, key, value, causal, attention.scaling)
+        return attention.o_proj(context.flatten(2)), weights
+
+    attention.forward = forward
+
+
 def _doubles_logits(model):
     def hook(_, args, output):
         output.logits = output.logits * 2
@@ -307,6 +330,8 @@ def _doubles_logits(model):
         (_hooked("model.layers.0.input_layernorm"), "the norm model.layers.0.input_layernorm computes something else"),
         (_patched("model.norm"), "the norm model.norm computes something else than its weights say"),
         (_hooked("model.layers.1.mlp.act_fn"), "the activation SiLUActivation of its blocks is not the 'silu'"),
+        (_computes_by_functions, "LlamaForCausalLM does not call model.layers.0.mlp.act_fn, unlike llama models"),
+        (_attends_by_itself, "LlamaForCausalLM does not call the attention kernel in model.layers.1.self_attn"),
     ],
 )
 def test_what_a_caller_changed_where_modules_are_not_called_is_refused_by_name(change, message):
