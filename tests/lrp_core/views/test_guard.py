@@ -12,8 +12,9 @@ from transformers.models.llama import modeling_llama
 from jobs.methods import METHODS, applicable
 from lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
 from lrp_core.opening.model import view_of
+from lrp_core.parts.layers import ALTERED
 from lrp_core.readers.attention import around_attention
-from tests.tiny import ragged_rows, tiny_classifier, tiny_model
+from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_classifier, tiny_model
 
 
 def methods_of(view):
@@ -360,6 +361,18 @@ def test_a_layer_with_an_adapter_of_ones_own_is_explained_or_refused_by_methods_
     twin = view_of(view.model)
     torch.testing.assert_close(relevance.tokens, METHODS["attnlrp"](twin, batch).tokens, rtol=1e-4, atol=1e-5)
     METHODS["alti_logit"](twin, batch)
+
+
+@pytest.mark.parametrize("name", [*TINY, *MORE, *FEWER, *BOTH, *IMAGES])
+def test_hooks_that_change_nothing_are_accepted_in_every_family(name):
+    model = tiny_model(name, dtype="float32").model
+    for dtype in (torch.float32, torch.bfloat16):
+        model = model.to(dtype)
+        with ExitStack() as undo:
+            for module in model.modules():
+                undo.enter_context(module.register_forward_hook(lambda *_: None))
+            view = view_of(model)
+        assert not any(module in ALTERED for module in view.model.modules())
 
 
 def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights():
