@@ -90,7 +90,8 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
 
     `offsets` [T, 2] are the characters [start, end) of each token in `text`; `special` [T] tokens are in no unit. A
     token that lies partly in a unit, and partly in others or in none, is in the unit that has most of its characters;
-    of equal ones it is in the earlier. White space counts only for tokens that consist of it.
+    of equal ones it is in the earlier. White space counts only for tokens that consist of it. Some tokenizers leave it
+    out of offsets, which are then empty: such a token covers the white space behind the token before it.
 
     >>> offsets, special = np.array([[0, 4], [4, 9], [9, 12]]), np.zeros(3, bool)
     >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
@@ -100,9 +101,14 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
     blank = np.array([character.isspace() for character in text], bool)
     printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
     every = np.arange(len(text) + 1)  # characters before each offset
-    numbers = np.full(len(offsets), NO_UNIT)
+    numbers, before = np.full(len(offsets), NO_UNIT), 0
     for at, (start, end) in enumerate(offsets):
-        if special[at] or start >= end:
+        behind, before = before, max(before, int(end))
+        if special[at]:
+            continue
+        if behind < start == end and blank[behind:end].all():
+            start = behind
+        if start >= end:
             continue
         count = printed if printed[end] > printed[start] else every
         low, high = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from evaluation.benchmark.answers.prompts import NO_UNIT, units_of, units_of_tokens, without_units, words_in
+from evaluation.benchmark.demo import model_dir
+from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.samples import Malformed
 
 PROMPT = "Ann sleeps. Bob runs! Who runs?"
@@ -65,6 +68,17 @@ def test_white_space_counts_only_in_tokens_of_nothing_else():
     assert numbers("a b c", [[0, 1], [1, 3], [3, 5]], [[0, 1], [2, 3]]) == [0, 1, NO_UNIT]
     assert numbers("a \n\n b", [[0, 1], [1, 4], [4, 6]], [[0, 6]]) == [0, 0, 0]
     assert numbers("a \n\n b", [[0, 1], [1, 4], [4, 6]], [[0, 1], [5, 6]]) == [0, NO_UNIT, 1]
+
+
+def test_white_space_that_offsets_leave_out_belongs_to_the_unit_around_it():
+    text = "The  keys. Are  they?"
+    tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
+    [encoding] = encode(tokenizer, [text])
+    alone = [at for at, token in enumerate(encoding.ids) if tokenizer.decode([token]) == " "]
+    assert len(alone) == 2
+    assert all(start == end for start, end in encoding.offsets[alone]), "else this test tries nothing"
+    assert [numbers(text, encoding.offsets, [[0, 10], [11, 21]])[at] for at in alone] == [0, 1]
+    assert numbers("a  b", [[0, 1], [2, 2], [3, 4]], [[0, 1], [3, 4]]) == [0, NO_UNIT, 1]
 
 
 def test_special_tokens_belong_to_no_unit():
