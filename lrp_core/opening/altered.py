@@ -8,14 +8,15 @@ others: there the change would be ignored. All are tried on random tokens, if th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from lrp_core.parts.layers import ALTERED, Convolution, LinearLayer, NormView
+from lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLayer, NormView
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.capabilities import ATTENTION
 from lrp_core.records.types import Batch, UnsupportedModel, UserError
@@ -30,12 +31,12 @@ _TOKENS = 7  # of the text on which a model is tried
 _WAY_OUT = "undo the change, or take `family: generic` for the methods that need no description"
 
 
-def may_be_altered(module: nn.Module) -> bool:
-    """True if hooks, a replaced `forward` or a class of an unknown package may change what a module computes."""
+def may_be_altered(module: nn.Module, known: Collection[str] = _KNOWN) -> bool:
+    """True if hooks, a replaced `forward` or a class of no `known` package may change what a module computes."""
     fields = vars(module)
     replaced = "forward" in fields and "_hf_hook" not in fields  # accelerate replaces it to move weights
     package = type(module).forward.__module__.partition(".")[0]
-    return bool(module._forward_hooks or module._forward_pre_hooks) or replaced or package not in _KNOWN
+    return bool(module._forward_hooks or module._forward_pre_hooks) or replaced or package not in known
 
 
 def note_altered(view: ModelView) -> None:
@@ -47,42 +48,20 @@ def note_altered(view: ModelView) -> None:
     paths = {module: path for path, module in view.model.named_modules()}
     for module in paths:
         ALTERED.pop(module, None)
-    doubtful = {module for module in paths if may_be_altered(module)}
+    known = {*_KNOWN, str(view.family.classes).partition(".")[0]}  # a package may bring the classes of its family
+    doubtful = {module for module in paths if may_be_altered(module, known)}.union(_of_other_classes(view))
     if not doubtful:
         return
-    name, bound = type(view.model).__name__, max(8 * torch.finfo(view.dtype).eps, 1e-3)
+    bound = max(8 * torch.finfo(view.dtype).eps, 1e-3)
     with undisturbed(view), torch.inference_mode(False), torch.no_grad():
         [row] = random_rows(view, (min(_TOKENS, view.max_length),))
         batch = Batch.collate([row], pad_id=0)
-        called: set[nn.Module] = set()
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of torch, about backward hooks
-                theirs = stock_logits(view, row)
-                with _noting_calls(view, called):
-                    ours = explained_logits(view, batch)[0]
-        except UserError:
-            raise
-        except Exception as error:  # whatever the caller's code raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UnsupportedModel(f"{name} fails on a text of {_TOKENS} tokens ({reason}): {_WAY_OUT}") from error
-        if differ(ours, theirs, bound):
-            raise UnsupportedModel(
-                f"{name} predicts something else than its parts: its class, its head or a hook changes the logits, "
-                f"which no method would see; {_WAY_OUT}"
-            )
-        expected = {module: paths[module] for module in _ruled(view)}
-        expected |= {module: f"the attention kernel in {paths[module]}" for module in _attending(view)}
-        for module in expected:
-            if module not in called:
-                raise UnsupportedModel(
-                    f"{name} does not call {expected[module]}, unlike {view.family.title} of transformers (a replaced "
-                    f"forward, or another class): {_WAY_OUT}"
-                )
+        ours = _predicted(view, row, batch, paths, bound)
         for norm in view.norms():
             if norm.module in doubtful and _norm_differs(norm, bound):
                 raise UnsupportedModel(
-                    f"{name}: the norm {paths[norm.module]} computes something else than its weights say (a hook, or "
-                    f"another class): {_WAY_OUT}"
+                    f"{type(view.model).__name__}: the norm {paths[norm.module]} computes something else than its "
+                    f"weights say (a hook, or another class): {_WAY_OUT}"
                 )
         for layer in view.linear_layers():
             if layer.module in doubtful and not isinstance(layer, Convolution) and _layer_differs(layer, bound):
@@ -92,7 +71,7 @@ def note_altered(view: ModelView) -> None:
         def matter(modules: Sequence[nn.Module]) -> bool:
             """True if without the hooks of `modules` the logits differ, or if more than hooks is changed of one."""
             with _without_hooks(modules):
-                if any(map(may_be_altered, modules)):
+                if any(may_be_altered(module, known) for module in modules):
                     return True
                 return differ(explained_logits(view, batch)[0], ours, bound)
 
@@ -100,11 +79,60 @@ def note_altered(view: ModelView) -> None:
             ALTERED.update({module: paths[module] for module in others if matter([module])})
 
 
+def _predicted(
+    view: ModelView, row: Mapping[str, Any], batch: Batch, paths: Mapping[nn.Module, str], bound: float
+) -> Tensor:
+    """The view's logits [V] for `row`, the only one of `batch`; `paths` are those of all modules.
+
+    Raises UnsupportedModel as `note_altered`, but for norms.
+    """
+    name, called = type(view.model).__name__, set[nn.Module]()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of torch, about backward hooks
+            theirs = stock_logits(view, row)
+            with _noting_calls(view, called):
+                ours = explained_logits(view, batch)[0]
+    except UserError:
+        raise
+    except Exception as error:  # whatever the caller's code raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UnsupportedModel(f"{name} fails on a text of {_TOKENS} tokens ({reason}): {_WAY_OUT}") from error
+    if differ(ours, theirs, bound):
+        raise UnsupportedModel(
+            f"{name} predicts something else than its parts: its class, its head or a hook changes the logits, which "
+            f"no method would see; {_WAY_OUT}"
+        )
+    expected = {module: paths[module] for module in _ruled(view)}
+    expected |= {module: f"the attention kernel in {paths[module]}" for module in _attending(view)}
+    for module in expected:
+        if module not in called:
+            raise UnsupportedModel(
+                f"{name} does not call {expected[module]}, unlike {view.family.title} of transformers (a replaced "
+                f"forward, or another class): {_WAY_OUT}"
+            )
+    return ours
+
+
+def _of_other_classes(view: ModelView) -> Iterator[nn.Module]:
+    """Yield norms and linear layers of another class than the family has, such as a factorised linear layer."""
+    for norm in view.norms():
+        if isinstance(norm.module, nn.LayerNorm) != (norm.kind == "layer"):
+            yield norm.module
+    for layer in view.linear_layers():
+        usual = isinstance(layer.module, (Conv1D if layer.transposed else nn.Linear, nn.Conv2d))
+        if not usual and layer.module not in ADDED_WEIGHTS:
+            yield layer.module
+
+
 def _ruled(view: ModelView) -> Iterator[nn.Module]:
-    """Yield the modules of blocks on which rules act, and which readers watch: norms, activations, linear layers."""
+    """Yield the modules on which rules act, and which readers watch: norms, activations, linear layers and experts."""
     yield from (norm.module for norm in view.norms())
-    yield from (block.activation for block in view.blocks if block.activation is not None)
     yield from (layer.module for layer in view.linear_layers())
+    for block in view.blocks:
+        if block.activation is not None:
+            yield block.activation
+        if block.experts is not None:
+            yield from (block.experts.router, block.experts.all, block.experts.all.act_fn)
 
 
 def _attending(view: ModelView) -> Iterator[nn.Module]:
@@ -130,30 +158,34 @@ def _noting_calls(view: ModelView, called: set[nn.Module]) -> Iterator[None]:
 
 def _norm_differs(norm: NormView, bound: float) -> bool:
     """True if a norm computes something else than its weights say."""
-    weight, bias = norm.parameters()
-    x = _states(weight)
-    if norm.kind == "layer":
-        expected = nn.functional.layer_norm(x, weight.shape, weight, bias, norm.eps)
-    else:
-        expected = nn.functional.rms_norm(x, weight.shape, weight, norm.eps)
-    return differ(norm.module(x.clone()), expected, bound)
+
+    def formula(x: Tensor) -> Tensor:
+        if norm.kind == "layer":
+            return nn.functional.layer_norm(x, weight.shape, weight, bias, norm.eps)
+        return nn.functional.rms_norm(x, weight.shape, weight, norm.eps)
+
+    try:
+        weight, bias = norm.parameters()
+        return _differs(norm.module, formula, weight, bound)
+    except AttributeError:  # without the weights of its kind
+        return True
 
 
 def _layer_differs(layer: LinearLayer, bound: float) -> bool:
     """True if a linear layer has no weights of its own, or computes something else than these say."""
     try:
         weight, bias = layer.parameters()
-    except AttributeError:
+        return _differs(layer.module, lambda x: nn.functional.linear(x, weight, bias), weight, bound)
+    except (AttributeError, RuntimeError):  # no weight, or one of another shape
         return True
-    x = _states(weight)
-    return differ(layer.module(x.clone()), nn.functional.linear(x, weight, bias), bound)
 
 
-def _states(weight: Tensor) -> Tensor:
-    """Random states [1, T, in] for a module with this weight [in] or [out, in], in its precision."""
+def _differs(module: nn.Module, formula: Callable[[Tensor], Tensor], weight: Tensor, bound: float) -> bool:
+    """True if a module gives random states [1, T, in] another output than `formula`; `weight` is [in] or [out, in]."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, _TOKENS, weight.shape[-1], generator=generator, dtype=torch.float32)
-    return drawn.to(weight.device, weight.dtype)
+    x = drawn.to(weight.device, weight.dtype)
+    return differ(module(x.clone()), formula(x), bound)
 
 
 def _others_read(view: ModelView) -> Iterator[nn.Module]:

@@ -11,6 +11,7 @@ from transformers.models.llama import modeling_llama
 
 from jobs.methods import METHODS, applicable
 from lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
+from lrp_core.opening.altered import note_altered
 from lrp_core.opening.model import view_of
 from lrp_core.parts.layers import ALTERED
 from lrp_core.readers.attention import around_attention
@@ -373,6 +374,51 @@ def test_hooks_that_change_nothing_are_accepted_in_every_family(name):
                 undo.enter_context(module.register_forward_hook(lambda *_: None))
             view = view_of(model)
         assert not any(module in ALTERED for module in view.model.modules())
+
+
+def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_weights():
+    view = tiny_model("gpt2", dtype="float32")
+    batch, attention = Batch.collate(ragged_rows(view), pad_id=0), view.model.transformer.h[0].attn
+    plain = METHODS["attnlrp"](view, batch)
+    linear = torch.nn.Linear(16, 16)
+    linear.weight.data, linear.bias.data = attention.c_proj.weight.data.T.clone(), attention.c_proj.bias.data
+    attention.c_proj = linear
+    altered = view_of(view.model)
+    torch.testing.assert_close(METHODS["attnlrp"](altered, batch).tokens, plain.tokens)
+    with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.attn\.c_proj computes something else"):
+        METHODS["alti_logit"](altered, batch)
+
+    llama = tiny_model("llama", dtype="float32")
+    plain = METHODS["attnlrp"](llama, batch)
+    projection = llama.blocks[0].value
+    llama.model.model.layers[0].self_attn.v_proj = torch.nn.Sequential(projection, torch.nn.Identity())
+    factorised = view_of(llama.model)
+    torch.testing.assert_close(METHODS["attnlrp"](factorised, batch).tokens, plain.tokens)
+    with pytest.raises(UnsupportedMethod, match=r"self_attn\.v_proj computes something else"):
+        METHODS["alti_logit"](factorised, batch)
+
+
+class _Block(modeling_llama.LlamaDecoderLayer):
+    def forward(self, *args, **options):
+        return super().forward(*args, **options)
+
+
+def test_blocks_of_an_unknown_class_are_refused_by_methods_that_read_weights_unless_their_family_brings_it():
+    view = tiny_model("llama", dtype="float32")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    view.model.model.layers[1].__class__ = _Block
+    with pytest.raises(UnsupportedMethod, match=r"model\.layers\.1 computes something else"):
+        METHODS["alti_logit"](view_of(view.model), batch)
+    brought = replace(view, family=replace(view.family, classes=__name__))
+    note_altered(brought)
+    METHODS["alti_logit"](brought, batch)
+
+
+def test_a_norm_of_another_class_is_refused_by_name():
+    model = tiny_model("gpt2", dtype="float32").model
+    model.transformer.h[1].ln_2 = torch.nn.RMSNorm(16, eps=1e-5)
+    with pytest.raises(UnsupportedModel, match=r"the norm transformer\.h\.1\.ln_2 computes something else"):
+        view_of(model)
 
 
 def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights():
