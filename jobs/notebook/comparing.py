@@ -27,12 +27,17 @@ from jobs.store import Store
 from jobs.tested import Tested
 from jobs.versions import extra_of
 from lrp_core.records.types import UserError
+from lrp_core.verification.rounding import differ, unit_of
+from lrp_core.verification.samples import random_rows
+from lrp_core.verification.stock import stock_logits
+from lrp_core.views.guard import undisturbed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STAGES = ("prepare", "attribute", "evaluate", "perturb", "report")
 DATA = "data"  # name of the task when the caller passes samples
+_TRIED = 7  # tokens of the text on which a saved copy of a model is tried
 SHOWN = ("pg", "delta_area")  # metrics that the repr shows
 
 
@@ -192,8 +197,8 @@ def _check_ray() -> None:
 def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
     """The config entry of the model. A model in memory is saved into the root, so that workers can open it.
 
-    Raises UserError for a tokenizer of a model that is not in memory, also of one that `open_model` opened, and for a
-    model of images in memory.
+    Raises UserError for a tokenizer of a model that is not in memory, also of one that `open_model` opened, for a model
+    of images in memory, and for a model whose saved copy predicts something else.
     """
     if tokenizer is not None and isinstance(model, str | PathLike | Opened):
         raise UserError("`tokenizer` is for a model in memory that is not opened yet: leave it out")
@@ -217,7 +222,21 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
     held: Any = opened.view.model if opened.held is None else opened.held
     held.save_pretrained(to)
     opened.tokenizer.save_pretrained(to)
+    _check_saved(opened, to)
     return {"name": name_of(opened.id), "id": str(to), "dtype": opened.dtype}
+
+
+def _check_saved(opened: Opened, folder: Path) -> None:
+    """Raise UserError if the copy of a model in memory in `folder` predicts something else on random tokens."""
+    with opened.in_use(), undisturbed(opened.view):
+        [row] = random_rows(opened.view, (min(_TRIED, opened.resolved.max_length),))
+        expected, unit = stock_logits(opened.view, row), unit_of(opened.view)
+    saved = open_model(str(folder), opened.dtype, opened.device).view
+    if differ(stock_logits(saved, row), expected, max(8 * unit, 1e-3)):
+        raise UserError(
+            f"{opened.id} in memory predicts something else than its saved copy, which workers open: hooks and "
+            "parts of your own classes are not saved. Undo the change, or use closelook.explain"
+        )
 
 
 def _tasks(

@@ -148,6 +148,16 @@ def test_a_model_in_memory_is_saved_into_the_root_and_left_as_it_was(inline, tmp
     pd.testing.assert_series_equal(held.means["value"], named.means["value"])
 
 
+def test_a_model_in_memory_whose_saved_copy_differs_is_refused(tmp_path):
+    folder = model_dir("gpt2")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    with (
+        model.transformer.h[1].register_forward_hook(lambda _, args, output: output * 2),
+        pytest.raises(closelook.UserError, match="in memory predicts something else than its saved copy"),
+    ):
+        closelook.compare(model, ROWS, "lrp", tokenizer=tokenizer, root=tmp_path / "root")
+
+
 def test_texts_without_labels_or_evidence_are_compared_by_faithfulness(inline, monkeypatch):
     monkeypatch.setattr(comparing, "STAGES", ("prepare", "attribute", "evaluate", "perturb"))
     texts = ["The food was good", "The film was bad", "I like it"]
