@@ -28,7 +28,8 @@ def check_unaltered(modules: Iterable[nn.Module]) -> None:
         if module in ALTERED:
             raise UnsupportedMethod(
                 f"{ALTERED[module]} computes something else than its weights say (a hook, a replaced forward or "
-                "another class), and this method reads weights: undo the change, or take one that reads none: attnlrp"
+                "another class), which this method, or `layers`, would read: undo the change, or take attnlrp without "
+                "`layers`"
             )
 
 
