@@ -62,13 +62,22 @@ class Output:
 
     def holds(self, key: str) -> bool:
         """True if the files of rows exist, and the rows by word are those of this key."""
-        if not (self.path.exists() and self.tokens.exists()):
-            return False
-        try:
-            metadata = pq.read_schema(self.path).metadata or {}
-        except pa.ArrowException:
-            return False
-        return metadata.get(_KEY) == key.encode()
+        return self.tokens.exists() and _key_in(self.path) == key.encode()
+
+    def check_free(self) -> None:
+        """Raise UserError if a file of rows by word is there, or rows by token that are not of this command."""
+        if self.path.exists():
+            raise UserError(f"{self.path} holds rows of other texts, methods or models: name another file or remove it")
+        if self.tokens.exists() and _key_in(self.tokens) is None:
+            raise UserError(f"{self.tokens}, for the rows by token, holds something else: name another file")
+
+
+def _key_in(path: Path) -> bytes | None:
+    """The key in the metadata of a Parquet file of this command; None for another file, or none."""
+    try:
+        return (pq.read_schema(path).metadata or {}).get(_KEY)
+    except (FileNotFoundError, pa.ArrowException):
+        return None
 
 
 def key_of_whole(content: Content, parts: Sequence[Part]) -> str:
@@ -159,8 +168,7 @@ def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], work
     key = key_of_whole(content, parts)
     if output.holds(key):
         return say(f"nothing to do: {to} and {output.tokens} hold all rows already")
-    if to.exists():
-        raise UserError(f"{to} holds rows of other texts, methods or models: name another file or remove it")
+    output.check_free()
     folder = Folder(output.parts)
     with _alone(output):
         missing = [part for part in parts if not folder.is_done(part)]

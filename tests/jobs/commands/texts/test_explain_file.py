@@ -117,6 +117,18 @@ def test_a_second_call_computes_nothing_and_other_settings_need_another_file(exp
     assert (tmp_path / "out.parquet").read_bytes() == before
 
 
+def test_a_file_of_ones_own_where_the_rows_by_token_go_is_not_overwritten(explain_file, tmp_path):
+    (tmp_path / "out.tokens.parquet").write_bytes(b"mine")
+    code, _, err = explain_file()
+    assert code == 2
+    assert "out.tokens.parquet, for the rows by token, holds something else: name another file" in " ".join(err.split())
+    assert (tmp_path / "out.tokens.parquet").read_bytes() == b"mine"
+    (tmp_path / "out.tokens.parquet").unlink()
+    assert explain_file()[0] == 0
+    (tmp_path / "out.parquet").unlink()
+    assert explain_file("--method", "lrp")[0] == 0, "rows of this command are replaced"
+
+
 def test_parts_of_one_text_and_processes_of_their_own_give_the_same_rows(explain_file, tmp_path, monkeypatch):
     assert explain_file()[0] == 0
     monkeypatch.setattr(parts, "PART_TEXTS", 1)
