@@ -67,10 +67,11 @@ class Said:
         first = self.prompt["position"] + span.first
         return {**span_row(row, first, self.ids[span.first : span.behind], weights), "said": span}
 
-    def tokens_of(self, spans: Sequence[tuple[int, int]]) -> list[Span]:
+    def tokens_of(self, spans: Sequence[tuple[int, int]], every: bool = True) -> list[Span]:
         """The spans for pairs of characters (start, end). A token across two spans belongs to the one with more of it.
 
-        Raises UserError for spans that overlap, lie outside of the answer or have no token, and for no spans.
+        Raises UserError for spans that overlap or lie outside of the answer, and for no spans. Spans without a token
+        are an error, too, or without `every` left out.
         """
         for start, end in spans:
             if not 0 <= start < end <= len(self.text):
@@ -87,6 +88,8 @@ class Said:
         token_spans = []
         for number, (start, end) in enumerate(spans):
             tokens = np.flatnonzero(numbers == number)
+            if not len(tokens) and not every:
+                continue
             if not len(tokens):
                 raise UserError(f"no token of the answer belongs to {self.text[start:end]!r}: widen ({start}, {end})")
             token_spans.append(Span(start, end, int(tokens[0]), int(tokens[-1]) + 1))
@@ -99,7 +102,9 @@ class Said:
         if asked == TOKEN:
             places = [(int(start), int(end)) for start, end in self.offsets]
             return [Span(*span, at, at + 1) for at, span in enumerate(places)]
-        return self.tokens_of(sentences_in(self.text) if asked == SENTENCE else asked)
+        if asked == SENTENCE:
+            return self.tokens_of(sentences_in(self.text), every=False)
+        return self.tokens_of(asked)
 
 
 def said_of(question: Question, opened: Opened) -> Said:

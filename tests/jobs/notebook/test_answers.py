@@ -1,5 +1,6 @@
 """Answers of several tokens: spans are sums of what each token has; shares of what was read; hops."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import AutoTokenizer
 import closelook
 from evaluation.benchmark.demo import model_dir
 from evaluation.benchmark.encoding import encoding_of_ids
+from jobs.commands.questions.spans import Said, Span
 from lrp_core import Batch
 from tests.jobs.notebook.test_one_call import CHAT
 
@@ -97,6 +99,13 @@ def test_spans_are_sentences_tokens_or_characters(gpt2):
     both = of(gpt2, spans=[(0, len(ANSWER))])
     torch.testing.assert_close(both["attnlrp"], of(gpt2)["attnlrp"])
     assert "".join(answer.token for answer in of(gpt2, spans="token").answers).strip() == ANSWER
+
+
+def test_a_sentence_without_a_token_of_its_own_is_left_out_but_no_part_that_a_caller_names():
+    answer = Said({}, [1, 2], "Yes. We. Not so.", np.array([[0, 4], [4, 16]]), ["Yes.", " We. Not so."])
+    assert answer.spans("sentence") == [Span(0, 4, 0, 1), Span(9, 16, 1, 2)]
+    with pytest.raises(closelook.UserError, match=r"no token of the answer belongs to 'We\.': widen \(5, 8\)"):
+        answer.spans([(0, 4), (5, 8), (9, 16)])
 
 
 def test_the_tokens_of_an_answer_are_never_cut_again(gpt2):
