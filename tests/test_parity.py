@@ -121,6 +121,8 @@ def test_parity_of_reports_compares_numbers_and_marks_and_leaves_words_and_layou
     write_report(tmp_path / "old")
     write_report(tmp_path / "worded", line="Layer-wise relevance propagation", at=9)
     assert not list(parity.report_differences(tmp_path / "old", tmp_path / "worded"))
+    write_report(tmp_path / "undefined", value=float("nan"))
+    assert not list(parity.report_differences(tmp_path / "undefined", tmp_path / "undefined"))
     write_report(tmp_path / "new", value=2.5, colour="#ffffff")
     lines = list(parity.report_differences(tmp_path / "old", tmp_path / "new"))
     assert [line.split(":")[0] for line in lines] == ["table table1", "figure curve", "drawing curve", "drawing curve"]
