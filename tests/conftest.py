@@ -115,6 +115,7 @@ def batch(view) -> Batch:
 @pytest.fixture(scope="module")
 def bucket():
     """A bucket of an S3 server of the tests, with its address and credentials in the environment."""
+    pytest.importorskip("moto", reason="moto, the S3 server of tests, is not installed")
     from benchmarks.parts.stores.object_store import BUCKET, object_store
 
     with object_store():

@@ -7,7 +7,6 @@ import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
-import boto3
 import huggingface_hub
 import pyarrow.fs as pafs
 import pytest
@@ -37,6 +36,8 @@ def files(request, tmp_path, monkeypatch):
     name = uuid.uuid4().hex
     if request.param == "s3":
         bucket = request.getfixturevalue("bucket")
+        import boto3  # comes with the server
+
         put = lambda path, text: boto3.client("s3").put_object(Bucket=bucket, Key=f"{name}/{path}", Body=text.encode())  # noqa: E731
         return Files(put, f"s3://{bucket}/{name}")
     served = tmp_path / "served"
