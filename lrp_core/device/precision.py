@@ -29,7 +29,8 @@ class _Float64(TorchFunctionMode):
     """Inside, requests for float32 give float64, except for conversions of integers.
 
     Conversions of integers are exact in float32. T5 computes buckets of distances from their logarithms in float32:
-    another rounding could choose another bucket.
+    another rounding could choose another bucket. Where such a number meets float64 in a matrix product, which unlike
+    other operations takes one dtype alone, it is widened: rotary embeddings multiply positions so.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -38,6 +39,8 @@ class _Float64(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is torch.Tensor.float:
             func = torch.Tensor.double
+        if func is torch.Tensor.matmul and args[0].dtype == torch.float64:
+            args = (args[0], args[1].double())
         return func(*map(_wider, args), **{name: _wider(value) for name, value in kwargs.items()})
 
 

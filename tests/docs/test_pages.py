@@ -98,6 +98,7 @@ def notebooks_page(inseq):
 
 
 def test_notebooks_can_do_what_their_page_says(run, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("captum")
     names: dict = {}
     with without_ray():
         for code in notebooks_page(inseq=False):

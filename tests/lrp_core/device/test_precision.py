@@ -138,3 +138,11 @@ def test_models_in_other_precisions_are_left_alone(dtype):
     stock = view.model(input_ids=ids).logits
     with unrounded(view.dtype):
         assert torch.equal(view.model(input_ids=ids).logits, stock)
+
+
+def test_numbers_that_were_integers_meet_float64_in_products():
+    positions = torch.arange(4)
+    with unrounded(torch.float64):
+        assert positions.float().dtype == torch.float32, "another rounding could choose another bucket of T5"
+        product = torch.ones(4, 1).float() @ positions[None].float()
+    assert torch.equal(product, torch.arange(4.0, dtype=torch.float64).expand(4, 4))
