@@ -40,7 +40,7 @@ class _Float64(TorchFunctionMode):
         if func is torch.Tensor.float:
             func = torch.Tensor.double
         if func is torch.Tensor.matmul and args[0].dtype == torch.float64:
-            args = (args[0], args[1].double())
+            args = tuple(map(torch.Tensor.double, args))
         return func(*map(_wider, args), **{name: _wider(value) for name, value in kwargs.items()})
 
 

@@ -20,7 +20,7 @@ from lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLay
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.capabilities import ATTENTION
 from lrp_core.records.types import Batch, UnsupportedModel, UserError
-from lrp_core.verification.rounding import differ
+from lrp_core.verification.rounding import differ, unit_of
 from lrp_core.verification.samples import random_rows
 from lrp_core.verification.stock import explained_logits, stock_logits
 from lrp_core.views.guard import undisturbed
@@ -39,6 +39,12 @@ def may_be_altered(module: nn.Module, known: Collection[str] = _KNOWN) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks) or replaced or package not in known
 
 
+def trial_of(view: ModelView) -> tuple[dict[str, Any], float]:
+    """(a view row of random tokens on which a model is tried, the bound within which equal computations `differ`)."""
+    [row] = random_rows(view, (min(_TOKENS, view.max_length),))
+    return row, max(8 * unit_of(view), 1e-3)
+
+
 def note_altered(view: ModelView) -> None:
     """Enter modules that compute something else than their weights say in ALTERED.
 
@@ -52,9 +58,8 @@ def note_altered(view: ModelView) -> None:
     doubtful = {module for module in paths if may_be_altered(module, known)}.union(_of_other_classes(view))
     if not doubtful:
         return
-    bound = max(8 * torch.finfo(view.dtype).eps, 1e-3)
+    row, bound = trial_of(view)
     with undisturbed(view), torch.inference_mode(False), torch.no_grad():
-        [row] = random_rows(view, (min(_TOKENS, view.max_length),))
         batch = Batch.collate([row], pad_id=0)
         ours = _predicted(view, row, batch, paths, bound)
         for norm in view.norms():
@@ -193,12 +198,11 @@ def _others_read(view: ModelView) -> Iterator[nn.Module]:
 
     Some methods take their weights, or those of their parts, in place of what they compute.
     """
-    for path in (view.family.position_embedding, *view.stacks):
-        if path is not None:
-            every = view.model.get_submodule(path).modules()
-            yield from (
-                module for module in every if path not in view.stacks or next(module.children(), None) is not None
-            )
+    if view.family.position_embedding is not None:
+        yield from view.model.get_submodule(view.family.position_embedding).modules()
+    for path in view.stacks:
+        parts = view.model.get_submodule(path).modules()
+        yield from (part for part in parts if next(part.children(), None) is not None)
     yield from (layer.module for layer in view.linear_layers() if isinstance(layer, Convolution))
 
 

@@ -141,6 +141,7 @@ def test_a_model_in_memory_is_saved_into_the_root_and_left_as_it_was(inline, tmp
     folder = model_dir("gpt2")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).train(), AutoTokenizer.from_pretrained(folder)
     quick = {"resamples": 50, "device": "cpu", "faithfulness": False}
+    monkeypatch.setattr(comparing, "stock_logits", None)  # no second copy is opened beside a model without changes
     held = closelook.compare(model, ROWS, "lrp", tokenizer=tokenizer, root=tmp_path / "root", **quick)
     named = closelook.compare("demo/gpt2", ROWS, "lrp", **quick)
     assert model.training
