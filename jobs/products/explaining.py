@@ -20,6 +20,7 @@ from jobs.methods import METHODS
 from jobs.plan.finer import KEPT
 from jobs.plan.units import LABELS_PASS
 from jobs.products.record import Exited, Row
+from jobs.products.unaltered import left_unaltered
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.device.clock import StageClock
 from lrp_core.device.memory import peak_memory
@@ -84,8 +85,8 @@ class Explainer:
         """Explain a batch by all requests, those of a pass together.
 
         Rows without a target are explained for the model's own prediction. Requests that need a foil are left out of a
-        batch without foils. Raises UserError for logits of a package's method that are not the model's, and whatever
-        the model raises on bad input or if memory runs out.
+        batch without foils. Raises UserError for logits of a package's method that are not the model's, ModelAltered if
+        such a method changed the model, and whatever the model raises on bad input or if memory runs out.
         """
         rows = with_predictions(self.view, rows)
         with_spans = list(map(with_span, rows))
@@ -148,7 +149,10 @@ class Explainer:
         finer = {name: True for name in finer_names if name in available and set(FINER[name].needs) <= capabilities}
         distinct = list(dict.fromkeys(base_request_of.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # as many tokens as the batch
-        with staying():
+        names = {request.method for request in requests}
+        who = f"method {', '.join(sorted(names))}"
+        checked = left_unaltered(self.view.model, who, names) if is_of_package(method) else nullcontext()
+        with checked, staying():
             results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
         return {request: results[base] for request, base in base_request_of.items()}
 

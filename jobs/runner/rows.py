@@ -15,6 +15,8 @@ import torch
 from jobs.cluster.attempts import end_with_device
 from jobs.plan.node import Node, Part
 from jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
+from jobs.products.table import is_of_package
+from jobs.products.unaltered import ModelAltered, left_unaltered
 from jobs.secrets import without_secrets
 from jobs.store import Artifact
 from lrp_core.device.memory import is_device_lost, is_out_of_memory
@@ -49,7 +51,8 @@ def compute_parts(
     """The outcome of every part, computed on `rows` in batches that start at the indices `cuts`.
 
     If parts that share forward passes fail together, each is computed alone; a part that fails alone has a NodeFailed.
-    Ends the process if its device is lost. Raises the errors of the store, to which notes about attempts are written.
+    Ends the process if its device is lost. Raises ModelAltered if code of a package changed the model: the numbers of
+    all parts may then be wrong. Raises the errors of the store, to which notes about attempts are written.
     """
     outcomes: Outcomes = {}
     groups: dict[Any, list[Part]] = {}
@@ -152,10 +155,9 @@ class _Batches:
         The reason is returned and not raised, so that the caller acts when all tensors of the failed batch are freed:
         the traceback of an exception that is being handled keeps them alive. Raises NodeFailed if no row is to blame.
         """
-        assert self.product.compute is not None
         try:
-            return self.product.compute(self.opened, self.parts, rows)
-        except NodeFailed:
+            return self._computed(rows)
+        except (NodeFailed, ModelAltered):
             raise
         except Exception as error:
             if is_device_lost(error):
@@ -174,6 +176,14 @@ class _Batches:
             if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
                 raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
             return Reject(first, "model_error", describe(error))
+
+    def _computed(self, rows: Sequence[Row]) -> Values:
+        """The batch's values. Raises ModelAltered if the product is of a package and changes the model."""
+        assert self.product.compute is not None
+        if self.opened.loaded is None or not is_of_package(self.product.name):
+            return self.product.compute(self.opened, self.parts, rows)
+        with left_unaltered(self.opened.view.model, f"product {self.product.name}"):
+            return self.product.compute(self.opened, self.parts, rows)
 
     def _compute_without_failing(self, rows: Sequence[Row]) -> None:
         """Some row of the batch raises an error: find it, then compute the others in a batch of the planned shape."""

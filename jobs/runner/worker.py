@@ -151,14 +151,7 @@ class Worker:
         samples, cuts, forgotten = _parted(rows, task.cuts)
         task = replace(task, cuts=cuts)
         with self._free_device():
-            if self._model is not None:
-                opened.loaded = self._loaded(task.dtype)
-                samples = self._prepared(opened.view, task, samples)
-            names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
-            opened.memory, opened.watchdog = self._memory, self._watchdog
-            attempts.begin()
-            with attempts.survived():
-                outcomes = self._compute(product, opened, task, samples)
+            names, outcomes = self._computed(product, opened, task, samples)
         with spending(COMMIT):
             unit = _Unit(product, opened, names, forgotten)
             failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
@@ -170,6 +163,33 @@ class Worker:
         written = {path: account.to_json() for path, account in accounts.items()}
         counts = {"rejects": len(rejected), "explained": json.dumps(explained), "splits": splits}
         return {"accounts": json.dumps(written), **counts, "result": json.dumps(reasons) if failed else None}
+
+    def _computed(
+        self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]
+    ) -> tuple[tuple[str, ...], Outcomes]:
+        """(ids of the samples, the outcome of every part of the task).
+
+        If code of a package changes the model, its parts fail, and the others are computed on a model that is opened
+        again.
+        """
+        from jobs.products.unaltered import ModelAltered
+
+        while True:
+            samples = rows
+            if self._model is not None:
+                opened.loaded = self._loaded(task.dtype)
+                samples = self._prepared(opened.view, task, rows)
+            names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
+            opened.memory, opened.watchdog = self._memory, self._watchdog
+            opened.attempts.begin()
+            try:
+                with opened.attempts.survived():
+                    return names, self._compute(product, opened, task, samples)
+            except ModelAltered as error:
+                nodes = [part.node.artifact for part in task.parts if part.node.artifact not in self._failed]
+                at_fault = [node for node in nodes if node.method in error.methods] or nodes
+                self._failed |= dict.fromkeys(at_fault, NodeFailed(str(error)))
+                self._view = opened.loaded = None
 
     @contextmanager
     def _free_device(self) -> Iterator[None]:

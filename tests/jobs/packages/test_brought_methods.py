@@ -11,7 +11,7 @@ import torch
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.products.explaining import check_against_model, staying
-from jobs.store import Ledger
+from jobs.store import Ledger, Store
 from lrp_core import Batch, Method, Request
 from lrp_core.records.explained import relevance_of
 from lrp_core.records.types import UserError
@@ -193,3 +193,81 @@ def test_relevance_for_each_label_is_held_to_the_logit_of_that_label():
         check_against_model(
             view, batch, rows, {first: relevance[second], second: relevance[third], third: relevance[first]}
         )
+
+
+def _scaled(view):
+    for parameter in view.model.parameters():
+        parameter.mul_(1.5)
+
+
+def _replaced(view):
+    view.model.transformer.ln_f.weight = torch.nn.Parameter(view.model.transformer.ln_f.weight * 2)
+
+
+def _zeroed(view):
+    for buffer in view.model.buffers():
+        buffer.zero_()
+    view.model.transformer.ln_f.bias.zero_()  # some models have no buffers
+
+
+def _hooked(view):
+    view.model.transformer.ln_f.register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+def _configured(view):
+    view.model.config.layer_norm_epsilon = 1.0
+
+
+def _altered_then_failed(view):
+    _scaled(view)
+    raise ValueError("after the weights were changed")
+
+
+ALTERATIONS = {
+    _scaled: "parameter transformer.wte.weight",
+    _replaced: "parameter transformer.ln_f.weight",
+    _zeroed: "parameter transformer.ln_f.bias",
+    _hooked: "forward_hooks of transformer.ln_f",
+    _configured: "its config",
+    _altered_then_failed: "parameter transformer.wte.weight",
+}
+
+
+@pytest.mark.parametrize(("alter", "names"), ALTERATIONS.items(), ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_method_that_changes_the_model_fails_alone_and_no_other_number_changes(run, tmp_path, alter, names, when):
+    def explain(view, batch, requests):
+        results = sound(view, batch, requests) if when == "after" else None
+        with torch.no_grad():
+            alter(view)
+        return results or sound(view, batch, requests)
+
+    root = Store(str(tmp_path / "root"))
+    run(sound)
+    untouched = relevance_in(root)
+    for path in root.files("", "", recursive=True):
+        root.delete(path)
+    summary, states = run(explain)
+    assert states["brought"] != "done"
+    assert OTHERS.items() <= states.items()
+    assert relevance_in(root) == untouched
+    says = f"method brought changed the model ({names}): it must leave the model as it was"
+    assert f"model gpt2: brought failed on {FAULTY}: {says}" in summary.failures
+
+
+def relevance_in(store):
+    """The files of other methods' relevance by name: their content."""
+    paths = [path for path in store.files("relevance", recursive=True) if "method=brought" not in path]
+    assert paths
+    return dict(zip(paths, store.read_all(paths), strict=True))
+
+
+def test_the_defaults_of_torch_that_a_method_changes_are_restored(run):
+    def explain(view, batch, requests):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        return sound(view, batch, requests)
+
+    summary, _ = run(explain)
+    assert summary.complete
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (torch.float32, True)
