@@ -202,7 +202,7 @@ def _ask_to_stop(root: str, name: str) -> bool:
     with suppress(OSError, StoreError):  # the cluster may reach the root where this machine does not
         store = Store(root)
         owner = lock.owner_of(store)
-        if owner is not None and owner.get("job") == name:
+        if owner is not None and owner.job == name:
             lock.ask_to_stop(store)
             return True
     return False

@@ -78,7 +78,7 @@ def stop(store: Store) -> None:
     if owner is None:
         raise UserError(f"no run is using {store.root}: there is nothing to stop")
     lock.ask_to_stop(store)
-    say(f"process {owner['pid']} on {owner['host']} finishes its units in progress and then ends")
+    say(f"{owner} finishes its units in progress and then ends")
 
 
 def _end_children() -> None:

@@ -27,6 +27,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from jobs.store.exclusive import create_local, create_object
 from jobs.store.retry import one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 from jobs.versions import versions
@@ -38,6 +39,7 @@ FIRST, FORMAT = 1, 2  # the format of a root without a number, and the one that 
 _FORMAT_PATH = "format.json"
 _READS_AT_ONCE = 32
 _PIECE_BYTES = 1 << 25
+_MARKS = (b"\x00", b"\x01")
 #: By URL scheme, the end of error messages: where the object store takes its credentials from.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
@@ -50,7 +52,10 @@ class StoreError(UserError):
 
 
 class Damaged(StoreError):
-    """A file under the root is not as it was written; the next `closelook run` computes it again."""
+    """The files under the root are gone, are not as they were written or contradict each other.
+
+    The next `closelook run` computes again what is missing, and trying again may help.
+    """
 
     exit_code = 1
 
@@ -154,15 +159,38 @@ class Files:
             with self._fs.open_output_stream(target) as stream:
                 stream.write(data)
 
+    def create_file(self, path: str, data: bytes) -> bool:
+        """Write the file at `path` unless it exists. Returns True to one of the processes that do so at once."""
+        target = self._at(path)
+        self.check()
+        if self._local:
+            return create_local(target, data)
+        return create_object(self.root, target, getattr(self._fs, "region", None), data)
+
     @spending(READ)
     def read_bytes(self, path: str) -> bytes:
         """The content of the file at `path`. Raises FileNotFoundError if there is none."""
 
         def read() -> bytes:
             with self._fs.open_input_file(self._at(path)) as stream:
-                return stream.read()
+                return self._content(stream, path, 0, stream.size())
 
         return retried(read)
+
+    def _content(self, stream: Any, path: str, start: int, count: int) -> bytes:
+        """`count` bytes of the open file at `path`, from byte `start` on.
+
+        Raises ConnectionError, which passes, if fewer arrive. pyarrow does not tell when the answer of an object store
+        ends early: the rest of its buffer then stays as it was. So the last byte is set to a value before. A file that
+        has this value there is read again, with another one.
+        """
+        buffer = bytearray(count)
+        for mark in _MARKS:
+            buffer[-1:] = mark[:count]
+            stream.seek(start)
+            if stream.readinto(buffer) == count and not (count and buffer.endswith(mark)):
+                return bytes(buffer)
+        raise ConnectionError(f"not all of the {count} bytes of {self.url(path)} arrived")
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """The content of a file in pieces of _PIECE_BYTES, for files too large for memory. Raises FileNotFoundError."""
@@ -177,7 +205,7 @@ class Files:
 
         def read() -> bytes:
             with self._fs.open_input_file(self._at(path)) as stream:
-                return stream.read_at(min(_PIECE_BYTES, stream.size() - start), start)
+                return self._content(stream, path, start, min(_PIECE_BYTES, stream.size() - start))
 
         return retried(read)
 

@@ -1,17 +1,16 @@
 """The lock of a root: one run owns it at a time, by a claim file with a heartbeat; others may ask that run to stop.
 
-Object stores cannot create a file exclusively. So a contender writes a claim file, waits until the files of others are
-visible, and lists all claims: a held claim wins, else the earliest. The winner marks its own as held and lists again
-until no other held claim is left. Of two contenders that mark theirs at the same time at least one sees the other,
-however slow the store is, so two never own the root: the later one gives way, and the earlier one gives way too if the
-later stays. Claims whose heartbeat has stopped, by the store's clock, are removed. An owner that was suspended so long
-that its claim was removed writes nothing more: its store checks the claim before every write. Workers do not check:
-their shards are atomic and deterministic, so two owners would write the same bytes.
+Claims are numbered. Who finds no live claim creates the next one, which fails if another run has just created it. Then
+it looks once more: a run that was slow, and created an old number, finds the owner's claim and withdraws its own. A
+claim whose heartbeat has stopped, by the store's clock, is stale: it is passed over, and removed by the next owner. So
+is one that cannot be read, whose owner is not known: its writer was cut off, or another program wrote it.
+
+An owner that was suspended so long that its claim was removed writes nothing more: its store checks the claim before
+every write. Workers do not check: their shards are atomic and deterministic, so two owners would write the same bytes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -22,21 +21,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from jobs.store import Store
+from jobs.store.files import TEMPORARY
 
 STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
 HEARTBEAT_S = STALE_S / 6
-SETTLE_S = 0.3  # wait after a write, until others see it
-_LOOKS = 20  # listings after which a later held claim is taken to stay
 JOB = "CLOSELOOK_JOB"  # environment variable: the name of the cluster job in which a run was submitted
-_LATE_S = STALE_S  # a contender that took so long may have had its claim removed as stale: it starts again
 _STOP = "lock/stop"  # the path of the request to stop, which the root's owner removes
 
 
 class Locked(RuntimeError):
     """Another run owns the root."""
+
+
+class Owner(BaseModel, frozen=True):
+    """The content of a claim: the process that owns a root, or wants to. By default one that is not known."""
+
+    token: str = ""  # tells this claim from all others
+    host: str = "an unknown machine"
+    pid: int | None = None
+    pids: str | None = None  # the processes among which `pid` is unique, see `_pid_space`
+    since: str = "an unknown time"
+    job: str | None = None  # the cluster job in which the run was submitted
+    stale_s: float = STALE_S
+
+    def __str__(self) -> str:
+        process = "an unknown process" if self.pid is None else f"process {self.pid}"
+        return f"{process} on {self.host}"
+
+    def is_dead_neighbour(self) -> bool:
+        """True if this is a process of this machine that has ended, so that nobody needs to wait until it is stale.
+
+        False for processes that cannot be seen from here: those of other machines, boots or containers.
+        """
+        if self.pid is None or self.pids is None or self.pids != _pid_space():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)  # another user's process raises PermissionError, and is alive
+        return False
 
 
 @contextmanager
@@ -47,16 +74,12 @@ def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
     run takes the root over while the block runs.
     """
     deadline = time.monotonic() + wait_s
-    while True:
-        claim = _Claim(store)
-        owner = claim.contend()
-        if owner is None:
-            break
-        claim.release()
+    claim = _Claim(store)
+    while (owner := claim.contend()) is not None:
         if time.monotonic() >= deadline:
             raise Locked(
-                f"{store.root} is in use by process {owner['pid']} on {owner['host']}, running since {owner['since']}; "
-                "wait for it to end, or stop it and try again"
+                f"{store.root} is in use by {owner}, running since {owner.since}; wait for it to end, or stop it and "
+                "try again"
             )
         time.sleep(min(HEARTBEAT_S, max(0.0, deadline - time.monotonic())))
     with claim.beating(), store.guarded(claim.check):
@@ -64,10 +87,9 @@ def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
         claim.check()
 
 
-def owner_of(store: Store) -> dict[str, Any] | None:
-    """The claim (`host`, `pid`, `since`, `job`, ...) of the run that owns the root now; None if no run does."""
-    held = [record for record in _Claim(store).heard() if record["held"]]
-    return held[0] if held else None
+def owner_of(store: Store) -> Owner | None:
+    """The run that owns the root now, by this machine's clock; None if no run does."""
+    return _Claim(store).live(time.time())
 
 
 class _Claim:
@@ -75,41 +97,60 @@ class _Claim:
 
     def __init__(self, store: Store) -> None:
         self._store = Store(store.root)  # `store` would check this very claim before it writes it
-        self._path = f"lock/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
-        self._since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        self._path = ""
         self._renewed = 0.0
         self._lost = False
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": since}
+        owner = Owner(token=uuid.uuid4().hex, job=os.environ.get(JOB), stale_s=STALE_S, **process)
+        self._content = owner.model_dump_json().encode()
 
-    def contend(self) -> dict[str, Any] | None:
-        """Claim the root. Returns None if the claim is now held, else the record of the claim that has precedence."""
+    def contend(self) -> Owner | None:
+        """Claim the root. Returns None if this claim owns it now, else the owner of another live claim."""
         while True:
-            begun = time.monotonic()
-            owner = self._contend_once()
-            if owner is not None or time.monotonic() - begun < _LATE_S:
+            claims = self._others()
+            owner = self.live(self._now_s()) if claims else None
+            if owner is not None:
                 return owner
-            self.release()
+            number = max((_number(path) for path in claims), default=0) + 1
+            path = f"lock/{number:08d}.json"
+            self._renewed = time.monotonic()
+            if not self._store.create_file(path, self._content) and self._store.read_all([path]) != [self._content]:
+                continue  # another run was faster
+            self._path = path
+            claims = self._others()
+            if claims and self.live(self._now_s()) is not None:
+                self.release()  # this process was slow: another run owns the root by now
+                self._path = ""
+                continue
+            for stale in claims:
+                self._store.delete(stale)
+            return None
 
-    def _contend_once(self) -> dict[str, Any] | None:
-        """Write the claim, then mark it as held, and look for other claims after each step.
+    def live(self, now_s: float) -> Owner | None:
+        """The owner of the first of the other claims that has a recent heartbeat; None if none has."""
+        for path in self._others():
+            beat = self._store.modified_s(path)
+            (content,) = self._store.read_all([path])
+            if beat is None or content is None:
+                continue  # released meanwhile
+            owner = _parsed(content)
+            if now_s - beat <= owner.stale_s and not owner.is_dead_neighbour():
+                return owner
+        return None
 
-        Returns None if no other claim is held, else the record of the claim to which this one gives way.
-        """
-        self._write(held=False)
-        time.sleep(SETTLE_S)
-        for earlier, record in self._live():
-            if record["held"] or earlier:
-                return record
-        self._write(held=True)
-        for _ in range(_LOOKS):
-            time.sleep(SETTLE_S)
-            held = [(earlier, record) for earlier, record in self._live() if record["held"]]
-            if not held:
-                return None
-            for earlier, record in held:
-                if earlier:
-                    return record
-        _, later = held[0]  # it should have given way by now, but may not have seen this claim
-        return later
+    def _others(self) -> list[str]:
+        """The paths of the other claims, in order of their numbers."""
+        paths = self._store.files("lock", ".json")
+        return sorted((path for path in paths if path != self._path), key=lambda path: (_number(path), path))
+
+    def _now_s(self) -> float:
+        """The time by the store's clock, which stamps heartbeats."""
+        probe = f"lock/{TEMPORARY}{uuid.uuid4().hex}"
+        self._store.write_bytes(probe, b"")
+        now = self._store.modified_s(probe)
+        self._store.delete(probe)
+        return time.time() if now is None else now
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -125,17 +166,22 @@ class _Claim:
             self.release()
 
     def release(self) -> None:
-        """Remove the claim file, so that other runs can own the root."""
-        self._store.delete(self._path)
+        """Remove the claim file, unless it is another run's by now, so that other runs can own the root."""
+        if self._is_mine():
+            self._store.delete(self._path)
 
     def check(self) -> None:
         """Raise Locked if another run has removed this claim."""
-        self._lost = self._lost or not self._store.exists(self._path)
+        self._lost = self._lost or not self._is_mine()
         if self._lost:
             raise Locked(
                 f"another run took over {self._store.root} while this one was suspended; this one has written nothing "
                 "since: run again when the other has ended"
             )
+
+    def _is_mine(self) -> bool:
+        """True if the claim file still has this claim: its number may be another run's by now."""
+        return self._store.read_all([self._path]) == [self._content]
 
     def _beat(self, stop: threading.Event) -> None:
         """Renew the claim every HEARTBEAT_S seconds until `stop` is set or the claim is lost."""
@@ -146,64 +192,30 @@ class _Claim:
     def _renew(self) -> None:
         """Write the claim file again, which is its heartbeat. Sets `_lost` if another run has taken over the root."""
         last_renewal = self._renewed
-        self._lost = not self._store.exists(self._path)
+        self._lost = not self._is_mine()
         if self._lost:
             return  # another run removed the file: writing would bring it back
-        self._write(held=True)
+        self._renewed = time.monotonic()
+        self._store.write_bytes(self._path, self._content)
         # If this process was suspended after that check, another run may have removed the file and own the root: the
         # write then brought the file back, and it is removed again.
-        if time.monotonic() - last_renewal > STALE_S and any(record["held"] for _, record in self._others()):
+        if time.monotonic() - last_renewal > STALE_S and self.live(self._now_s()) is not None:
             self._lost = True
             self.release()
 
-    def _write(self, held: bool) -> None:
-        """Write the claim file; `held`: the claim owns the root, and does not just contend for it."""
-        self._renewed = time.monotonic()
-        process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
-        process["job"] = os.environ.get(JOB)
-        record = {**process, "held": held, "stale_s": STALE_S}
-        self._store.write_bytes(self._path, json.dumps(record).encode())
 
-    def _live(self) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """(is it earlier than this claim, record) of every other live claim. Removes claims of runs that are dead."""
-        now = self._store.modified_s(self._path) or time.time()
-        for path, record in self._others():
-            beat = self._store.modified_s(path)
-            if beat is None:
-                continue  # released meanwhile
-            if now - beat > record.get("stale_s", STALE_S) or _is_dead_neighbour(record):
-                self._store.delete(path)
-            else:
-                yield path < self._path, record
-
-    def heard(self) -> Iterator[dict[str, Any]]:
-        """The records of other claims with a recent heartbeat, by this machine's clock. Removes nothing."""
-        for path, record in self._others():
-            beat = self._store.modified_s(path)
-            is_beating = beat is not None and time.time() - beat <= record.get("stale_s", STALE_S)
-            if is_beating and not _is_dead_neighbour(record):
-                yield record
-
-    def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(path, record) of every other claim file."""
-        for path in self._store.files("lock", ".json"):
-            with suppress(FileNotFoundError):  # released meanwhile
-                if path != self._path:
-                    yield path, json.loads(self._store.read_bytes(path))
-
-
-def _is_dead_neighbour(record: dict[str, Any]) -> bool:
-    """True if the claim is of a process on this machine that has ended, so that nobody needs to wait until it is stale.
-
-    False for processes that cannot be seen from here: those of other machines, boots or containers.
-    """
-    if record.get("pids") is None or record["pids"] != _pid_space():
-        return False
+def _parsed(content: bytes) -> Owner:
+    """The owner that a claim names; an unknown one if it cannot be read."""
     try:
-        os.kill(record["pid"], 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)  # another user's process raises PermissionError, and is alive
-    return False
+        return Owner.model_validate_json(content)
+    except ValidationError:
+        return Owner()
+
+
+def _number(path: str) -> int:
+    """The number of a claim by its path; 0 for a file of another name, which is no number of a claim."""
+    digits = path.rpartition("/")[2].removesuffix(".json")
+    return int(digits) if digits.isdecimal() else 0
 
 
 @cache

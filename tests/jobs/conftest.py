@@ -14,7 +14,7 @@ from jobs import __main__ as cli
 from jobs.cluster.pools import connect
 from jobs.commands import terminal
 from jobs.config import RunConfig
-from jobs.store import Store, lock
+from jobs.store import Store
 from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
@@ -53,10 +53,9 @@ def undrawn(monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_files():
-    """Nothing waits for the disk, as no test cuts the power, nor for claims of others, which are seen at once."""
+    """Nothing waits for the disk, as no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(lock, "SETTLE_S", 0.02)
         yield
 
 
