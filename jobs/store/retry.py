@@ -19,11 +19,11 @@ HUB_PATIENCE_S = 20.0  # shorter: a machine may have no access to the hub at all
 HUB_COUNTS_S = 600.0  # after status 429, since the hub limits requests per five minutes
 _WORTH_A_WARNING_S = 4.0
 
-_STATUS_CODES = (408, 429, 500, 502, 503, 504)
+_STATUS_CODES = (408, 409, 429, 500, 502, 503, 504)  # 409: S3 met another write of the same file
 #: Transient errors by their message, from pyarrow's file systems, transformers and the hub; capitals: AWS and Google.
 _MESSAGE = re.compile(
     r"SLOW_?DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|NETWORK_CONNECTION|REQUEST_TIMEOUT|THROTTL|RESOURCE_EXHAUSTED"
-    r"|\bUNAVAILABLE\b|DEADLINE_EXCEEDED|HTTP status (?:408|429|500|502|503|504)\b|\b429\b.*Too Many Requests"
+    r"|\bUNAVAILABLE\b|DEADLINE_EXCEEDED|HTTP status (?:408|409|429|500|502|503|504)\b|\b429\b.*Too Many Requests"
     r"|connection (?:reset|aborted|refused)|broken pipe|timed? ?out|temporarily unavailable",
     re.IGNORECASE,
 )
@@ -46,6 +46,7 @@ def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
     """
     begun = time.monotonic()
     wait_s, tries = FIRST_WAIT_S, 0
+    first = ""  # the first error's message
     while True:
         tries += 1
         try:
@@ -54,10 +55,13 @@ def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
             if not is_passing(error):
                 raise
             reason = one_line(error) or type(error).__name__
+            first = first or reason
             passed_s = time.monotonic() - begun
             too_many = any(_status(cause) == 429 for cause in causes(error))
             if passed_s >= (HUB_COUNTS_S if too_many else patience_s):
                 tried = f"tried {tries} times in {passed_s:.0f} s; this may pass: run again later"
+                if first != reason:
+                    tried = f"at first: {first}; {tried}"
                 raise StillUnavailable(f"{reason} ({tried})") from error
         pause_s = wait_s * random.uniform(0.5, 1)  # workers that failed together should not return together
         if pause_s >= _WORTH_A_WARNING_S:
@@ -82,11 +86,15 @@ def one_line(error: BaseException) -> str:
 
 
 def causes(error: BaseException | None) -> list[BaseException]:
-    """The error, then the errors that caused it, the latest first."""
+    """The error, then its explicit causes (`raise ... from cause`), the latest first.
+
+    An error that was merely being handled when this one was raised is no cause: a missing file does not pass because it
+    was looked for while a connection failed.
+    """
     chain = []
     while error is not None:
         chain.append(error)
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return chain
 
 

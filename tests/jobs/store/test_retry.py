@@ -5,10 +5,14 @@ import time
 from types import SimpleNamespace
 
 import boto3
+import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
 
-from jobs.store import StoreFull, retry
+from evaluation.schema import REJECT
+from jobs.store import Store, StoreFull, retry
+from jobs.store.listings import noted_damage
+from jobs.store.lock import is_asked
 from jobs.store.retry import StillUnavailable, is_passing, retried
 from tests.jobs.hub import Hub
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
@@ -18,6 +22,7 @@ ROWS = rows_of(24)
 PASSING = [
     OSError("When completing multipart upload: AWS Error SLOW_DOWN during PutObject operation: Please wait."),
     OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body."),
+    OSError("AWS Error UNKNOWN (HTTP status 409) during PutObject operation: Unable to parse ExceptionName"),
     OSError("AWS Error NETWORK_CONNECTION during ListObjectsV2 operation: curlCode: 56, Recv failure"),
     OSError("google::cloud::Status(UNAVAILABLE: Permanent error in Write(): Socket closed)"),
     OSError(errno.ETIMEDOUT, "Connection timed out"),
@@ -79,9 +84,38 @@ def test_what_does_not_pass_in_time_says_how_often_it_was_tried(monkeypatch):
     assert not is_passing(raised.value), "who calls the caller does not wait as long again"
 
 
+def test_an_error_passes_by_itself_or_by_its_causes_and_not_by_what_was_handled_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: pytest.fail("it is tried again"))
+    store = Store(str(tmp_path))
+    try:
+        raise ConnectionError("the hub does not answer")
+    except ConnectionError:
+        assert not is_asked(store)
+        with pytest.raises(FileNotFoundError):
+            store.read_bytes("lock/stop")
+    with pytest.raises(OSError, match="a wrapper") as raised:
+        raise OSError("a wrapper") from ConnectionError("the hub does not answer")
+    assert is_passing(raised.value)
+
+
+def test_the_first_of_several_errors_is_told_too(monkeypatch):
+    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.0)
+    errors = [ConnectionError("the cause"), TimeoutError("what followed")]
+
+    def call():
+        raise errors.pop(0) if len(errors) > 1 else errors[0]
+
+    with pytest.raises(StillUnavailable, match=r"what followed \(at first: the cause; tried \d+ times") as raised:
+        retried(call, 0.01)
+    assert raised.value.__cause__ is errors[0]
+
+
 @pytest.fixture
 def bucket(monkeypatch):
-    """(name, refuse): an S3 server, and a call that lets it answer 503 to the next so many requests."""
+    """(name, refuse): an S3 server, and a call that lets it answer 503 to the next so many requests.
+
+    `refuse(n, cut=True)` lets it answer the next n reads of files with half of the content, as if that were all.
+    """
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -90,9 +124,19 @@ def bucket(monkeypatch):
         monkeypatch.setenv(f"AWS_{name}", value)
     boto3.client("s3").create_bucket(Bucket="busy")
     healthy = server._server.app
-    refusals = [0]
+    refusals, cuts = [0], [0]
 
     def app(environment, start):
+        is_read = environment["REQUEST_METHOD"] == "GET" and not environment["QUERY_STRING"]
+        if cuts[0] and is_read:
+            cuts[0] -= 1
+            answer = []
+            body = b"".join(healthy(environment, lambda *head: answer.extend(head)))
+            status, headers = answer
+            half = body[: len(body) // 2]
+            headers = [header for header in headers if header[0].lower() != "content-length"]
+            start(status, [*headers, ("Content-Length", str(len(half)))])
+            return [half]
         if refusals[0]:
             refusals[0] -= 1
             text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -100,8 +144,8 @@ def bucket(monkeypatch):
             return [text]
         return healthy(environment, start)
 
-    def refuse(requests):
-        refusals[0] = requests
+    def refuse(requests, cut=False):
+        (cuts if cut else refusals)[0] = requests
 
     server._server.app = app
     yield "busy", refuse
@@ -120,6 +164,25 @@ def test_an_object_store_that_is_busy_for_a_while_costs_no_unit(bucket, tmp_path
     inline.before_unit = lambda index: None
     assert attribute(undisturbed, other).complete
     assert relevance_of(config, store) == relevance_of(undisturbed, other)
+
+
+def test_an_answer_that_breaks_off_is_read_again(bucket, monkeypatch):
+    name, cut = bucket
+    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.0)
+    store = Store(f"s3://{name}/run")
+    table = pa.Table.from_pylist([dict.fromkeys(REJECT.names, "a")] * 2, schema=REJECT)
+    content = b"methods: [lrp]\nmodels: [gpt2]\n"  # the first half is valid, too
+    store.write_bytes("config.yaml", content)
+    store.write_shard("part.parquet", table, REJECT)
+    reads = {
+        "whole": lambda: store.read_bytes("config.yaml") == content,
+        "pieces": lambda: b"".join(store.pieces("config.yaml")) == content,
+        "rows": lambda: store.read("part.parquet", REJECT).num_rows == 2,
+    }
+    for reading, read in reads.items():
+        cut(3, cut=True)
+        assert read(), reading
+    assert noted_damage(store) == {}
 
 
 @pytest.mark.nightly  # for as long as the hub refuses
