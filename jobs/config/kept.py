@@ -117,8 +117,10 @@ class Difference:
 def load(
     source: str | None, root: str | None, overrides: Sequence[str], read_only: bool = False
 ) -> tuple[RunConfig, Store]:
-    """The configuration `source` (name or path), else the one that `root` keeps, else `demo`; and its root's store.
+    """The configuration `source` (name or path), else the one that `root` keeps; and its root's store.
 
+    `demo` is the configuration of a command without `source` whose root holds nothing yet. Raises Damaged if the root
+    holds results but keeps no configuration: another one would list other artifacts, or compute them.
     `read_only`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
     package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.
     """
@@ -129,15 +131,20 @@ def load(
 
         return config, Store(config.root)
 
-    from jobs.store import Store
+    from jobs.store import Damaged, Store
 
     store = Store(root)
     before = as_known(store) if read_only and not overrides else kept(store, overrides)
+    if before is None and store.exists("manifest"):
+        raise Damaged(
+            f"{store.root} holds results, but its {FILE} is gone: try again, or add --config with the configuration "
+            "that the results were computed with"
+        )
     return before or RunConfig.load("demo", root, overrides), store
 
 
 def holds_run(store: Store) -> bool:
-    """True if a run was begun in the root: it keeps a configuration or, from older versions, only manifests."""
+    """True if a run was begun in the root: it keeps a configuration, or has manifests."""
     return store.exists(FILE) or store.exists("manifest")
 
 
@@ -207,8 +214,8 @@ def models_kept(store: Store) -> dict[str, ModelConfig]:
 def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
     """Store this configuration in the root, and yield its differences from the one that the root kept before.
 
-    If the block raises UserError, which means that the configuration cannot be run, the former one is restored. A
-    configuration that is `lacking` something is not stored.
+    If the block raises UserError, which means that the configuration cannot be run, the former one is restored; but not
+    if another try may help (exit code 1). A configuration that is `lacking` something is not stored.
     """
     if config.lacking:
         yield []
@@ -222,7 +229,9 @@ def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
         store.write_bytes(FILE, (HEADER + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)).encode())
     try:
         yield [] if before is None else list(differences(before, settings))
-    except UserError:
+    except UserError as error:
+        if error.exit_code == 1:
+            raise
         if text is None:
             store.delete(FILE)
         elif not unchanged:

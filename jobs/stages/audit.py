@@ -12,8 +12,7 @@ from evaluation.benchmark import audit as figures
 from evaluation.benchmark.forgotten import FORGOTTEN, without_placeholders
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
-from jobs.store import Artifact, Columns, Ledger, Store, samples_of, views_of
-from lrp_core.records.types import UserError
+from jobs.store import Artifact, Columns, Damaged, Ledger, Store, samples_of, views_of
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -47,10 +46,10 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
 
 
 def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
-    """The manifest of the task's samples. Raises UserError if they are not prepared."""
+    """The manifest of the task's samples. Raises Damaged, which a run mends, if they are not prepared."""
     record = ledger.latest(samples_of(task))
     if record is None:
-        raise UserError(
+        raise Damaged(
             f"task {task} is not prepared in {ledger.store.root}: run `closelook prepare` with the same --config and "
             "--root"
         )

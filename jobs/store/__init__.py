@@ -1,7 +1,7 @@
 """The store: artifacts and their keys, the ledger of finished artifacts, atomic writes, checked reads, root lock."""
 
 from jobs.store.artifacts import Artifact, artifact_in, is_complete, key_in, key_of, samples_of, short, views_of
-from jobs.store.files import TEMPORARY, StoreError, StoreFull, Written
+from jobs.store.files import TEMPORARY, Damaged, StoreError, StoreFull, Written
 from jobs.store.ledger import Ledger
 from jobs.store.shards import Columns, Origin, Store
 from jobs.store.states import State
@@ -10,6 +10,7 @@ __all__ = [
     "TEMPORARY",
     "Artifact",
     "Columns",
+    "Damaged",
     "Ledger",
     "Origin",
     "State",

@@ -181,9 +181,11 @@ class Store(Files):
         def read() -> RowsAndRejects:
             with self._fs.open_input_file(self._at(path)) as stream:
                 # A small file is read whole, in one request; of a large one only the footer and the columns are read.
-                whole = stream.size() <= _SMALL_BYTES
-                source = pa.BufferReader(stream.read_buffer()) if whole else stream
-                return self._parsed(path, source, schema, columns)
+                size = stream.size()
+                if size > _SMALL_BYTES:
+                    return self._parsed(path, stream, schema, columns)
+                data = self._content(stream, path, 0, size)
+                return self._parsed(path, pa.BufferReader(data), schema, columns)
 
         try:
             return retried(read)
@@ -237,14 +239,14 @@ class Store(Files):
     def read_any(self, path: str) -> tuple[pa.Table, list[dict[str, Any]], Origin | None]:
         """(rows, rejects, origin) of a shard of any schema.
 
-        Raises FileNotFoundError if it is missing, StoreError if it is not, or no longer, valid Parquet.
+        Raises FileNotFoundError if it is missing, Damaged if it is not, or no longer, valid Parquet.
         """
         data = self.read_bytes(path)
         try:
             whole = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
         except NOT_PARQUET as error:
             why = one_line(error)
-            raise StoreError(f"{self.url(path)} cannot be read ({why}): {self.remedy}") from None
+            raise Damaged(f"{self.url(path)} cannot be read ({why}): {self.remedy}") from None
         table, rejects = _without_footer(whole)
         return table, rejects, _origin_in(whole.schema.metadata, table.num_rows)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from jobs.store.artifacts import Artifact, is_complete, key_in, short
-from jobs.store.files import Damaged, StoreError, Written
+from jobs.store.files import Damaged, Written
 from jobs.store.listings import Listings, by_path, noted_damage, paths_in, sizes_in
 from jobs.store.manifests import CONFIGS, HASHES, manifest, shared
 from jobs.store.shards import Columns, Store
@@ -216,7 +216,7 @@ class States:
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
 
-        Raises Damaged if one of them is gone or has another size, StoreError if there is a shard that is not listed.
+        Raises Damaged if one of them is gone or has another size, and if there is a shard that is not listed.
         Where an older version wrote the manifest, which then lists none, all shards of its key are returned.
         """
         record = self.latest(artifact) or {}
@@ -238,7 +238,7 @@ class States:
             fault = f"{self.store.url(artifact.folder)} is empty, but {name} is there"
             raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         for path in sorted(stamps.keys() - listed.keys()):
-            raise StoreError(f"{self.store.url(path)} is not among the files that {name} lists: remove it")
+            raise Damaged(f"{self.store.url(path)} is not among the files that {name} lists: remove it")
         return {path: stamps[path] for path in listed}
 
     def read_whole(
@@ -246,7 +246,7 @@ class States:
     ) -> Iterator[pa.Table]:
         """The tables of the shards `paths`, which `whole` returned, in order.
 
-        Raises StoreError after the last one if together they have other than the manifest's number of rows.
+        Raises Damaged after the last one if together they have other than the manifest's number of rows.
         """
         rows, record = 0, self.latest(artifact) or {}
         for table in self.store.read_each(paths, schema, columns):
@@ -254,7 +254,7 @@ class States:
             yield table
         if rows != record.get("rows", rows):
             url, name = self.store.url(artifact.folder), manifest(artifact.name)
-            raise StoreError(
+            raise Damaged(
                 f"{url} holds {rows} rows, but {name} says {record['rows']}: remove the folder and "
                 f"{self.store.remedy_for_samples}"
             )
@@ -269,12 +269,12 @@ class States:
         return [path for path in paths_in(artifact, record) if self.store.exists(path)]
 
     def read(self, artifact: Artifact, schema: pa.Schema, columns: Columns = None) -> pa.Table:
-        """All rows of the artifact, shards in order. Raises StoreError unless it is done.
+        """All rows of the artifact, shards in order. Raises Damaged unless it is done.
 
         There are no rows, and no shards, if no sample of the task could be tokenised.
         """
         if not self.is_done(artifact):
-            raise StoreError(f"{artifact} is not complete: run `closelook run --root {self.store.root}`")
+            raise Damaged(f"{artifact} is not complete: run `closelook run --root {self.store.root}`")
         files = self.files(artifact)
         if not files:
             empty = schema.empty_table()

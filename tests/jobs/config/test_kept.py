@@ -7,7 +7,8 @@ from jobs.config import RunConfig
 from jobs.config.kept import FILE, Difference, as_known, differences, keeping, kept
 from jobs.config.settings import PARTS
 from jobs.plan.cells import make_plan
-from jobs.store import Store
+from jobs.store import Damaged, Store
+from lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of
 
 
@@ -77,14 +78,30 @@ def test_commands_that_only_look_may_look_by_another_and_change_nothing(computed
     assert files(root) == before
 
 
-def test_a_root_that_keeps_none_is_taken_for_one_of_demo(computed, closelook):
+def test_a_root_that_lost_its_configuration_is_not_taken_for_one_of_another(computed, closelook):
     path, root = computed
     Store(root).delete(FILE)
-    assert "demo in" in closelook("status", "--root", root)[1]
+    before = files(root)
+    for command in ("status", "run", "gc", "plan"):
+        code, out, err = closelook(command, "--root", root)
+        assert (code, out) == (1, "")
+        assert f"{root} holds results, but its config.yaml is gone: try again, or add --config" in err
+    assert files(root) == before
     code, out, _ = closelook("gc", "--config", path, "--set", "seed=1")
     assert (code, "2 files are not needed" in out) == (0, True)
     assert "configuration kept in" not in closelook("attribute", "--config", path)[1]
     assert kept(Store(root)) is not None
+
+
+def test_a_configuration_stays_kept_if_a_store_fails_and_another_try_may_help(tmp_path):
+    store = Store(str(tmp_path))
+    config = RunConfig.load("smoke", store.root)
+    with pytest.raises(Damaged), keeping(config, store):
+        raise Damaged("a file is gone")
+    assert kept(store) == config
+    with pytest.raises(UserError), keeping(config.model_copy(update={"seed": 1}), store):
+        raise UserError("no such task")
+    assert kept(store) == config
 
 
 @pytest.mark.parametrize(
