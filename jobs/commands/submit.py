@@ -42,6 +42,47 @@ Grace = Annotated[
     float, typer.Option("--grace", metavar="SECONDS", help="The time for units in progress when the job is stopped.")
 ]
 
+#: Patterns, as of .gitignore, of files in a working directory that are never sent: keys, tokens and passwords.
+SECRETS = (
+    ".env",
+    ".env.*",
+    ".envrc",
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".boto",
+    ".config",
+    ".docker",
+    ".gnupg",
+    ".huggingface",
+    ".cache",
+    ".kube",
+    ".ray",
+    ".netrc",
+    ".pgpass",
+    ".pypirc",
+    ".npmrc",
+    ".git-credentials",
+    ".gitconfig",
+    ".git",
+    ".venv",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    "*.key",
+    "*.pem",
+    "*.p12",
+    "*.pfx",
+    "*.ppk",
+    "*.jks",
+    "*.kdbx",
+    "*.tfstate",
+    "credentials",
+    "*credentials*.json",
+    "service-account*.json",
+)
+
 
 @command(RUNS)
 def submit(
@@ -69,6 +110,9 @@ def submit(
 
     until, owned = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.owned_root()
     with until.heeding(), request.environment() as environment:
+        if working_dir is not None:
+            files, size = sent(working_dir)
+            say(f"{files} files of {working_dir} are sent, {size} bytes; not keys, nor what .gitignore names")
         cluster = Cluster(address)
         try:
             job, ran_before = cluster.job_of(owned, request.entrypoint(owned), environment)
@@ -145,9 +189,26 @@ class Request:
         if self.wheels:
             made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]
         if self.folder is not None:
-            made["working_dir"] = str(self.folder.resolve())
+            made |= {"working_dir": str(self.folder.resolve()), "excludes": list(SECRETS)}
         with tempfile.TemporaryDirectory() as folder:
             if self.folder is None and self.config is not None and os.path.isfile(self.config):
                 shutil.copy(self.config, folder)
                 made["working_dir"] = folder
             yield made
+
+
+def sent(folder: Path) -> tuple[int, int]:
+    """(number of files, bytes) that Ray sends of a working directory without SECRETS.
+
+    Files that the ignore files of the folder name are not counted either.
+    """
+    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
+
+    root, sizes = folder.resolve(), []
+
+    def count(path: Path) -> None:
+        if path.is_file():
+            sizes.append(path.stat().st_size)
+
+    _dir_travel(root, [_get_excludes(root, list(SECRETS))], count, include_gitignore=True)
+    return len(sizes), sum(sizes)

@@ -287,3 +287,20 @@ def test_the_launchers_nodes_get_the_package_that_is_built_here_and_the_stores_r
     for kind in cluster["available_node_types"].values():
         assert kind["node_config"]["IamInstanceProfile"] == {"Name": "closelook"}
     assert cluster["available_node_types"]["head"]["resources"] == {"CPU": 0, "GPU": 0}
+
+
+def test_every_cluster_asks_for_a_token_and_its_nodes_share_what_the_hub_brings():
+    launcher = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text())
+    options = launcher["docker"]["run_options"]
+    assert "--env RAY_AUTH_MODE=token" in options
+    assert launcher["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
+    assert load("raycluster.yaml")["spec"]["authOptions"] == {"mode": "token"}
+    (volume,) = (option.split()[1] for option in options if option.startswith("--volume"))
+    host, mounted = volume.split(":")
+    assert any(f":/ {host}" in command for command in launcher["initialization_commands"])
+    (home,) = (option.partition("HF_HOME=")[2] for option in options if "HF_HOME" in option)
+    assert home.startswith(f"{mounted}/")
+    for pod in pods():
+        for container in pod["containers"]:
+            (home,) = (variable["value"] for variable in container["env"] if variable["name"] == "HF_HOME")
+            assert any(home.startswith(f"{mount['mountPath']}/") for mount in container["volumeMounts"])
