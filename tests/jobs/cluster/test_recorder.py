@@ -1,19 +1,15 @@
 """Records of the work of workers: lines under the root, metrics and a dashboard of them, without any secret."""
 
 import json
-import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 
-import jobs
 from jobs.cluster import recorder as module
-from jobs.cluster.recorder import METRICS, Recorder, metric_name
+from jobs.cluster.recorder import Recorder
 from jobs.cluster.reports import REPORT, reported
 from jobs.products.explaining import Explainer
 from jobs.runner import driver as stage
@@ -176,14 +172,3 @@ def test_seconds_count_for_the_innermost_part():
     with unit_timed() as after:
         pass
     assert after["read"] == after["commit"] == 0, "each unit has its own"
-
-
-def test_the_dashboard_asks_for_the_metrics_that_there_are():
-    text = (Path(jobs.__file__).parent / "deploy" / "grafana.json").read_text()
-    asked = set(re.findall(r"ray_\w+", text))
-    recorded = {f"ray_{metric_name(field)}_total" for field in METRICS}
-    assert asked == recorded, "each metric has a panel in jobs/deploy/grafana.json, and no panel asks for another"
-    for field in METRICS:
-        assert field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(field).type)
-    positions = [tuple(panel["gridPos"].values()) for panel in json.loads(text)["panels"]]
-    assert len(set(positions)) == len(positions)
