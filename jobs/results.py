@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.encoding import Pieces
-from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.benchmark.sources.own import ids_of
 from evaluation.report.results import CellKey
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
@@ -176,13 +175,13 @@ class Run:
 
     def samples(self, form: Form = "pandas", *, task: str | None = None) -> Any:
         """Samples as text, independent of any model."""
-        return _in_form(without_placeholders(self._read("benchmark", GENERIC, {"task": task})), form)
+        return _in_form(self._read("benchmark", GENERIC, {"task": task}), form)
 
     def views(self, form: Form = "pandas", *, model: str | None = None, task: str | None = None) -> Any:
         """Samples as a model's tokenizer tokenises them."""
         tokenizer = None if model is None else self._tokenizer_of(model)
         views = self._read("views", VIEW, {"task": task, "tokenizer": tokenizer})
-        return _in_form(without_placeholders(views), form)
+        return _in_form(views, form)
 
     def current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
         """(artifact, manifest) of every complete artifact of a product; of several in one place, the last written."""

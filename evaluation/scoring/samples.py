@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.scoring.metrics import DEFECTS, METRICS, NO_EVIDENCE, Metric, Scores, score
 
 VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length", "label"]
@@ -75,7 +74,7 @@ class Masks:
 
         Raises Mismatch if only some samples have a scope, or only some have evidence.
         """
-        views = without_placeholders(views).combine_chunks()
+        views = views.combine_chunks()
         for name, every in (("evidence", "evidence"), ("scope", "scopes")):
             lacking = views[f"{name}_mask"].null_count
             if 0 < lacking < len(views):

@@ -5,6 +5,7 @@ They are read once, to plan and to give workers the samples of each unit.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.forgotten import is_placeholder, without_placeholders
 from evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
 from evaluation.scoring.faithfulness.resampling import Proposal
 from jobs.plan.known import Known
 from jobs.plan.spool import digest_of, file_of, gather, spooled
 from jobs.store import Ledger, Store, StoreError, is_complete, views_of
-from jobs.store.forgotten import Forgotten
 
 T = TypeVar("T")
 
@@ -61,7 +60,6 @@ class Inputs:
     paths: tuple[str, ...] = ()  # of the files of the views
     facts: dict[str, Any] = field(default_factory=dict)  # JSON values by name; new ones are added
     is_entered: bool = False  # a manifest lists the files with their bytes: facts hold as long as it stands
-    forgotten: Forgotten = field(default_factory=Forgotten)  # samples that placeholders replace
 
     @classmethod
     def of(cls, tokenizer: str, task: str, table: pa.Table, digests: Mapping[str, str] | None = None) -> Inputs:
@@ -117,12 +115,8 @@ class Inputs:
         return {name: self.digest_of(name) for name in _digested(self.table)}
 
     def digest_of(self, name: str) -> str:
-        """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units.
-
-        After samples were forgotten it stays what it was, so that keys do not change.
-        """
-        digest = self.fact(name, lambda: _digest_in(self.samples, name))
-        return self.forgotten.digests.get(digest, digest)  # the one before samples were forgotten
+        """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units."""
+        return self.fact(name, lambda: _digest_in(self.samples, name))
 
     @property
     def rows(self) -> int:
@@ -186,11 +180,9 @@ class Inputs:
         return {"files": pa.array([paths]), "rows": pa.array([inside.tolist()], pa.list_(pa.int64()))}
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` samples that have a foil, in the order of the store, without forgotten ones."""
+        """The first `count` samples that have a foil, in the order of the store."""
         known = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())
-        first = known[: count + len(self.forgotten.ids)]  # enough, even if each forgotten sample is among them
-        rows = gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
-        return [row for row in rows if not is_placeholder(row["sample_id"])][:count]
+        return gather(self.table.select(INPUT_COLUMNS), known[:count]).to_pylist()
 
     def subset(self, size: int | None, seed: int | str, among: np.ndarray | None = None) -> np.ndarray:
         """The ascending indices of `size` samples, drawn from all or from the indices `among`; None: all of them.
@@ -213,7 +205,7 @@ class Inputs:
         """Of these `indices`, those of the `size` samples with the smallest hashes, ascending."""
 
         def hashed(sample: str) -> bytes:
-            return self.forgotten.draw(seed, sample)
+            return hashlib.sha256(f"{seed}:{sample}".encode()).digest()
 
         pieces = (indices[start : start + _HASHED_ROWS] for start in range(0, len(indices), _HASHED_ROWS))
         beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids(piece))
@@ -225,7 +217,7 @@ class Inputs:
     def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
         """The bigrams of all texts, from which tokens are drawn, but never the special tokens `kept_ids`."""
         if kept_ids not in self._proposals:
-            self._proposals[kept_ids] = Proposal.of([without_placeholders(self.table)], kept_ids)
+            self._proposals[kept_ids] = Proposal.of([self.table], kept_ids)
         return self._proposals[kept_ids]
 
     @cached_property
@@ -297,13 +289,12 @@ def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], r
     def read() -> Samples:
         return _read_samples(ledger, tokenizer, task, paths)
 
-    forgotten = Forgotten.of(ledger.store)
     if not record.get("hashes"):  # of an older version: whether files are whole shows only when read
         samples = read()
-        return Inputs(tokenizer, task, lambda: samples, paths, forgotten=forgotten)
+        return Inputs(tokenizer, task, lambda: samples, paths)
     of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
     facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
-    inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True, forgotten=forgotten)
+    inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True)
     inputs.fact("rows", lambda: inputs.table.num_rows)  # reads, unless known
     return inputs
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.schema import VIEW
 from evaluation.scoring.faithfulness.flips import Flips
 from evaluation.scoring.faithfulness.resampling import TEXT_COLUMNS, Proposal
@@ -41,8 +40,8 @@ class Texts:
 
     def proposal(self, store: Store) -> Proposal:
         """The bigrams of the texts in the store. Raises UserError if the views have changed since they were planned."""
-        views = store.read_each(self.paths, VIEW, ["sample_id", *TEXT_COLUMNS])
-        proposal = Proposal.of(map(without_placeholders, views), self.flips.kept_ids)
+        views = store.read_each(self.paths, VIEW, list(TEXT_COLUMNS))
+        proposal = Proposal.of(views, self.flips.kept_ids)
         if proposal.digest != self.digest:
             raise UserError(f"the views of task {self.task} changed while the run went on: run the command again")
         return proposal

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.forgotten import FORGOTTEN
 from jobs.config import ModelConfig, RunConfig, configured
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part
@@ -34,7 +33,7 @@ NO_RELEVANCE = "no_relevance"  # the method gave no relevance for the sample
 NO_ABLATIONS = "no_ablations"  # the sample's ablations were rejected, or are too few to fit a method to
 NOTHING_TO_FLIP = "nothing_to_flip"  # no token of the sample may be removed
 #: Reasons that lie in the data: rejects with them are no failures.
-REASONS_IN_DATA = frozenset({NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP, FORGOTTEN})
+REASONS_IN_DATA = frozenset({NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLIP})
 
 
 @dataclass(frozen=True, eq=False, slots=True)

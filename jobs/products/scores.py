@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation import schema as schemas
-from evaluation.benchmark.forgotten import without_placeholders
 from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
 from evaluation.scoring.means import Means
 from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
@@ -277,7 +276,7 @@ def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row])
     try:
         masks = _masks(opened, node)
         if node.without_slots:
-            views = without_placeholders(opened.store.read(node.views, VIEW, ["sample_id", "position"]))
+            views = opened.store.read(node.views, VIEW, ["position"])
             masks = masks.without_slots(views["position"].to_numpy())
         relevance = opened.store.read(part.inputs, schemas.LAYERS) if part.inputs else schemas.LAYERS.empty_table()
         means, samples = score_layers(relevance, masks, metrics)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.forgotten import FORGOTTEN, is_placeholder
 from evaluation.schema import REJECT
 from jobs.cluster.attempts import Attempts, Watchdog, loading
 from jobs.cluster.pools import own_device
@@ -102,7 +101,6 @@ class _Unit:
     product: Product
     opened: Opened
     samples: Sequence[str]  # ids
-    forgotten: Sequence[Reject]  # for samples that `closelook forget` removed
 
 
 class Worker:
@@ -148,12 +146,10 @@ class Worker:
             raise UserError(f"no package on this machine has the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
-        samples, cuts, forgotten = _parted(rows, task.cuts)
-        task = replace(task, cuts=cuts)
         with self._free_device():
-            names, outcomes = self._computed(product, opened, task, samples)
+            names, outcomes = self._computed(product, opened, task, rows)
         with spending(COMMIT):
-            unit = _Unit(product, opened, names, forgotten)
+            unit = _Unit(product, opened, names)
             failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
@@ -279,7 +275,7 @@ class Worker:
             return str(error)
         except Exception as error:
             return describe(error)
-        every = (*outcome.rejects, *made.rejects, *unit.forgotten)
+        every = (*outcome.rejects, *made.rejects)
         rejects = list({reject.sample_id: reject for reject in every}.values())
         failures = [reject for reject in rejects if reject.reason not in REASONS_IN_DATA]
         if len(failures) == len(samples) > FEW:
@@ -297,17 +293,6 @@ class Worker:
         count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
         account = Account(count, rejected.to_pylist(), dict(made.facts), files, origin.batches_by_row)
         return account, made.splits
-
-
-def _parted(rows: Sequence[Row], cuts: tuple[int, ...]) -> tuple[Sequence[Row], tuple[int, ...], list[Reject]]:
-    """(rows that are samples, starts of batches among them, rejects for the placeholders of forgotten samples)."""
-    is_sample = [not is_placeholder(row["sample_id"]) for row in rows]
-    if all(is_sample):
-        return rows, cuts, []
-    samples = [row for row, kept in zip(rows, is_sample, strict=True) if kept]
-    starts = sorted({sum(is_sample[:cut]) for cut in cuts} - {len(samples)})
-    rejects = [Reject(row["sample_id"], FORGOTTEN, "") for row, kept in zip(rows, is_sample, strict=True) if not kept]
-    return samples, tuple(starts), rejects
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.benchmark import audit as figures
-from evaluation.benchmark.forgotten import FORGOTTEN, without_placeholders
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.store import Artifact, Columns, Damaged, Ledger, Store, samples_of, views_of
@@ -36,8 +35,7 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
             row = {"rows_in": record["read"] - record["beyond_limit"] - repeated, "repeated": repeated}
             row["beyond_limit"] = record["beyond_limit"]
             row |= figures.of_views(_shards(ledger, views, VIEW, figures.VIEW_COLUMNS))
-            forgotten = Counter({FORGOTTEN: view["rows"] - row["accepted"]})
-            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]) + forgotten)
+            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]))
             row["paper_share"] = shares.get(view["kind"])
             tokens = _shards(ledger, views, VIEW, figures.VIEW_COLUMNS)
             row |= {**samples, "parts": figures.of_parts(tokens, parts, rows_of_parts)}
@@ -62,5 +60,5 @@ def samples_in(ledger: Ledger, task: str, columns: Columns = None) -> Iterator[p
 
 
 def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: Columns) -> Iterator[pa.Table]:
-    """Yield the shards of an artifact without placeholders of forgotten samples."""
-    return map(without_placeholders, ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns))
+    """Yield the shards of an artifact."""
+    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)

@@ -63,10 +63,6 @@ class Store(Files):
         self._kept: dict[Any, tuple[Any, Any]] = {}  # (stamp, result) by name, see `kept`
         self._format: int | None = None  # None: not read yet
 
-    def forget_kept(self, name: Any) -> None:
-        """Drop the result that `kept` has under this name, so that it is made again."""
-        self._kept.pop(name, None)
-
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
         """The folder of measured seconds of computing relevance. These files belong to no artifact and have no key."""

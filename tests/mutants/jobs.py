@@ -19,48 +19,6 @@ MUTANTS = (
         '        if False:\n            raise NodeFailed(f"several',
         "tests/jobs/cluster/test_attempts.py::test_a_batch_without_rows_that_ended_processes_fails_its_node",
     ),
-    # What is forgotten.
-    Mutant(
-        "forgotten_samples_come_back",
-        "A later run reads a forgotten sample from its source again.",
-        "jobs/stages/prepare/parts.py",
-        'name = forgotten.placeholder(row["sample_id"])\n            if name is not None:',
-        'name = forgotten.placeholder(row["sample_id"])\n            if False:',
-        "tests/jobs/store/test_forget.py::test_a_later_run_does_not_bring_it_back",
-    ),
-    Mutant(
-        "forgotten_samples_change_subsets",
-        "Another sample is drawn in place of a forgotten one, so that curves of the subset change their keys.",
-        "jobs/store/forgotten.py",
-        "return draw_of(seed, sample_id) if known is None else bytes.fromhex(known)",
-        "return draw_of(seed, sample_id)",
-        "tests/jobs/store/test_forget.py"
-        "::test_a_forgotten_sample_leaves_no_trace_and_all_else_keeps_its_key_and_numbers",
-    ),
-    Mutant(
-        "forgotten_samples_leave_plain_hashes",
-        "Whoever guesses a forgotten id finds it by its hash.",
-        "jobs/store/forgotten.py",
-        "turns[placeholder] = _between(earlier, later)",
-        "turns[placeholder] = turn",
-        "tests/jobs/store/test_forget.py::test_other_samples_keep_their_turns_and_no_hash_of_an_id_is_kept",
-    ),
-    Mutant(
-        "settings_are_renamed_with_samples",
-        "A setting that is the same word as a forgotten id becomes its placeholder.",
-        "jobs/commands/roots/forget.py",
-        "if isinstance(value, str) and field in _IDS:",
-        "if isinstance(value, str):",
-        "tests/jobs/store/test_forget.py::test_only_ids_of_samples_are_renamed_in_records_of_runs",
-    ),
-    Mutant(
-        "placeholders_are_explained",
-        "A model explains the zeros of a placeholder, and means count it.",
-        "jobs/runner/worker.py",
-        'is_sample = [not is_placeholder(row["sample_id"]) for row in rows]',
-        "is_sample = [True for row in rows]",
-        "tests/jobs/store/test_forget.py::test_a_later_run_does_not_bring_it_back",
-    ),
     Mutant(
         "all_units_are_read_at_once",
         "Every unit's samples lie in the object store before workers ask for them.",

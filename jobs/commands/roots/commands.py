@@ -117,21 +117,6 @@ def sources(run: RunOptions, top: Top = 3, every: Every = False, json: Json = No
     show(loaded, store, top, every, json)
 
 
-@command(RUNS)
-def forget(
-    run: RunOptions,
-    sample: Annotated[
-        list[str], typer.Option("--sample", help="A `sample_id`, or an `id` of your own file; repeatable.")
-    ],
-) -> None:
-    """Remove samples from every artifact and page of a root, for good. Other samples keep their results."""
-    loaded, store = run.load(is_made=True)
-
-    from jobs.commands.roots.forget import forget as remove
-
-    remove(loaded, store, sample)
-
-
 Name = Annotated[str, typer.Argument(help=" | ".join(names()) or NEEDS_CLONE, show_default=False)]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.benchmark import reading
-from evaluation.benchmark.forgotten import is_placeholder, sample_placeholder, view_placeholder
 from evaluation.benchmark.pictures import Preprocessing, look
 from evaluation.benchmark.samples import Row, is_reject
 from evaluation.benchmark.sources.own import Wanted
@@ -28,7 +27,6 @@ from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
 from jobs.store import Artifact, Origin, Store, StoreError, Written
 from jobs.store.files import written
-from jobs.store.forgotten import Forgotten
 from jobs.store.retry import one_line
 from jobs.tasks import tasks
 from lrp_core.records.kinds import Kind
@@ -242,23 +240,12 @@ class PartWorker:
         return files | {path: self._store.write_shard(path, table, schema, origin=origin)}
 
     def _annotated(self, work: TaskWork, rows: list[Row]) -> Parted:
-        """(generic rows with evidence, rejects). Forgotten samples are replaced by placeholders."""
-        forgotten = Forgotten.of(self._store)
-        order = {row["sample_id"]: at for at, row in enumerate(rows)}
-        placeholders = []
-        for row in list(rows):
-            name = forgotten.placeholder(row["sample_id"])
-            if name is not None:
-                rows.remove(row)
-                placeholders.append(sample_placeholder(name))
-                order[name] = order[row["sample_id"]]
+        """(generic rows with evidence, rejects)."""
         accepted, rejects = _parted(rows)
         if work.evidence is not None:
             annotator = self._annotator(work.evidence)
             accepted, refused = _parted(annotator.annotate(accepted, work.evidence.kind))
             rejects += refused
-        if placeholders:
-            accepted = sorted([*accepted, *placeholders], key=lambda row: order[row["sample_id"]])
         return accepted, rejects
 
     def _annotator(self, evidence: Evidence) -> Annotator:
@@ -284,13 +271,7 @@ class PartWorker:
         return self._tokenizers[reader.key]
 
     def _read(self, name: str, reader: Reader, rows: list[Row]) -> Parted:
-        """(view rows, rejects) of generic rows of the task `name`; placeholders stay placeholders."""
-        places = [at for at, row in enumerate(rows) if is_placeholder(row["sample_id"])]
-        if places:
-            order = {row["sample_id"]: at for at, row in enumerate(rows)}
-            views, rejects = self._read(name, reader, [row for row in rows if not is_placeholder(row["sample_id"])])
-            views += [view_placeholder(rows[at]["sample_id"]) for at in places]
-            return sorted(views, key=lambda row: order[row["sample_id"]]), rejects
+        """(view rows, rejects) of generic rows of the task `name`."""
         if reader.preprocessing is not None:
             return look(rows, reader.preprocessing)
         tokenizer, writer = self._tokenizer(reader)
