@@ -56,7 +56,6 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
             if len(names) > 1 and stage.setting is not None and getattr(config, stage.setting) is None:
                 continue
             summary = function_of(name)(config, store)
-            store.pack_manifests()
             Known.of(store).save()
             yield summary
             if is_asked(store):

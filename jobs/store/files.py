@@ -239,7 +239,7 @@ class Files:
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """The sorted paths of files with this suffix in `folder`; [] if it does not exist.
 
-        Names that begin with "." or "_" are left out: temporary files, and the pack of manifests.
+        Names that begin with "." or "_" are left out: temporary files among them.
         """
         return list(self.stamps(folder, suffix, recursive))
 

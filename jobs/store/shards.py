@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from evaluation.schema import SchemaMismatch, check, is_named
 from jobs.store.files import FORMAT, TEMPORARY, Damaged, Files, StoreError, Written, format_of, write_format, written
 from jobs.store.listings import note_damage
-from jobs.store.manifests import FEW, FEW_LOCAL, Manifests, manifest
+from jobs.store.manifests import Manifests, manifest
 from jobs.store.retry import StillUnavailable, one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 
@@ -59,7 +59,7 @@ class Store(Files):
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._manifests = Manifests(self, FEW_LOCAL if self._local else FEW)
+        self._manifests = Manifests(self)
         self._kept: dict[Any, tuple[Any, Any]] = {}  # (stamp, result) by name, see `kept`
         self._format: int | None = None  # None: not read yet
 
@@ -295,10 +295,6 @@ class Store(Files):
     def manifests(self) -> dict[str, bytes]:
         """The content of every manifest by its name. Every call lists them, but reads only new and changed ones."""
         return self._manifests.contents()
-
-    def pack_manifests(self) -> None:
-        """Write a copy of all manifests into one file, which takes one request to read, if more than a few are new."""
-        self._manifests.pack()
 
 
 def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:

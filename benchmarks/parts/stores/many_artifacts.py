@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.parts.runs import Facts, enter_views, small_run
-from benchmarks.parts.stores.listed_store import TIME_NS, Objects
+from benchmarks.parts.stores.listed_store import Objects
 from benchmarks.parts.stores.object_store import BUCKET
 from jobs.config import RunConfig
 from jobs.methods import applicable
@@ -16,7 +16,6 @@ from jobs.plan.node import Node, Run
 from jobs.products.table import nodes
 from jobs.store import Ledger, Store, Written
 from jobs.store.files import written
-from jobs.store.manifests import FOLDER, PACK, packed
 from lrp_core.families import FAMILIES
 
 TASKS = ("sva", "ra", "qa", "next_word")
@@ -69,11 +68,6 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
                     _enter(store, run.ledger, node, settings)
         store.create()
         Known.of(store).save()
-    manifests = {}
-    for path, content in store.objects.items():
-        if path.startswith(f"{FOLDER}/") and isinstance(content, bytes):
-            manifests[path, (TIME_NS, len(content))] = content
-    store.objects[PACK] = packed(manifests)
     name = f"status-{models}"
     objects = {f"{name}/{path}": content for path, content in store.objects.items()}
     return run_of(f"s3://{BUCKET}/{name}", models), objects, len(planned)

@@ -8,7 +8,6 @@ from benchmarks.parts.stores.object_store import object_store
 from jobs.plan.cells import make_plan
 from jobs.stages.run import run
 from jobs.store import Ledger, Store
-from jobs.store.manifests import FEW
 from tests.stages import attribute, missing_work
 
 
@@ -26,7 +25,7 @@ def test_complete_cells_are_read_once_by_the_stages_of_a_process():
             assert attribute(config, store).skipped == cells
             requests.append(server.requests)
     first, again = requests
-    assert first <= 2 * FEW + 35 < 2 * cells, "manifests are read packed, but for a few of one second"
+    assert first <= 35 + 2 * (cells + 10), "each manifest is read once"
     assert again <= 15, "what is listed has not changed"
 
 

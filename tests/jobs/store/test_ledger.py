@@ -1,8 +1,5 @@
 """The ledger tells what is done by the manifests, whoever wrote them, and no question changes the store."""
 
-import json
-import os
-import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +12,6 @@ from jobs.plan.node import Run
 from jobs.products.table import PRODUCTS, nodes
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import LAYOUTS, views_of
-from jobs.store.manifests import PACK, Manifests
 from tests.jobs.small import rows_of
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
@@ -176,37 +172,6 @@ def test_manifests_are_listed_and_each_is_read_once(store, monkeypatch):
     store.delete("manifest/scores.2.json")
     assert [record["n"] for _, record in Ledger(store).records()] == [0, 7]
     assert len(paths) == 4
-
-
-def test_many_manifests_are_read_packed_but_for_what_has_changed_since(store, monkeypatch):
-    old_s = time.time() - 10
-    for number in range(30):
-        store.write_manifest(f"scores.{number:02d}", {"n": number})
-        os.utime(f"{store.root}/manifest/scores.{number:02d}.json", (old_s, old_s))
-    Manifests(store).pack()
-    read, paths = Store.read_bytes, []
-    monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
-    assert Manifests(store).contents() == Manifests(store, few=100).contents()
-    assert len(paths) == 1 + 30, "the pack alone, and without it each"
-    store.write_manifest("scores.07", {"n": 70})
-    store.delete("manifest/scores.08.json")
-    paths.clear()
-    contents = Manifests(store).contents()
-    assert paths == [PACK, "manifest/scores.07.json"]
-    assert len(contents) == 29
-    assert json.loads(contents["scores.07"]) == {"n": 70}
-
-
-def test_a_manifest_of_the_second_in_which_it_was_packed_is_read_anew(store):
-    for number in range(30):
-        store.write_manifest(f"scores.{number:02d}", {"n": number})
-    Manifests(store).pack()
-    stamp = store.stamps("manifest", ".json")["manifest/scores.07.json"]
-    path = f"{store.root}/manifest/scores.07.json"
-    store.write_manifest("scores.07", {"n": 8})  # as large
-    os.utime(path, ns=(stamp[0], stamp[0]))
-    os.utime(f"{store.root}/{PACK}", ns=(stamp[0], stamp[0]))
-    assert json.loads(Manifests(store).contents()["scores.07"]) == {"n": 8}
 
 
 def test_views_are_read_once_until_they_change(store, monkeypatch):
