@@ -275,14 +275,7 @@ def _keys(store: Store) -> dict[str, Any] | None:
     text = _text(store)
     if text is None:
         return None
-    keys = parse(text.decode(), f"{store.root}/{FILE}")
-    for settings in (keys.get("tasks") or {}).values():
-        # versions before `columns` existed wrote `evidence: false` where null is written now
-        if settings.get("evidence") is False and "columns" not in settings:
-            settings["evidence"] = None
-    if not keys.get("heads"):
-        keys["prune"] = None  # earlier versions accepted pruning without relevance of heads, which did nothing
-    return keys
+    return parse(text.decode(), f"{store.root}/{FILE}")
 
 
 def _settings(config: RunConfig | None) -> dict[str, Any] | None:

@@ -354,8 +354,8 @@ MUTANTS = (
         "write_without_lock",
         "A run that lost the root to another one writes on.",
         "jobs/store/files.py",
-        "        target = self._at(path)\n        self.check()\n",
-        "        target = self._at(path)\n",
+        "        target = self._at(path)\n        self.check()\n        try:\n",
+        "        target = self._at(path)\n        try:\n",
         "tests/jobs/store/test_lock.py::test_an_owner_whose_claim_was_given_up_writes_nothing_more",
     ),
     Mutant(

@@ -211,26 +211,3 @@ def test_a_plan_by_the_kept_configuration_wants_the_same_cells(computed):
         for config in (kept(store), RunConfig.load(path))
     ]
     assert cells[0] == cells[1]
-
-
-def test_a_root_of_a_version_without_columns_is_read_as_it_was_meant(computed):
-    """There, `evidence: false` was the default, and counted the evidence of words."""
-    _, root = computed
-    store = Store(root)
-    keys = yaml.safe_load(store.read_bytes(FILE))
-    for settings in keys["tasks"].values():
-        del settings["columns"]
-        settings["evidence"] = False
-    before = kept(store)
-    store.write_bytes(FILE, yaml.safe_dump(keys).encode())
-    assert kept(store) == before
-
-
-def test_a_root_whose_pruning_had_no_relevance_of_heads_is_read_without_it(computed):
-    """Earlier versions accepted it, and did nothing."""
-    _, root = computed
-    store = Store(root)
-    keys = yaml.safe_load(store.read_bytes(FILE))
-    assert not keys["heads"]
-    store.write_bytes(FILE, yaml.safe_dump(keys | {"prune": {}}).encode())
-    assert kept(store).prune is None
