@@ -501,8 +501,8 @@ MUTANTS = (
         "another_jobs_run_is_asked_to_stop",
         "A job that waits for the root ends the run of another job when its time is over.",
         "jobs/cluster/submission.py",
-        'owner.job == name',
-        'owner.get("job") != ""',
+        "owner.job == name",
+        'owner.job != ""',
         "tests/jobs/cluster/test_submission.py::test_at_the_deadline_the_jobs_own_run_is_asked_to_stop_before_ray_is",
     ),
     Mutant(
