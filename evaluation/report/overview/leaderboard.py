@@ -36,6 +36,7 @@ from evaluation.report.table import (
 )
 from evaluation.scoring.faithfulness.scores import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
+from evaluation.scoring.samples import NEAR_NOISE, NOISE
 from evaluation.scoring.statistics import Comparison
 
 FAITHFUL = (
@@ -183,7 +184,10 @@ def weak_points(results: Results, board: Board) -> Iterator[str]:
 
 #: Reasons why a method is not on a board, in the order of the list.
 _UNDEFINED = "not defined for"
-_ROUNDING = "relevance of whole embeddings, positions included, is rounding error on"
+_NOISE = {
+    NOISE: "relevance of whole embeddings, positions included, is rounding error on",
+    NEAR_NOISE: "relevance of whole embeddings, positions included, is so small that it may be rounding error on",
+}
 _UNFINISHED = "not complete on"
 _NOT_ASKED = "not in this run's config for"
 _ONLY = "this run's config has it only for"
@@ -226,7 +230,7 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
 
 def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str, list[str]]:
     """The boards that a method is not on, by reason; for models that do not support the method, the models."""
-    reasons: dict[str, list[str]] = {_UNDEFINED: [], _ROUNDING: [], _UNFINISHED: [], _NOT_ASKED: []}
+    reasons: dict[str, list[str]] = {reason: [] for reason in (_UNDEFINED, *_NOISE.values(), _UNFINISHED, _NOT_ASKED)}
     for board in shown:
         if method in board.methods:
             continue
@@ -237,8 +241,8 @@ def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str
             reasons[_UNDEFINED].append(board.model)
         elif state not in (DONE, UNDEFINED):
             reasons[_UNFINISHED].append(name)
-        elif results.is_noise(cell_key):
-            reasons[_ROUNDING].append(name)
+        elif noise := results.noise(cell_key):
+            reasons[_NOISE[noise]].append(name)
         else:
             reasons[_NOT_ASKED].append(name)
     present = [f"{board.model} · {board.task}" for board in shown if method in board.methods]

@@ -45,15 +45,15 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 class Perturbed:
     """The complete curves of a model on a task, for one score, by method.
 
-    Methods whose relevance is nothing but rounding are listed in `noise` and have no table; `lacking` are methods whose
-    curves are not complete.
+    Methods whose relevance is, or may be, rounding error are in `noise`, as NOISE or NEAR_NOISE, and have no table;
+    `lacking` are methods whose curves are not complete.
     """
 
     model: ModelPlan
     cell_key: CellKey  # with an empty method
     cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
     tables: Mapping[str, pa.Table]
-    noise: Sequence[str]
+    noise: Mapping[str, str]
     lacking: Sequence[str]
     score: str = TARGET_LOGIT  # the number that the curves follow
 
@@ -145,19 +145,20 @@ class Reported:
                     every[artifact.method] = results.without_tuning(cell_key_of(artifact), table)
                 lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
                 for score in scores_of(every.values()):
-                    tables, noise = {}, []
+                    tables, noise = {}, {}
                     for method, table in every.items():
                         of_one = of_score(table, score)
-                        if self._is_noise(cell_key._replace(method=method), of_one):
-                            noise.append(method)
-                        else:
+                        answer = self._noise(cell_key._replace(method=method), of_one)
+                        if answer is None:
                             tables[method] = of_one
+                        else:
+                            noise[method] = answer
                     yield Perturbed(model, cell_key, cells, tables, noise, lacking, score)
 
-    def _is_noise(self, cell_key: CellKey, table: pa.Table) -> bool:
-        """True if the relevance that a method's curves follow is nothing but rounding."""
+    def _noise(self, cell_key: CellKey, table: pa.Table) -> str | None:
+        """NOISE or NEAR_NOISE if the relevance that a method's curves follow is, or may be, rounding error."""
         variant = shown_variant(table)
-        return variant is not None and self.results.is_noise(cell_key, explanation=variant[0], embedding=variant[1])
+        return None if variant is None else self.results.noise(cell_key, explanation=variant[0], embedding=variant[1])
 
     def _curve_sets(self) -> Iterator[CurveSet]:
         """Yield areas and mean curves by task, model, score and way of removal."""

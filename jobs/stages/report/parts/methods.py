@@ -40,7 +40,7 @@ def agreement_part(report: Reported) -> Part:
     results, artifacts = report.results, relevance_artifacts(report.run.plan)
     cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
     for cell_key in shown_cell_keys(results):
-        if not results.is_noise(cell_key):
+        if results.noise(cell_key) is None:
             variant = results.defaults[cell_key]
             cells[cell_key.model, cell_key.task][cell_key.method] = artifacts[cell_key], variant
     agreements: dict[tuple[str, str], MethodAgreement] = {}
