@@ -99,7 +99,7 @@ class Part:
     """A section of a page, with its figures and tables."""
 
     title: str
-    how: str  # the configuration and command that compute it; shown if there is nothing else to show
+    why_empty: str  # shown if there is nothing else to show
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     note: str = ""  # on numbers that are missing
@@ -127,6 +127,7 @@ class Site:
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
     other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
+    no_neurons: str = ""  # why there are none, on a page without neurons
 
     def files(self, close_look: bool = False) -> dict[str, str | bytes]:
         """The contents of all files of the site, by path.
@@ -147,7 +148,13 @@ class Site:
             parts = [part for part in self.parts if part.page == page]
             has_references = any(part.has_references for part in parts)
             files[page] = self._page(
-                page, leaves, parts=parts, published=has_references, neurons=self.neurons, sources=self.sources
+                page,
+                leaves,
+                parts=parts,
+                published=has_references,
+                neurons=self.neurons,
+                sources=self.sources,
+                no_neurons=self.no_neurons,
             )
         tables = [leaderboard(self.results, self.other_numbers), *self.tables]
         for part in self.parts:

@@ -73,6 +73,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         summary=_summary(run, results),
         notes=(*lacking, *notes(run, results)),
         other_numbers=reported.other_numbers,
+        no_neurons=reported.no_neurons,
     )
     files, written = site.files(config.report.close_look), {}
     for name, content in files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import ModelPlan, Run
 from jobs.products.controls.rows import control_rows
 from jobs.products.curves import CurvesNode, curves_of
+from jobs.stages.report.missing import why_empty, why_uncompared, why_unfaithful, why_unverified
 from jobs.stages.report.results import cell_key_of, samples_of_variant
 from jobs.store import Ledger
 from lrp_core.records.explained import CONTRASTIVE
@@ -83,36 +85,47 @@ class Reported:
         """The results of all controls that are done."""
         return list(control_rows(self.run))
 
-    def why_lacking(self, lacking: str, keys: Sequence[str], stages: str, needs: str) -> str:
-        """The reason why a part of the report shows nothing, and a remedy.
-
-        `lacking` is the beginning of the sentence, which says what is missing. The part needs the config's `keys` and
-        the commands `stages`; `needs` is what it needs beyond these, for a config that sets the keys.
-        """
-        unset = [f"`{key}`" for key in keys if getattr(self.run.config, key) is None]
-        if unset:
-            return f"{lacking}: set {' and '.join(unset)} in the config and run {stages}."
-        are_set = f"{' and '.join(f'`{key}`' for key in keys)} {'is' if len(keys) == 1 else 'are'} set"
-        return f"{lacking}, though {are_set}: run {stages}. It needs {needs}."
-
     @property
     def other_numbers(self) -> OtherNumbers:
-        """Faithfulness, seconds and controls of methods, for the first screen.
+        """Faithfulness, seconds and controls of methods, for the first screen, and why some are not there.
 
         Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
         belong.
         """
         faithfulness: dict[tuple[str, str], Comparison] = {}
-        defaults = self.results.defaults
-        contrastive = {
-            model_task[:2] for model_task, variant in defaults.items() if variant.explanation == CONTRASTIVE.name
-        }
         for drawn in self.drawn:
-            model_task = drawn.model, drawn.task
-            explained = CONTRAST if model_task in contrastive else TARGET_LOGIT
-            if drawn.areas.comparison is not None and drawn.score == explained:
-                faithfulness.setdefault(model_task, drawn.areas.comparison)
-        return OtherNumbers(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
+            if drawn.areas.comparison is not None and drawn.score == self.explained_number(drawn.model, drawn.task):
+                faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
+        failed, results = verdicts(self.controls), self.results
+        controlled = {cell[:2] for cell in failed}
+        boards = product(results.models, results.scored)
+        compared = [(model, task) for model, task in boards if results.compared(model, task) is not None]
+        others = [task for task in results.scored if task not in {task for _, task in compared}]
+        return OtherNumbers(
+            faithfulness,
+            method_seconds(results, self.runtimes),
+            failed,
+            unfaithful={board: why_unfaithful(self, *board) for board in compared if board not in faithfulness},
+            unverified={board: why_unverified(self, *board) for board in compared if board not in controlled},
+            uncompared={task: why_uncompared(self, task) for task in others},
+        )
+
+    @cached_property
+    def no_neurons(self) -> str:
+        """Why the root holds no relevance of neurons that a page can show."""
+        nodes = [cell for cell in self.run.plan.cells() if cell.artifact.product == "neurons"]
+        needs = "a method that gives relevance of neurons and promises a sum"
+        return why_empty(self, "No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs, nodes)
+
+    def explained_number(self, model: str, task: str) -> str:
+        """The number that the shown scores of a model and task explain, as curves name it."""
+        return CONTRAST if (model, task) in self._contrastive else TARGET_LOGIT
+
+    @cached_property
+    def _contrastive(self) -> set[tuple[str, str]]:
+        """The (model, task) whose shown scores explain the target minus the foil."""
+        defaults = self.results.defaults.items()
+        return {cell_key[:2] for cell_key, variant in defaults if variant.explanation == CONTRASTIVE.name}
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:
