@@ -268,7 +268,10 @@ def relevance_of_rows(
         relevance = {}
         for method in methods:
             arguments = _arguments(method, opened.view, **finer)
-            relevance[method.name] = method(opened.view, batch, explanation=explanation, **arguments)
+            result = method(opened.view, batch, explanation=explanation, **arguments)
+            if not finer.get("boundaries"):  # nobody asked for these: they are computed beside what blocks keep
+                result = replace(result, boundaries=None, peaks=None)
+            relevance[method.name] = result
         return relevance
     except UnusableRows as error:
         raise UserError(f"{opened.resolved.config.id}: {error.detail}") from None
