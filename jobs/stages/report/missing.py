@@ -1,25 +1,60 @@
-"""Why a part of the report shows nothing: sentences that follow from what the run plans and what the root holds."""
+"""The numbers of the first screen, and why some are not there: sentences that follow from the plan and the root."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from itertools import product
+from typing import TypeVar
 
+from evaluation.report.overview.leaderboard import method_seconds
+from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey
+from evaluation.report.sections.controls import verdicts
 from evaluation.report.table import DONE
 from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.metrics import lead
+from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import Node
 from jobs.products import curves
 from jobs.products.controls import randomisation
-
-if TYPE_CHECKING:
-    from jobs.stages.report.reported import Reported
+from jobs.stages.report.reported import Reported
 
 #: The explained numbers that curves follow, in words.
 NUMBERS = {TARGET_LOGIT: "the target's logit", CONTRAST: "the target's logit minus the foil's"}
 SomeNode = TypeVar("SomeNode", bound=Node)
 NOISE = "relevance is, or may be, rounding error"
+
+
+def other_numbers(report: Reported) -> OtherNumbers:
+    """Faithfulness, seconds and controls of methods, for the first screen, and why some are not there.
+
+    Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
+    belong.
+    """
+    faithfulness: dict[tuple[str, str], Comparison] = {}
+    for drawn in report.drawn:
+        if drawn.areas.comparison is not None and drawn.score == report.explained_number(drawn.model, drawn.task):
+            faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
+    failed, results = verdicts(report.controls), report.results
+    controlled = {cell[:2] for cell in failed}
+    boards = product(results.models, results.scored)
+    compared = [(model, task) for model, task in boards if results.compared(model, task) is not None]
+    others = [task for task in results.scored if task not in {task for _, task in compared}]
+    return OtherNumbers(
+        faithfulness,
+        method_seconds(results, report.runtimes),
+        failed,
+        unfaithful={board: why_unfaithful(report, *board) for board in compared if board not in faithfulness},
+        unverified={board: why_unverified(report, *board) for board in compared if board not in controlled},
+        uncompared={task: why_uncompared(report, task) for task in others},
+    )
+
+
+def no_neurons(report: Reported) -> str:
+    """Why the root holds no relevance of neurons that a page can show."""
+    nodes = [cell for cell in report.run.plan.cells() if cell.artifact.product == "neurons"]
+    needs = "a method that gives relevance of neurons and promises a sum"
+    return why_empty(report, "No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs, nodes)
 
 
 def why_empty(

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import pyarrow as pa
 
-from evaluation.report.overview.leaderboard import method_seconds
-from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey, Methods, Results
-from evaluation.report.sections.controls import verdicts
 from evaluation.report.sections.faithfulness import CurveSet
 from evaluation.schema import CURVES, RUNTIME
 from evaluation.scoring.controls import ControlRow
@@ -31,11 +27,9 @@ from evaluation.scoring.faithfulness.areas import (
 from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import Summary, summarise
 from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
-from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import ModelPlan, Run
 from jobs.products.controls.rows import control_rows
 from jobs.products.curves import CurvesNode, curves_of
-from jobs.stages.report.missing import why_empty, why_uncompared, why_unfaithful, why_unverified
 from jobs.stages.report.results import cell_key_of, samples_of_variant
 from jobs.store import Ledger
 from lrp_core.records.explained import CONTRASTIVE
@@ -84,38 +78,6 @@ class Reported:
     def controls(self) -> list[ControlRow]:
         """The results of all controls that are done."""
         return list(control_rows(self.run))
-
-    @property
-    def other_numbers(self) -> OtherNumbers:
-        """Faithfulness, seconds and controls of methods, for the first screen, and why some are not there.
-
-        Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
-        belong.
-        """
-        faithfulness: dict[tuple[str, str], Comparison] = {}
-        for drawn in self.drawn:
-            if drawn.areas.comparison is not None and drawn.score == self.explained_number(drawn.model, drawn.task):
-                faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
-        failed, results = verdicts(self.controls), self.results
-        controlled = {cell[:2] for cell in failed}
-        boards = product(results.models, results.scored)
-        compared = [(model, task) for model, task in boards if results.compared(model, task) is not None]
-        others = [task for task in results.scored if task not in {task for _, task in compared}]
-        return OtherNumbers(
-            faithfulness,
-            method_seconds(results, self.runtimes),
-            failed,
-            unfaithful={board: why_unfaithful(self, *board) for board in compared if board not in faithfulness},
-            unverified={board: why_unverified(self, *board) for board in compared if board not in controlled},
-            uncompared={task: why_uncompared(self, task) for task in others},
-        )
-
-    @cached_property
-    def no_neurons(self) -> str:
-        """Why the root holds no relevance of neurons that a page can show."""
-        nodes = [cell for cell in self.run.plan.cells() if cell.artifact.product == "neurons"]
-        needs = "a method that gives relevance of neurons and promises a sum"
-        return why_empty(self, "No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs, nodes)
 
     def explained_number(self, model: str, task: str) -> str:
         """The number that the shown scores of a model and task explain, as curves name it."""

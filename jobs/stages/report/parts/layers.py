@@ -31,7 +31,7 @@ from jobs.config import PruneConfig
 from jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
 from jobs.products.pruning import pruning_of
 from jobs.products.scores import LAYER_SCORES
-from jobs.stages.report.missing import why_empty
+from jobs.stages.report.missing import no_neurons, why_empty
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
@@ -207,4 +207,4 @@ def crossing_part(report: Reported) -> Part:
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
     figures = crossing_figure(crossings, methods)
     details = [crossing_table(crossings, methods)] if crossings else []
-    return Part("Conservation by layer", report.no_neurons, figures, page=PAGE, details=details)
+    return Part("Conservation by layer", no_neurons(report), figures, page=PAGE, details=details)
