@@ -219,17 +219,6 @@ def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -
     return page_alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
 
 
-def comparison_page(
-    names: tuple[str, str], facts: Sequence[str], table: Table, explorer: Explorer, provenance: Provenance
-) -> str:
-    """The page of `closelook compare --html`: facts about two runs, a table of scores, and the samples that both have.
-
-    The models of the explorer are named with their run; its `pairs` name the same model of the other run.
-    """
-    title = " against ".join(names)
-    return page_alone("comparison.html", title, provenance, explorer.leaves, facts=facts, t=table, explorer=explorer)
-
-
 def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     """A page that belongs to no site, from the template `name`; `values` are further variables of the template."""
     return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)
