@@ -9,6 +9,7 @@ from statistics import median
 
 import closelook
 from jobs.commands.listings.sums import FILE
+from jobs.notebook.explanation import Explanation
 from lrp_core.records.registry import OURS
 from lrp_core.verification.rules import without_biases
 
@@ -42,10 +43,12 @@ def measured() -> Iterator[dict[str, object]]:
 def sums(model: object, method: str) -> Iterator[float]:
     """The sum of the relevance of each text, in percent of the explained number or its change from a baseline."""
     for text, target in TEXTS.items():
-        answer = closelook.explain(text, target=target, model=model, method=method, explanation="target").answers[0]
-        relevance = answer.relevance[method]
-        total = float(relevance.total[0])
-        yield 100 * total / (total - float(relevance.residual[0]))
+        explanation = closelook.explain(text, target=target, model=model, method=method, explanation="target")
+        assert isinstance(explanation, Explanation)
+        [prediction] = explanation.to_dict()["predictions"]
+        [numbers] = prediction["methods"]
+        total = sum(numbers["relevance"])
+        yield 100 * total / (total - numbers["residual"])
 
 
 def main() -> None:

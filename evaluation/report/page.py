@@ -76,8 +76,6 @@ class Figure:
     caption: str
     svg: str
     width: int  # pixels
-    narrow: str  # SVG for narrow screens
-    narrow_width: int  # pixels
     data: str = ""  # CSV; empty if a table holds the numbers
     pdf: bytes = b""  # empty for figures that are offered as SVG only
 
@@ -90,8 +88,7 @@ class Figure:
     @property
     def files(self) -> dict[str, str | bytes]:
         """All files of the figure, by their names in the site."""
-        offered = {f"figures/{name}": content for name, content in self.downloads.items()}
-        return {**offered, f"figures/narrow/{self.name}.svg": self.narrow}
+        return {f"figures/{name}": content for name, content in self.downloads.items()}
 
 
 @dataclass(frozen=True)
