@@ -41,10 +41,12 @@ test-files: venv
 test-ray: venv
 	$(BIN)/python -m pytest -m "ray and not nightly" tests/jobs
 
-nightly: venv  ## what takes too long for every change: tests marked so, and ten minutes of chaos by another seed each day
+nightly: venv  ## what takes too long for every change: tests marked so, every number of the demo's report computed again, and ten minutes of chaos
 	status=0; \
 	$(BIN)/python -m pytest -m nightly || status=$$?; \
 	$(MAKE) --no-print-directory --keep-going NUMERIC='-m numeric' numeric-default numeric-avx2 || status=$$?; \
+	report=$$(mktemp -d); \
+	{ $(BIN)/closelook run --config demo --root $$report && $(BIN)/python -m tests.recompute $$report; } || status=$$?; \
 	$(BIN)/closelook bench chaos --minutes 10 --seed $(SEED) || status=$$?; \
 	exit $$status
 

@@ -1,6 +1,6 @@
 """Figures as SVG and PDF, drawn by matplotlib from specifications: panels of lines or maps above a common legend.
 
-Every figure is also drawn for narrow screens. Figures are built without pyplot's global state, text stays text, and
+Figures are built without pyplot's global state, text stays text, and
 equal data give equal bytes.
 """
 
@@ -9,25 +9,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import cycle
-from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import matplotlib
 import numpy as np
-from fontTools import subset
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
-from matplotlib.font_manager import findfont, fontManager
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from evaluation.report.heatmaps.tokens import colour
@@ -63,24 +56,8 @@ _STYLE: Any = {
 }
 ACROSS = 3  # panels in a row of a figure
 _EDGES = (0.6, 0.2)  # inches around all panels
-_CELL, _NARROW_MAP = 0.46, 2.7  # inches: the width of a cell of a map, and of a whole map on narrow screens
-_NUMBER = 0.29  # inches: the width of a number with a decimal
+_CELL = 0.46  # inches: the width of a cell of a map
 _LEGEND_COLUMNS = {1: 2, 2: 4, 3: 7}  # at most, by panels in a row
-_FONT = "closelook Sans"
-#: Letters and signs of the small font: Latin, Greek, punctuation, superscripts and subscripts, arrows, mathematics.
-_LETTERS = [
-    letter
-    for first, end in (
-        (0x20, 0x7F),
-        (0xA0, 0x180),
-        (0x370, 0x400),
-        (0x2010, 0x2028),
-        (0x2070, 0x20A0),
-        (0x2190, 0x2194),
-        (0x2200, 0x2270),
-    )
-    for letter in range(first, end)
-]
 _LEGEND_LINE, _LEGEND_MARK, _LETTER = 0.2, 0.6, 0.072  # inches: of a line of the legend, of a mark and of a letter
 
 
@@ -127,12 +104,13 @@ class Panel:
     lines: Sequence[Line]
     axis: Mapping[str, Any] = field(default_factory=dict)  # properties of its axes, the arguments of `Axes.set`
 
-    def size(self, narrow: bool) -> tuple[float, float]:
+    @property
+    def size(self) -> tuple[float, float]:
         """Width and height in inches, with the title and the numbers of the axes."""
-        return (2.7 if narrow else 3.2, 2.26)
+        return (3.2, 2.26)
 
-    def draw(self, axis: Axes, narrow: bool) -> None:
-        """Draws all lines; panels look alike on `narrow` screens."""
+    def draw(self, axis: Axes) -> None:
+        """Draws all lines."""
         for line in self.lines:
             line.draw(axis)
         axis.set(**self.axis)
@@ -148,24 +126,23 @@ class Grid:
     columns: Sequence[str]  # [C] names
     lines: Sequence[Line] = ()
 
-    def size(self, narrow: bool) -> tuple[float, float]:
+    @property
+    def size(self) -> tuple[float, float]:
         """Width and height in inches, with the title and the names of rows and columns."""
-        width = _NARROW_MAP if narrow else 0.3 + _CELL * len(self.columns)
-        return (width, 1.2 + 0.2 * len(self.rows))
+        return (0.3 + _CELL * len(self.columns), 1.2 + 0.2 * len(self.rows))
 
-    def draw(self, axis: Axes, narrow: bool) -> None:
-        """Draws the cells with their numbers; on `narrow` screens without decimals if these would overlap."""
+    def draw(self, axis: Axes) -> None:
+        """Draws the cells with their numbers."""
         colours = LinearSegmentedColormap.from_list("map", [colour(0), colour(0.85)])
         axis.pcolormesh(self.values, cmap=colours, edgecolors="white", linewidth=1)
         axis.invert_yaxis()
         axis.grid(False)
         axis.set_xticks(np.arange(len(self.columns)) + 0.5, self.columns, rotation=38, ha="right")
         axis.set_yticks(np.arange(len(self.rows)) + 0.5, self.rows)
-        digits = 0 if narrow and _NARROW_MAP / len(self.columns) < _NUMBER else 1
         # Numbers do not take part in the layout, since the size of cells does not depend on them.
         look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}
         for (row, column), value in np.ndenumerate(self.values):
-            text = f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"
+            text = f"{round(value, 1) + 0.0:.1f}" if math.isfinite(value) else "–"
             axis.text(column + 0.5, row + 0.5, text, **look)
 
 
@@ -183,23 +160,22 @@ class Plot:
     powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
-        """The figure of `panels` in a list, or an empty list without panels; its legend is in the order of `methods`.
+        """The figure of `panels` in a list, or an empty list without panels.
 
-        It is drawn in a wide version with several panels in a row, and in one for narrow screens.
+        Its legend is in the order of `methods`.
         """
         if not panels:
             return []
         order = [methods[name].label for name in ordered(methods, methods)]
         across = min(self.across, len(panels))
         canvas = self._drawn(panels, across, order)
-        wide = _svg(canvas)
-        narrow = wide if across == 1 else _svg(self._drawn(panels, 1, order))
+        svg, width = _svg(canvas)
         data = self._data(panels) if any(panel.lines for panel in panels) else ""
-        return [Figure(self.name, self.title, self.caption, *wide, *narrow, data, _pdf(canvas))]
+        return [Figure(self.name, self.title, self.caption, svg, width, data, _pdf(canvas))]
 
     def _drawn(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> Canvas:
         """The drawn figure with `across` panels in a row, and the legend's names in `order`."""
-        down, narrow = math.ceil(len(panels) / across), across == 1
+        down = math.ceil(len(panels) / across)
         with matplotlib.rc_context(_STYLE):
             canvas = Canvas(layout="constrained")
             grid = list(canvas.subplots(down, across, squeeze=False, sharey=self.alike).flat)
@@ -209,14 +185,14 @@ class Plot:
                     axis.remove()
                     continue
                 axis.set_title(panels[at].title)
-                panels[at].draw(axis, narrow)
+                panels[at].draw(axis)
                 self._scale(axis)
                 axis.set_xlabel(self.axes[0] if at + across >= len(panels) else "")
                 axis.set_ylabel(self.axes[1] if at % across == 0 else "")
                 handles |= {str(line.get_label()): line for line in axis.get_lines()}
             labels = {line.label: None for panel in panels for line in panel.lines if line.label}
             names = sorted(labels, key=lambda name: order.index(name) if name in order else -1)
-            width, height = np.max([panel.size(narrow) for panel in panels], axis=0)
+            width, height = np.max([panel.size for panel in panels], axis=0)
             whole = across * width + _EDGES[0]
             columns = _columns(names, _LEGEND_COLUMNS[min(across, ACROSS)], whole)
             if names:
@@ -268,38 +244,10 @@ def _pdf(canvas: Canvas) -> bytes:
     """A figure as PDF. It must have been printed as SVG before, which lays it out."""
     sink = io.BytesIO()
     canvas.set_layout_engine("none")  # keeps the positions of the SVG
-    _make_small_font()
-    for text in canvas.findobj(Text):
-        text.set_fontfamily([_FONT, *text.get_fontfamily()])  # letters that the small font lacks are the whole font's
     undated: Any = {"CreationDate": None, "Creator": None, "Producer": None}
     with matplotlib.rc_context(_STYLE):
         FigureCanvasPdf(canvas).print_pdf(sink, metadata=undated)
     return sink.getvalue()
-
-
-@cache
-def _make_small_font() -> None:
-    """Make `_FONT` known to matplotlib: the `_LETTERS` of DejaVu Sans, in a file that stays in matplotlib's cache.
-
-    A PDF embeds the letters that it shows. To take them out of the whole font, with its rules for 6,000 letters, costs
-    more time than to draw the figure.
-    """
-    version = crc32(bytes(repr((matplotlib.__version__, _LETTERS)), "ascii"))
-    path = Path(matplotlib.get_cachedir(), f"closelook-{version:08x}.ttf")
-    if not path.exists():
-        options = subset.Options(legacy_kern=True)
-        options.drop_tables += ["FFTM", "GDEF", "GPOS", "GSUB"]
-        font = subset.load_font(findfont("DejaVu Sans"), options)
-        subsetter = subset.Subsetter(options)
-        subsetter.populate(unicodes=_LETTERS)
-        subsetter.subset(font)
-        family, name = 1, 6  # entries of the table of names
-        font["name"].setName(_FONT, family, 3, 1, 0x409)
-        font["name"].setName(_FONT.replace(" ", ""), name, 3, 1, 0x409)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        font.save(unfinished)
-        unfinished.replace(path)
-    fontManager.addfont(path)
 
 
 def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -> Looks:

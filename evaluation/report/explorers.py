@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from markupsafe import Markup
@@ -75,12 +74,10 @@ class Explorer(Explored):
         cls,
         entries: Iterable[Entry],
         budget_bytes: float = LEAF_BYTES,
-        pairs: Mapping[str, str] = MappingProxyType({}),
     ) -> Explorer:
         """The explorer of `entries`, data of :func:`heatmaps.tokens.data`, in which a sample's follow each other.
 
-        Entries are iterated once, and only their JSON is kept in memory. `pairs` map a model to the one that is shown
-        beside it by default.
+        Entries are iterated once, and only their JSON is kept in memory.
         """
         lines, texts, ids = [], [], set()
         values: dict[str, dict[Any, None]] = {name: {} for name in ("task", "model", "attractors", "explanation")}
@@ -94,8 +91,7 @@ class Explorer(Explored):
             for row in entry["rows"]:
                 if row["explanation"] != "none":
                     values["explanation"][row["explanation"]] = None
-        choices: dict[str, Any] = {"pairs": dict(pairs)}
-        choices |= {name: list(of_field) for name, of_field in values.items()}
+        choices: dict[str, Any] = {name: list(of_field) for name, of_field in values.items()}
         choices["attractors"].sort(key=lambda value: (str(type(value)), value))
         return cls(*_of("samples", lines, texts, budget_bytes), choices, frozenset(ids))
 

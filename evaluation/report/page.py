@@ -76,8 +76,6 @@ class Figure:
     caption: str
     svg: str
     width: int  # pixels
-    narrow: str  # SVG for narrow screens
-    narrow_width: int  # pixels
     data: str = ""  # CSV; empty if a table holds the numbers
     pdf: bytes = b""  # empty for figures that are offered as SVG only
 
@@ -90,8 +88,7 @@ class Figure:
     @property
     def files(self) -> dict[str, str | bytes]:
         """All files of the figure, by their names in the site."""
-        offered = {f"figures/{name}": content for name, content in self.downloads.items()}
-        return {**offered, f"figures/narrow/{self.name}.svg": self.narrow}
+        return {f"figures/{name}": content for name, content in self.downloads.items()}
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class Part:
     """A section of a page, with its figures and tables."""
 
     title: str
-    how: str  # the configuration and command that compute it; shown if there is nothing else to show
+    why_empty: str  # shown if there is nothing else to show
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     note: str = ""  # on numbers that are missing
@@ -127,6 +124,7 @@ class Site:
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
     other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
+    no_neurons: str = ""  # why there are none, on a page without neurons
 
     def files(self, close_look: bool = False) -> dict[str, str | bytes]:
         """The contents of all files of the site, by path.
@@ -147,7 +145,13 @@ class Site:
             parts = [part for part in self.parts if part.page == page]
             has_references = any(part.has_references for part in parts)
             files[page] = self._page(
-                page, leaves, parts=parts, published=has_references, neurons=self.neurons, sources=self.sources
+                page,
+                leaves,
+                parts=parts,
+                published=has_references,
+                neurons=self.neurons,
+                sources=self.sources,
+                no_neurons=self.no_neurons,
             )
         tables = [leaderboard(self.results, self.other_numbers), *self.tables]
         for part in self.parts:
@@ -210,17 +214,6 @@ def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -
     """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
     explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
     return page_alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
-
-
-def comparison_page(
-    names: tuple[str, str], facts: Sequence[str], table: Table, explorer: Explorer, provenance: Provenance
-) -> str:
-    """The page of `closelook compare --html`: facts about two runs, a table of scores, and the samples that both have.
-
-    The models of the explorer are named with their run; its `pairs` name the same model of the other run.
-    """
-    title = " against ".join(names)
-    return page_alone("comparison.html", title, provenance, explorer.leaves, facts=facts, t=table, explorer=explorer)
 
 
 def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.table import NOISE, UNDEFINED
+from evaluation.report.table import UNDEFINED
 from evaluation.scoring.chance import ChanceLevel
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
 from evaluation.scoring.metrics import applicable, lead
+from evaluation.scoring.samples import noise_of
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
 from lrp_core.methods.record import LAST, Method
@@ -155,13 +156,16 @@ class Results:
             return table
         return table.filter(pc.invert(pc.is_in(table["sample_id"], pa.array(sorted(tuning)))))
 
-    def is_noise(self, cell_key: CellKey, **changes: str) -> bool:
-        """True if the relevance of most samples is rounding error in the default variant with `changes`."""
+    def noise(self, cell_key: CellKey, **changes: str) -> str | None:
+        """NOISE or NEAR_NOISE if the relevance of a typical sample is, or may be, rounding error; None if it is more.
+
+        It is that of the default variant with `changes`.
+        """
         if cell_key not in self.defaults:
-            return False
+            return None
         variant = self.defaults[cell_key]._replace(**changes)._replace(tokens="all", scope="full")
-        score = self.scores.get((cell_key, variant, NOISE))
-        return score is not None and score.value is not None and score.value > 50
+        score = self.scores.get((cell_key, variant, "peak"))
+        return None if score is None or score.value is None else noise_of(score.value / 100)
 
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
         """True if some cell of this method and task has its default variant with `changes`."""

@@ -16,13 +16,13 @@ from evaluation.scoring.controls import ControlRow
 from evaluation.scoring.faithfulness.areas import Agreement
 from evaluation.scoring.faithfulness.scores import Summary
 from evaluation.scoring.intervals import ROUNDING
-from evaluation.scoring.samples import NOISE as SMALLEST
+from evaluation.scoring.samples import NEAR_NOISE, NOISE, TELLING
+from evaluation.scoring.samples import ROUNDING as SMALLEST
 from evaluation.scoring.statistics import Comparison
 
 Given = ParamSpec("Given")
 
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
-NOISE = "noise"  # computed, but the relevance is rounding error
 NOT_FINITE = "not finite"
 
 
@@ -116,10 +116,14 @@ class Table:
             of_row = cells[section, labels]
             rows.append(Row(section, labels, tuple(of_row.get(column, UNDEFINED_CELL) for column in columns)))
         if NOISE in states:
-            share = f"{100 * SMALLEST:.3f}".rstrip("0")
             caption += (
-                f" {NOISE}: on most samples, no token has more than {share} % of the logit, which is rounding error "
-                "and not relevance."
+                f" {NOISE}: on most samples, no token has more than {100 * SMALLEST:g} % of the logit, which is "
+                "rounding error and not relevance."
+            )
+        if NEAR_NOISE in states:
+            caption += (
+                f" {NEAR_NOISE}: on most samples, no token has more than {100 * TELLING:g} % of the logit, which may "
+                "be rounding error."
             )
         return replace(self, columns=tuple(columns), rows=tuple(rows), caption=caption)
 

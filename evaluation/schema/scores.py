@@ -23,7 +23,8 @@ class Variant:
 class Scores(Variant):
     """One number per variant and metric, in the metric's unit: a mean over `n` correctly predicted samples.
 
-    The metrics accuracy and noise are percentages of all `n` samples.
+    Accuracy is a percentage of all `n` samples. Peak (version 2) is the median, over all samples, of the largest
+    relevance of a token in percent of the larger logit.
     """
 
     metric: str
@@ -68,7 +69,7 @@ def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
     return versioned("layer_scores_samples", 1, LayerScoresSamples, metrics)
 
 
-SCORES = versioned("scores", 1, Scores)
+SCORES = versioned("scores", 2, Scores)
 LAYER_SCORES = versioned("layer_scores", 1, LayerScores)
 
 #: The columns that every file of samples' scores has, whatever metrics follow; intervals and tests read these files.

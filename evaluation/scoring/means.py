@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
 from evaluation.scoring.metrics import METRICS, Metric
-from evaluation.scoring.samples import VARIANT, Masks, negligible, predicted_right, score_relevance
+from evaluation.scoring.samples import VARIANT, Masks, peaks, predicted_right, score_relevance
 
 _HELD = 256  # tables of sums that are kept before they are added up
 _EXPLAINED = ["explanation", "embedding"]
@@ -29,7 +30,7 @@ class Means:
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     defects: Counter[str] = field(default_factory=Counter)  # rows by defect, one for each variant of a sample
     _sums: list[pa.Table] = field(default_factory=list)
-    _noise: list[pa.Table] = field(default_factory=list)
+    _peaks: list[pa.Table] = field(default_factory=list)  # a row for each sample
     #: The explanation and the embedding that accuracy is counted in, so that each sample counts once.
     _counted: dict[str, str] = field(default_factory=dict)
     _right: int = 0
@@ -43,13 +44,13 @@ class Means:
         samples, defects = score_relevance(relevance, self.masks, self.metrics)
         self.defects.update(defects)
         self._sums = _merged_if_many([*self._sums, sums_of(samples, self.metrics)], VARIANT)
-        self._noise = _merged_if_many([*self._noise, _noise_of(relevance)], _EXPLAINED)
+        self._peaks.append(_peaks_of(relevance))
         self._count_correct(relevance.combine_chunks())
         return samples
 
     def table(self) -> pa.Table:
-        """Means as rows of VARIANT, metric, value (null without samples) and n, with accuracy and noise as metrics."""
-        return pa.concat_tables([means_of(self._sums, self.metrics), self._accuracy(), self._shares_of_noise()])
+        """Means as rows of VARIANT, metric, value (null without samples) and n, with accuracy and peak as metrics."""
+        return pa.concat_tables([means_of(self._sums, self.metrics), self._accuracy(), self._median_peaks()])
 
     def _count_correct(self, relevance: pa.Table) -> None:
         """Counts the samples that the model predicts correctly, and all with a gold label or a foil.
@@ -70,16 +71,18 @@ class Means:
         row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
         return _table([row | {"value": share, "n": self._known}])
 
-    def _shares_of_noise(self) -> pa.Table:
-        """Rows of the metric "noise": samples with negligible relevance in percent, by explanation and embedding.
+    def _median_peaks(self) -> pa.Table:
+        """Rows of the metric "peak", by explanation and embedding: the median of `peaks` over all samples, in percent.
 
-        There is no row where no sample has negligible relevance.
+        It is a median and not a share of samples below a threshold, which would jump where rounding moves a sample
+        across. Methods whose relevance sums to nothing have no row.
         """
         rows = []
-        for row in _merged(self._noise, _EXPLAINED).to_pylist():
-            if row["noise"]:
-                row |= {"tokens": "all", "scope": "full", "metric": "noise", "value": 100 * (row["noise"] / row["n"])}
-                rows.append(row)
+        of_all = pa.concat_tables(self._peaks).group_by(_EXPLAINED, use_threads=False)
+        for row in of_all.aggregate([("peak", "list")]).to_pylist():
+            of_samples = row.pop("peak_list")
+            row |= {"tokens": "all", "scope": "full", "metric": "peak"}
+            rows.append(row | {"value": 100 * float(np.median(of_samples)), "n": len(of_samples)})
         return _table(rows)
 
 
@@ -116,11 +119,10 @@ def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Tabl
     return pa.concat_tables(tables)
 
 
-def _noise_of(relevance: pa.Table) -> pa.Table:
-    """The number of samples (`n`) and of samples with negligible relevance (`noise`), by explanation and embedding."""
-    noise = pa.array(negligible(relevance)).cast(pa.int64())
-    columns = {name: relevance[name] for name in _EXPLAINED} | {"noise": noise, "n": pa.array([1] * len(relevance))}
-    return _merged([pa.table(columns)], _EXPLAINED)
+def _peaks_of(relevance: pa.Table) -> pa.Table:
+    """The explanation, embedding and peak of each row whose relevance sums to the logit: rows with a residual."""
+    summing = relevance.filter(pc.is_valid(relevance["residual"]))
+    return summing.select(_EXPLAINED).append_column("peak", pa.array(peaks(summing)))
 
 
 def _merged_if_many(sums: list[pa.Table], keys: Sequence[str]) -> list[pa.Table]:

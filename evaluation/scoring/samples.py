@@ -23,9 +23,11 @@ LOGITS = ["logit_target", "logit_foil", "predicted_id"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", *LOGITS]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
 _NAMES = 1 << 16  # names that are Python objects at a time
-#: Share of a logit. Relevance that is zero by the model's symmetry keeps less than this, from rounding or the epsilon
-#: of a norm.
-NOISE = 1e-5
+#: Shares of a logit. Relevance that is zero by the model's symmetry keeps up to ROUNDING, from rounding or the epsilon
+#: of a norm. How much it keeps differs between processors: between ROUNDING and TELLING, relevance and rounding cannot
+#: be told apart.
+ROUNDING, TELLING = 1e-5, 1e-4
+NOISE, NEAR_NOISE = "noise", "near noise"
 
 
 class Mismatch(ValueError):
@@ -144,18 +146,30 @@ def predicted_right(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.A
     return pc.if_else(pc.is_valid(predicted), pc.equal(predicted.cast(pa.int64()), gold), above_foil)
 
 
-def negligible(relevance: pa.Table) -> np.ndarray:
-    """[R] bool, True where no token's relevance exceeds NOISE times the larger of the two logits.
+def noise_of(peak: float) -> str | None:
+    """NOISE or NEAR_NOISE if relevance is, or may be, rounding error; None if it is more.
 
-    Only rows with a residual can be negligible: methods that report one promise that relevance sums to the logit.
-    `relevance` is a table of RELEVANCE_COLUMNS.
+    `peak` is the largest absolute relevance of a token as a share of the larger logit.
+    """
+    if peak <= ROUNDING:
+        return NOISE
+    return NEAR_NOISE if peak <= TELLING else None
+
+
+def peaks(relevance: pa.Table) -> np.ndarray:
+    """[R] the largest absolute relevance of a token as a share of the larger logit; infinite if one is not finite.
+
+    It is meant for methods whose relevance sums to the logit. `relevance` is a table of RELEVANCE_COLUMNS.
     """
     relevance = relevance.combine_chunks()
     starts = np.concatenate(([0], np.cumsum(pc.list_value_length(relevance["relevance"]).to_numpy())))[:-1]
-    largest = np.maximum.reduceat(np.abs(_flat(relevance["relevance"])), starts) if len(starts) else starts
-    target, foil = (np.abs(pc.fill_null(relevance[name], 0.0).to_numpy()) for name in ("logit_target", "logit_foil"))
-    sums_to_logit = pc.is_valid(relevance["residual"]).to_numpy(zero_copy_only=False)
-    return sums_to_logit & (largest <= NOISE * np.maximum(target, foil))
+    if not len(starts):
+        return np.zeros(0)
+    largest = np.maximum.reduceat(np.abs(_flat(relevance["relevance"]).astype(np.float64)), starts)
+    logits = [pc.fill_null(relevance[name], 0.0).to_numpy().astype(np.float64) for name in LOGITS[:2]]
+    scale = np.abs(logits).max(axis=0)
+    shares = np.divide(largest, scale, out=np.where(largest > 0, np.inf, 0.0), where=scale > 0)
+    return np.where(np.isfinite(shares), shares, np.inf)
 
 
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,7 @@ from lrp_core.views.view import ModelView
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLOURS = {"pass": "green", "fail": "red", "not applicable": "dim"}
+_COLOURS = {"pass": "green", "fail": "red", "nothing to compare": "dim", "not applicable": "dim"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,6 +133,8 @@ def show(verification: Verification, json_file: Path | None) -> bool:
         say(f"most memory for one sample, without the model itself: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
     states = [finding.state for finding in verification.findings]
     counted = f"{states.count('pass')} checks passed, {states.count('not applicable')} do not apply"
+    if "nothing to compare" in states:
+        counted += f", {states.count('nothing to compare')} have nothing to compare"
     say(counted if verification.passed else f"{states.count('fail')} checks failed, {counted}", "bold")
     if json_file is not None:
         write_file(json_file, as_json(verification.to_dict()))

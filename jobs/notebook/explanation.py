@@ -72,9 +72,10 @@ class Explanation:
         """The share of each span's relevance that each part of the input has: one row for each span, method and part.
 
         Parts are the prompt, or the messages of a chat by role, the template, the first token, the earlier tokens of
-        the answer, and the residual, if the method has one (`biases` for methods with rules, else `rest`). `relevance`
-        is the sum over a part's tokens, `share` the part's fraction of the sum of magnitudes, `share_without_first` the
-        same without the first token in the divisor. Raises UserError for predictions that are not spans of an answer.
+        the answer, and what no token has, if the method promises a sum: what `biases` and the softmax of `attention`
+        keep in the layers, where the method tells it, and the `rest`. `relevance` is the sum over a part's tokens,
+        `share` the part's fraction of the sum of magnitudes, `share_without_first` the same without the first token in
+        the divisor. Raises UserError for predictions that are not spans of an answer.
         """
         import pandas as pd
 

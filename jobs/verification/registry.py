@@ -42,14 +42,13 @@ class Verified:
         """The line that summarises a verification."""
         states = [finding.state for finding in verification.findings]
         failed = "; ".join(finding.check for finding in verification.findings if finding.state == "fail")
-        shares = [
-            finding.measured / finding.bound for finding in verification.findings if finding.measured and finding.bound
-        ]
+        told = [finding for finding in verification.findings if finding.state in ("pass", "fail")]
+        shares = [finding.measured / finding.bound for finding in told if finding.measured and finding.bound]
         return cls(
             **{name: getattr(verification, name) for name in ("model", "family", "kind", "dtype", "device")},
             passed=states.count("pass"),
             failed=failed,
-            inapplicable=states.count("not applicable"),
+            inapplicable=states.count("not applicable") + states.count("nothing to compare"),
             nearest=round(max(shares, default=0.0), 3),
             **{name: verification.versions.get(name, "") for name in ("torch", "transformers")},
         )

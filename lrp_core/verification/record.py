@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-State = Literal["pass", "fail", "not applicable"]
+State = Literal["pass", "fail", "nothing to compare", "not applicable"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,11 @@ class Gap:
     subject: str  # what the numbers belong to, such as a method
     measured: float  # the distance
     bound: float  # the largest distance that passes
+
+    @property
+    def is_told(self) -> bool:
+        """False if any distance up to the largest number would pass: what is compared is nothing but rounding."""
+        return not (self.bound >= 1 and self.ratio <= 1)
 
     @property
     def ratio(self) -> float:
@@ -42,7 +47,12 @@ class Finding:
 
         For a failure `locate` is called with the index of the worst gap, and says where and for what input it fails.
         """
-        at = max(range(len(gaps)), key=lambda at: gaps[at].ratio)
+        told = [at for at, gap in enumerate(gaps) if gap.is_told]
+        if not told:
+            only = max(gaps, key=lambda gap: gap.bound)
+            reason = "rounding is as large as the numbers that are compared"
+            return cls(check, "nothing to compare", only.subject, only.measured, only.bound, reason)
+        at = max(told, key=lambda at: gaps[at].ratio)
         worst = gaps[at]
         if worst.ratio > 1:
             return cls(check, "fail", worst.subject, worst.measured, worst.bound, locate(at))

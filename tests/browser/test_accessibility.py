@@ -9,10 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.explorers import Explorer, NeuronExplorer
+from evaluation.report.explorers import NeuronExplorer
 from evaluation.report.explorers import neuron_entry as neuron
 from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
-from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
+from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
 from evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table
 from evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
 from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
@@ -79,9 +79,6 @@ def filled(tmp_path_factory):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     (root / "explain.html").write_text(explain_page(samples("gpt2"), "Why are rather than is", FACTS), encoding="utf-8")
-    names, both = ("one", "other"), Explorer.of(samples("gpt2 in one", "gpt2 in other"))
-    page = comparison_page(names, ["seed: 0 -> 1"], site.parts[0].tables[0], both, FACTS)
-    (root / "comparison.html").write_text(page, encoding="utf-8")
     return root
 
 
@@ -108,7 +105,7 @@ def test_axe_finds_nothing_on_the_pages_of_a_report(looked_at, site, name, schem
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
-@pytest.mark.parametrize("name", ["faithfulness.html", "neurons.html", "explain.html", "comparison.html"])
+@pytest.mark.parametrize("name", ["faithfulness.html", "neurons.html", "explain.html"])
 def test_axe_finds_nothing_on_pages_that_are_full(looked_at, filled, name, scheme, width):
     assert violations(looked_at(filled / name, scheme, width)) == []
 

@@ -119,7 +119,16 @@ def test_answers_are_explained_as_their_page_says(tmp_path, monkeypatch, capsys)
         exec(compile(code, "answers.md", "exec"), names)
     assert names["explanation"]["attnlrp"].shape[0] == 2
     shares = names["asked"].shares()
-    assert list(shares["part"]) == ["first token", "template", "system", "user", "answer so far", "biases"]
+    assert list(shares["part"]) == [
+        "first token",
+        "template",
+        "system",
+        "user",
+        "answer so far",
+        "biases",
+        "attention",
+        "rest",
+    ]
     assert "Hops(prompt=" in capsys.readouterr().out
     [commands] = [block for block in blocks(page, "bash") if "closelook explain" in block]
     for command in commands.strip().splitlines():

@@ -45,7 +45,6 @@ class Left:
 UNDEFINED = Expected(state="undefined")
 TOLD = "Smallest difference told"  # a row of tables
 NOT_FINITE = Expected(state="not finite")
-NOISE = Expected(state="noise")
 
 
 @dataclass

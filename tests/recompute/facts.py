@@ -56,7 +56,7 @@ METRICS = {
 }
 METRICS |= {f"{label}, shuffled": f"{METRICS[label]}_shuffled" for label in ("RMA", "PTA", "IoU", "IoU positive")}
 FLIPS = 10  # random signs for each resample of the bootstrap
-NOISE = 1e-5  # of the explained number: what no token of most samples exceeds is rounding
+ROUNDING, TELLING = 1e-5, 1e-4  # of a logit: what no token of most samples exceeds is rounding, or may be
 
 
 @dataclass(frozen=True)
@@ -198,18 +198,22 @@ class Facts:
         return statistics.ERRORS * of_mean, statistics.ERRORS * (of_mean + of_width)
 
     @cache  # noqa: B019
-    def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> bool:
-        """On most samples no token has more than NOISE of the explained number."""
+    def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> str:
+        """The state of numbers of relevance that is, or may be, rounding; empty if it is more."""
         rows = self.variant(cell, setting)
         if not len(rows) or rows["residual"].isna().all():
-            return False
-        return bool(self.rounding(cell, setting).mean() > 0.5)
+            return ""
+        peak = np.median(self.peaks(cell, setting))
+        return "noise" if peak <= ROUNDING else "near noise" if peak <= TELLING else ""
 
-    def rounding(self, cell: tuple[str, ...], setting: Setting) -> np.ndarray:
-        """Samples of which no token has more than NOISE of the explained number."""
-        rows = self.variant(cell, setting)
-        peaks = [np.abs(np.array(row.relevance, np.float64)).max() for row in rows.itertuples()]
-        return np.array(peaks) <= NOISE * np.abs(rows["explained"].to_numpy(np.float64))
+    def peaks(self, cell: tuple[str, ...], setting: Setting) -> np.ndarray:
+        """The largest relevance of a token of each sample, as a share of the larger of its logits."""
+        peaks = []
+        for row in self.variant(cell, setting).itertuples():
+            largest = np.abs(np.array(row.relevance, np.float64)).max()
+            foil = 0.0 if row.logit_foil is None or np.isnan(row.logit_foil) else row.logit_foil
+            peaks.append(largest / max(abs(row.logit_target), abs(foil)))
+        return np.array(peaks)
 
     def relevance_of(self, cell: tuple[str, ...], sample: str, setting: Setting = Setting()) -> np.ndarray:
         """Relevance of every token of a sample."""

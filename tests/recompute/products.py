@@ -55,9 +55,9 @@ def _mean(facts: Facts, cell: tuple[str, ...], row: Mapping[str, str]) -> Expect
         rows = facts.cells[cell].drop_duplicates("sample_id")
         values = [facts.correct(cell, record) for record in rows.itertuples()]
         return Expected({"value": Range.exact(100 * np.mean(values)), "n": Range.exact(len(values))}, scale=100)
-    if row["metric"] == "noise":
-        small = facts.rounding(cell, setting_of(row))
-        return Expected({"value": Range.exact(100 * small.mean()), "n": Range.exact(len(small))}, scale=100)
+    if row["metric"] == "peak":
+        peaks = facts.peaks(cell, setting_of(row))
+        return Expected({"value": Range.exact(100 * np.median(peaks)), "n": Range.exact(len(peaks))})
     frame = facts.correctly(cell, setting_of(row))
     if not len(frame):
         return Expected({"n": Range.exact(0)})

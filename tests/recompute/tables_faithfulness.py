@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from tests.recompute import copied, statistics
-from tests.recompute.expected import NOISE, TOLD, UNDEFINED, Expected, Left, number, smallest
+from tests.recompute.expected import TOLD, UNDEFINED, Expected, Left, number, smallest
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 from tests.recompute.tables_scores import PERCENT, Cell
@@ -97,11 +97,12 @@ def areas(facts: Facts, curve_key: CurveKey, method: str) -> pd.DataFrame:
 def judged(facts: Facts, curve_key: CurveKey) -> list[str]:
     """Methods whose curves of a model, task and way are more than rounding."""
     methods = sorted(key[3] for key in curves(facts) if key[:3] == curve_key)
-    return [
-        method
-        for method in methods
-        if not facts.noise(cell_of(facts, curve_key, method), setting_of(facts, curve_key, method))
-    ]
+    return [method for method in methods if not noise_of(facts, curve_key, method)]
+
+
+def noise_of(facts: Facts, curve_key: CurveKey, method: str) -> str:
+    """The state of a method's numbers if its curves follow what is, or may be, rounding; else empty."""
+    return facts.noise(cell_of(facts, curve_key, method), setting_of(facts, curve_key, method))
 
 
 @cache
@@ -144,8 +145,8 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
     method = NAMES[row["method"].removesuffix(INVERTED)]
     if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    if facts.noise(cell_of(facts, curve_key, method), setting_of(facts, curve_key, method)):
-        return NOISE if row["label"] != "left out" else UNDEFINED
+    if noise := noise_of(facts, curve_key, method):
+        return Expected(state=noise) if row["label"] != "left out" else UNDEFINED
     frame = areas(facts, curve_key, method)
     if row["label"] == "left out":
         return number(int(frame["delta"].isna().sum()))
@@ -199,8 +200,8 @@ def faithfulness_pairs(facts: Facts, row: Row) -> Expected | None:
     if methods[0] == methods[1]:
         return UNDEFINED
     known = [method for method in methods if (*curve_key, method) in curves(facts)]
-    if any(method not in judged(facts, curve_key) for method in known):
-        return NOISE
+    if noise := next(filter(None, (noise_of(facts, curve_key, method) for method in known)), ""):
+        return Expected(state=noise)
     return differences(facts, curve_key, *methods) if len(known) == 2 else UNDEFINED
 
 
@@ -215,8 +216,8 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     if (*curve_key, method) not in curves(facts):
         return UNDEFINED
     without = row["label"] == "IoU" and not len(facts.scored(cell, setting_of(facts, curve_key, method)))
-    if facts.noise(cell, setting_of(facts, curve_key, method)):
-        return UNDEFINED if without else NOISE
+    if noise := noise_of(facts, curve_key, method):
+        return UNDEFINED if without else Expected(state=noise)
     if row["label"] == "ΔA":
         values = areas(facts, curve_key, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
         if method == "random":

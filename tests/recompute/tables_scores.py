@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tests.recompute import copied, statistics, tables_controls, tables_costs, tables_faithfulness
-from tests.recompute.expected import NOISE, TOLD, UNDEFINED, Expected, Left, number, smallest
+from tests.recompute.expected import TOLD, UNDEFINED, Expected, Left, number, smallest
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 
@@ -32,8 +32,8 @@ def score(facts: Facts, cell: Cell | None, setting: Setting, label: str) -> Expe
     frame = facts.scored(cell, setting) if cell else pd.DataFrame()
     if cell is None or not len(frame):
         return UNDEFINED
-    if facts.noise(cell, setting):
-        return NOISE
+    if noise := facts.noise(cell, setting):
+        return Expected(state=noise)
     values = 100 * frame[METRICS[label]].to_numpy()
     return number(float(values.mean()), len(values), scale=100)
 
@@ -110,8 +110,8 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return UNDEFINED
     if row["label"] != "%" and cell[3] == "random":
         return UNDEFINED
-    if facts.noise(cell):
-        return NOISE
+    if noise := facts.noise(cell):
+        return Expected(state=noise)
     values = 100 * facts.scored(cell)[metric].to_numpy()
     random = (*cell[:3], "random")
     if metric.endswith("_shuffled"):
@@ -156,8 +156,8 @@ def table1_pairs(facts: Facts, row: Row) -> Expected:
     first, second = cell_of(facts, row, row["method"]), cell_of(facts, row, row["label"])
     if row["method"] == row["label"]:
         return UNDEFINED
-    if (first and facts.noise(first)) or (second and facts.noise(second)):
-        return NOISE
+    if noise := (first and facts.noise(first)) or (second and facts.noise(second)):
+        return Expected(state=noise)
     if first is None or second is None:
         return UNDEFINED
     a, b = facts.scored(first), facts.scored(second)

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tests.recompute import copied, statistics
-from tests.recompute.expected import NOISE, NOT_FINITE, TOLD, UNDEFINED, Expected, number, smallest
+from tests.recompute.expected import NOT_FINITE, TOLD, UNDEFINED, Expected, number, smallest
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Range
-from tests.recompute.tables_faithfulness import CurveKey, cell_of, curve_key_of, curves, judged
+from tests.recompute.tables_faithfulness import CurveKey, cell_of, curve_key_of, curves, judged, noise_of
 
 Row = Mapping[str, str]
 SHARES = range(10, 100, 10)  # percent
@@ -82,7 +82,7 @@ def shares(facts: Facts, row: Row) -> Expected | None:
     method = NAMES[row["method"]]
     if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    noise = method not in judged(facts, curve_key)
+    noise = noise_of(facts, curve_key, method)
     if row["label"].endswith(OVER_RANDOM):
         measure = row["label"].removesuffix(OVER_RANDOM)
         if (
@@ -94,7 +94,7 @@ def shares(facts: Facts, row: Row) -> Expected | None:
             return UNDEFINED
         return share_difference(facts, curve_key, method, measure)
     if noise:
-        return NOISE if row["label"] != "left out" else UNDEFINED
+        return Expected(state=noise) if row["label"] != "left out" else UNDEFINED
     if row["label"] == "left out":
         frame = shared(facts, curve_key, method)
         values = np.stack(frame["said without_top"].to_list())
@@ -188,8 +188,8 @@ def shares_overview(facts: Facts, row: Row) -> Expected | None:
     method = NAMES.get(row["method"])
     if (*curve_key, method) not in curves(facts):
         return UNDEFINED
-    if method not in judged(facts, curve_key):
-        return NOISE
+    if noise := noise_of(facts, curve_key, method):
+        return Expected(state=noise)
     return share_mean(facts, curve_key, method, row["label"])
 
 

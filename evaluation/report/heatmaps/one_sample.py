@@ -15,8 +15,8 @@ from evaluation.report.table import Cell, Column, Row, Table
 
 NAME = "one_sample"
 LETTER, LINE, GAP = 7.2, 21, 9  # pixels: the width of a letter, the height of a line, the space between methods
-LABEL = 168  # pixels beside the tokens for a method's name; on narrow screens the name is above the tokens
-WIDE, NARROW = 1080, 318  # pixels: the width of the figure, also for narrow screens
+LABEL = 168  # pixels beside the tokens for a method's name
+WIDE = 1080  # pixels: the width of the figure
 _STYLE = (
     "text{font:12px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1d2327;white-space:pre}"
     ".m{font:600 12px 'DejaVu Sans',Helvetica,Arial,sans-serif}.s{opacity:.42}"
@@ -26,14 +26,13 @@ Starts = list[tuple[int, int]]  # the line and the letter at which each token be
 
 
 def token_rows(entry: Entry, title: str, caption: str) -> Figure:
-    """The figure of an entry: a row of tokens for each method, whose name is above the tokens on narrow screens."""
+    """The figure of an entry: a row of tokens for each method."""
     legend = (
         " Orange is relevance towards the explained logit, blue is relevance against it, as a share of the method's "
         "largest relevance; if all tokens have one sign, the smallest relevance is white. Evidence is underlined; "
         "special tokens are dim."
     )
-    wide, narrow = _svg(entry, WIDE, LABEL), _svg(entry, NARROW, 0)
-    return Figure(NAME, title, caption + legend, wide, WIDE, narrow, NARROW)
+    return Figure(NAME, title, caption + legend, _svg(entry), WIDE)
 
 
 def token_table(entry: Entry, title: str, caption: str) -> Table:
@@ -45,29 +44,28 @@ def token_table(entry: Entry, title: str, caption: str) -> Table:
     return Table(NAME, title, caption, ("model", "method"), tuple(columns), tuple(rows))
 
 
-def _svg(entry: Entry, width: int, label: int) -> str:
-    """The figure as SVG; methods' names take `label` pixels beside the tokens, or a line above them if that is 0."""
-    starts, lines = line_starts(entry["tokens"], int((width - label) / LETTER))
-    above = 0 if label else LINE
-    height = above + LINE * lines + GAP
+def _svg(entry: Entry) -> str:
+    """The figure as SVG."""
+    starts, lines = line_starts(entry["tokens"], int((WIDE - LABEL) / LETTER))
+    height = LINE * lines + GAP
     parts = []
     for at, row in enumerate(entry["rows"]):
         top = at * height
         parts.append(f'<text class="m" x="0" y="{top + 14}">{escape(row["label"])}</text>')
-        parts += _tokens(entry, row, starts, label, top + above)
-    size = f'width="{width}" height="{height * len(entry["rows"])}"'
+        parts += _tokens(entry, row, starts, top)
+    size = f'width="{WIDE}" height="{height * len(entry["rows"])}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(parts)}</svg>'
 
 
-def _tokens(entry: Entry, row: EntryLine, starts: Starts, left: int, top: int) -> Iterator[str]:
+def _tokens(entry: Entry, row: EntryLine, starts: Starts, top: int) -> Iterator[str]:
     """The SVG elements of a row of tokens: colours, the mark of the position, underlines of evidence, and text.
 
-    `starts` are the (line, letter) of each token; the row begins at the pixel (`left`, `top`).
+    `starts` are the (line, letter) of each token; the row begins at the pixel (LABEL, `top`).
     """
     marks = zip(entry["tokens"], row["values"], entry["special"], entry["evidence"], strict=True)
     for at, ((token, value, special, evidence), (line, letter)) in enumerate(zip(marks, starts, strict=True)):
         word = visible(token)
-        x, y = round(left + LETTER * letter, 1), top + LINE * line
+        x, y = round(LABEL + LETTER * letter, 1), top + LINE * line
         width = round(LETTER * letters_of(word), 1)
         box = f'<rect x="{x}" y="{y + 1}" width="{width}" height="17" rx="2" '
         if behind := ground(value, row, bool(special)):
@@ -127,14 +125,14 @@ def picture_rows(entry: Entry, title: str, caption: str) -> Figure:
         " Orange is relevance towards the explained logit, blue is relevance against it, scaled by the largest of each "
         "image. Patches of evidence are outlined."
     )
-    return Figure(NAME, title, caption + legend, _pictures_svg(entry, WIDE), WIDE, _pictures_svg(entry, NARROW), NARROW)
+    return Figure(NAME, title, caption + legend, _pictures_svg(entry), WIDE)
 
 
-def _pictures_svg(entry: Entry, width: int) -> str:
-    """The figure as SVG, `width` pixels wide."""
+def _pictures_svg(entry: Entry) -> str:
+    """The figure as SVG."""
     rows, columns = entry["image"]["grid"]
     tall = round(SIDE * rows / columns)
-    across = max(1, (width + _BETWEEN) // (SIDE + _BETWEEN))
+    across = max(1, (WIDE + _BETWEEN) // (SIDE + _BETWEEN))
     parts = []
     pictures = [("the image", None), *((row["label"], row["overlay"]) for row in entry["rows"])]
     for at, (name, over) in enumerate(pictures):
@@ -147,7 +145,7 @@ def _pictures_svg(entry: Entry, width: int) -> str:
             parts.append(f'<image {box} href="{over}" style="mix-blend-mode:multiply"/>')
             parts += _outlines(entry["evidence"], x, y + _NAMES, SIDE / columns, tall / rows, columns)
     height = -(-len(pictures) // across) * (tall + _NAMES + _BETWEEN)
-    size = f'width="{width}" height="{height}"'
+    size = f'width="{WIDE}" height="{height}"'
     style = f"<style>{_PICTURES_STYLE}</style>{_FAINT}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}{"".join(parts)}</svg>'
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.style import Style
 from rich.text import Text
 
-from evaluation.scoring.samples import NOISE
+from evaluation.scoring.samples import NEAR_NOISE, NOISE, noise_of
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black text is legible on each
 Entry = Mapping[str, Any]  # of a sample, made by `data`
@@ -138,14 +138,17 @@ class LogitCurve(NamedTuple):
 
 
 def beyond_noise(line: Line, logits: Sequence[float]) -> Line:
-    """`line` with all values set to zero if they are rounding error.
+    """`line` with all values set to zero if they are rounding error, and a label that says so if they may be.
 
-    The line's values sum to one of `logits`, or to their difference; see NOISE in `evaluation.scoring.samples`.
+    The line's values sum to one of `logits`, or to their difference.
     """
-    rounding = NOISE * max(map(abs, logits))
-    if not all(abs(value) <= rounding for value in line.values):  # so that NaN is kept
+    peak, logit = max(map(abs, line.values), default=0.0), max(map(abs, logits))
+    if not line.finite or (peak and not logit):
         return line
-    return line._replace(values=[0.0] * len(line.values))
+    noise = noise_of(peak / logit if peak else 0.0)
+    if noise == NOISE:
+        return line._replace(values=[0.0] * len(line.values))
+    return line._replace(label=f"{line.label} ({noise})") if noise == NEAR_NOISE else line
 
 
 def data(

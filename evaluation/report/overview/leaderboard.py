@@ -6,7 +6,7 @@ What the boards leave out, of methods and numbers, is listed with places and rea
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from evaluation.report.table import (
 )
 from evaluation.scoring.faithfulness.scores import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
+from evaluation.scoring.samples import NEAR_NOISE, NOISE
 from evaluation.scoring.statistics import Comparison
 
 FAITHFUL = (
@@ -183,7 +184,10 @@ def weak_points(results: Results, board: Board) -> Iterator[str]:
 
 #: Reasons why a method is not on a board, in the order of the list.
 _UNDEFINED = "not defined for"
-_ROUNDING = "relevance of whole embeddings, positions included, is rounding error on"
+_NOISE = {
+    NOISE: "relevance of whole embeddings, positions included, is rounding error on",
+    NEAR_NOISE: "relevance of whole embeddings, positions included, is so small that it may be rounding error on",
+}
 _UNFINISHED = "not complete on"
 _NOT_ASKED = "not in this run's config for"
 _ONLY = "this run's config has it only for"
@@ -196,27 +200,21 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
     """
     names = {(board.model, board.task): f"{board.model} · {board.task}" for board in shown}
     lines = []
-    without = [task for task in results.tasks if task not in {board.task for board in shown}]
-    unmarked = [task for task in without if results.tasks[task].evidence is None]
-    reason = f"no evidence is marked in their samples, so there is no {METRICS[lead()].label}; see Faithfulness"
-    unscored = (
-        "no methods are compared: their scores are not computed yet, their relevance is only rounding, they have no "
-        "sample in common that a model predicts correctly, or `report.resamples` of the config is 0"
-    )
-    for tasks, why in ((unmarked, reason), ([task for task in without if task not in unmarked], unscored)):
-        if tasks:
-            lines.append((f"Task{'s' * (len(tasks) > 1)} {', '.join(tasks)}", why))
+    unmarked = f"no evidence is marked in its samples, so there is no {METRICS[lead()].label}; see Faithfulness"
+    for task, record in results.tasks.items():
+        if record.evidence is None:
+            lines.append((f"Task {task}", unmarked))
+        elif task in other_numbers.uncompared:
+            lines.append((f"Task {task}", f"no methods are compared: {other_numbers.uncompared[task]}"))
     for method in results.ordered_methods():
         reasons = _absences(results, method, shown)
         if reasons:
             absent = "; ".join(f"{reason} {', '.join(boards)}" for reason, boards in reasons.items())
             lines.append((results.label(method), absent))
-    delta, controls = set(other_numbers.faithfulness), {cell[:2] for cell in other_numbers.verdicts}
-    for title, key, measured in ((MEASURES[DELTA].label, "perturb", delta), ("Controls", "controls", controls)):
-        coverage = _coverage(names, measured)
-        if coverage:
-            setting = f"the config's `{key}` sets models, tasks and methods"
-            lines.append((title, f"{coverage}: {setting}"))
+    if other_numbers.unfaithful:
+        lines.append((MEASURES[DELTA].label, _unmeasured(names, other_numbers.unfaithful)))
+    if other_numbers.unverified:
+        lines.append(("Controls", _unmeasured(names, other_numbers.unverified)))
     for board in shown:
         if board.dropped:
             name = names[board.model, board.task]
@@ -226,7 +224,7 @@ def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Boar
 
 def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str, list[str]]:
     """The boards that a method is not on, by reason; for models that do not support the method, the models."""
-    reasons: dict[str, list[str]] = {_UNDEFINED: [], _ROUNDING: [], _UNFINISHED: [], _NOT_ASKED: []}
+    reasons: dict[str, list[str]] = {reason: [] for reason in (_UNDEFINED, *_NOISE.values(), _UNFINISHED, _NOT_ASKED)}
     for board in shown:
         if method in board.methods:
             continue
@@ -237,8 +235,8 @@ def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str
             reasons[_UNDEFINED].append(board.model)
         elif state not in (DONE, UNDEFINED):
             reasons[_UNFINISHED].append(name)
-        elif results.is_noise(cell_key):
-            reasons[_ROUNDING].append(name)
+        elif noise := results.noise(cell_key):
+            reasons[_NOISE[noise]].append(name)
         else:
             reasons[_NOT_ASKED].append(name)
     present = [f"{board.model} · {board.task}" for board in shown if method in board.methods]
@@ -248,15 +246,16 @@ def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str
     return {reason: list(dict.fromkeys(boards)) for reason, boards in reasons.items() if boards}
 
 
-def _coverage(names: dict[tuple[str, str], str], measured: Collection[tuple[str, str]]) -> str:
-    """The boards on which something was measured, or was not, whichever are fewer; empty if it was on all.
+def _unmeasured(names: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], str]) -> str:
+    """The boards on which something was not measured, by reason. Both are by (model, task): names and reasons.
 
-    `names` are the boards' names by (model, task).
+    >>> names = {("gpt2", "sva"): "gpt2 · sva", ("bert", "sva"): "bert · sva"}
+    >>> _unmeasured(names, {("gpt2", "sva"): "not asked for"})
+    'not on gpt2 · sva: not asked for'
     """
-    known = [name for board, name in names.items() if board in measured]
-    others = [name for board, name in names.items() if board not in measured]
-    if not others:
-        return ""
-    if not known:
-        return "not measured"
-    return f"not on {', '.join(others)}" if len(others) <= len(known) else f"only on {', '.join(known)}"
+    boards: dict[str, list[str]] = {}
+    for board, reason in reasons.items():
+        boards.setdefault(reason, []).append(names[board])
+    if len(boards) == 1 and len(reasons) == len(names):
+        return f"not measured: {next(iter(boards))}"
+    return "; ".join(f"not on {', '.join(unmeasured)}: {reason}" for reason, unmeasured in boards.items())

@@ -106,6 +106,10 @@ class OtherNumbers:
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=dict)
     verdicts: Verdicts = field(default_factory=dict)
+    #: By (model, task): why there is no faithfulness, and no verdict of a control.
+    unfaithful: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unverified: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    uncompared: Mapping[str, str] = field(default_factory=dict)  # by task: why no methods are compared
 
 
 def first_group(standings: Sequence[Standing]) -> list[Standing]:

@@ -13,7 +13,6 @@ from evaluation.report.sections.pruning import span
 from evaluation.report.table import (
     BOLD,
     MISSING,
-    NOISE,
     UNDEFINED,
     UNSEEN,
     Cell,
@@ -80,7 +79,8 @@ class MethodSet(Setting):
     """The numbers of all methods in a setting."""
 
     lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
-    noise: Sequence[str] = ()  # methods whose relevance is rounding error: they have no numbers
+    #: Methods whose relevance is, or may be, rounding error, with NOISE or NEAR_NOISE: they have no numbers.
+    noise: Mapping[str, str] = field(default_factory=dict)
     published: str | None = None  # the name of the model in the paper's tables
 
     @property
@@ -102,7 +102,7 @@ class MethodSet(Setting):
         summary = self.numbers.summaries.get((method, measure))
         if summary is None:
             state = MISSING if method in self.lacking else UNDEFINED
-            return Cell(state=NOISE if method in self.noise else state)
+            return Cell(state=self.noise.get(method, state))
         cell, better = mean_cell(summary, reference), MEASURES[measure].higher_is_better
         return marked_if_best(cell, self.numbers.comparison, method, measure, better)
 
@@ -303,7 +303,7 @@ def _overlap_cell(curve_set: CurveSet, row: ShownMethod) -> Cell:
     summary = None if row.inverted else curve_set.overlap.get(row.method)
     if summary is not None:
         return mean_cell(summary, _printed(curve_set, row.method, overlap()))
-    return Cell(state=NOISE if row.method in curve_set.noise and curve_set.overlap else UNDEFINED)
+    return Cell(state=curve_set.noise.get(row.method, UNDEFINED) if curve_set.overlap else UNDEFINED)
 
 
 def _printed(curve_set: CurveSet, method: str, measure: str) -> float | None:
@@ -314,8 +314,8 @@ def _printed(curve_set: CurveSet, method: str, measure: str) -> float | None:
 
 def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
     """The cell of a method's ΔA minus that of `other`, on common samples; noise if either method is noise."""
-    noise = method != other and not {method, other}.isdisjoint(curve_set.noise)
-    otherwise = Cell(state=NOISE if noise else UNDEFINED)
+    noise = curve_set.noise.get(method) or curve_set.noise.get(other)
+    otherwise = Cell(state=noise if noise and method != other else UNDEFINED)
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 

@@ -11,7 +11,6 @@ from evaluation.report.table import (
     BOLD,
     DONE,
     MISSING,
-    NOISE,
     UNDEFINED,
     UNDEFINED_CELL,
     UNSEEN,
@@ -260,8 +259,8 @@ def score_cell(results: Results, cell_key: CellKey, metric: str, table: str, sid
     state = results.state(cell_key)
     if changes and not results.offers(cell_key.task, cell_key.method, changes):
         state = UNDEFINED
-    if state == DONE and results.is_noise(cell_key, **changes):
-        state = NOISE
+    if state == DONE:
+        state = results.noise(cell_key, **changes) or DONE
     if state != DONE:
         return Cell(state=state)
     reference = results.reference(table, side, cell_key, metric)

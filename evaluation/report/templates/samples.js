@@ -5,7 +5,7 @@
   const island = document.getElementById("sample-choices");
   if (!island) return;
   const { draw, element, format } = Heatmap;
-  const { fields, pairs, ...choices } = JSON.parse(island.textContent);
+  const { fields, ...choices } = JSON.parse(island.textContent);
   const lines = Leaves.open("samples-list"), entries = Leaves.open("samples");
   const LISTED = 100; // entries of the list at once
   const form = document.getElementById("sample-filters"), list = document.getElementById("sample-list");
@@ -18,7 +18,6 @@
   const add = (name, values) => values.forEach((value) => form.elements[name].add(new Option(value, value)));
   ["task", "model", "attractors", "explanation"].forEach((name) => add(name, choices[name]));
   add("beside", choices.model);
-  if (Object.keys(pairs).length) form.elements.beside.add(new Option("the same model in the other run", "pair"), 0);
   form.elements.beside.parentElement.hidden = choices.model.length < 2;
 
   const percent = (share) => `${Math.round(share)} %`;
@@ -124,11 +123,11 @@
     current = number;
     if (!list.querySelector(`[data-number="${number}"]`)) paint(Math.floor(shown.indexOf(number) / LISTED) * LISTED); else mark();
     remember(push);
-    const { id, model } = index[number], asked = form.elements.beside.value, beside = asked === "pair" ? pairs[model] : asked;
+    const { id, model } = index[number], beside = form.elements.beside.value;
     const other = beside && beside !== model ? index.findIndex((entry) => entry.id === id && entry.model === beside) : -1;
     try {
       const [entry, second] = await Promise.all([entries.get(number), other < 0 ? null : entries.get(other)]);
-      if (current !== number || form.elements.beside.value !== asked) return; // another was chosen meanwhile
+      if (current !== number || form.elements.beside.value !== beside) return; // another was chosen meanwhile
       block = heatmap(entry);
       place.replaceChildren(heading(entry), block, ...(second ? [heading(second), heatmap(second)] : []));
     } catch (error) {

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from evaluation.benchmark.sources.own import SAMPLES
 from jobs.commands.listings.documents import DOCS, markdown, rewrite
+from jobs.commands.listings.sums import in_words, percent
 from jobs.commands.terminal import say, say_table
 from jobs.config import FINER_KEYS
 from jobs.methods import METHODS, method
@@ -115,9 +116,9 @@ def show_methods(name: str | None = None) -> None:
     for record in METHODS.values():
         gives = ", ".join(kind for kind in record.gives if kind in FINER_KEYS)
         needs = ", ".join(need.name for need in record.needs)
-        conserves = "yes" if record.conserves else "no"
-        rows.append((record.name, record.family, gives, needs, conserves, _cost(record)))
-    say_table(("method", "family", "also gives", "needs", "conserves", "cost"), rows, numbers=("cost",))
+        rows.append((record.name, record.family, gives, needs, percent(record), _cost(record)))
+    say_table(("method", "family", "also gives", "needs", "sum", "cost"), rows, numbers=("sum", "cost"))
+    say("sum: of relevance, in percent of the explained number, as measured on models of the demo; empty: no sum")
     say(f"cost: forward passes for a sample of {TOKENS} tokens; b: plus one backward pass for each explanation")
     say("`closelook methods NAME` describes a method and its options")
 
@@ -144,7 +145,7 @@ def _show_one(record: Method) -> None:
         "gives": ", ".join(record.gives),
         "explanations": ", ".join(record.explanations),
         "embeddings": ", ".join(record.embeddings),
-        "conserves": "yes, relevance sums to the explained number" if record.conserves else "no",
+        "sums to": in_words(record),
         "seeded": "yes, the run's seed changes its numbers" if record.seeded else "",
         "cost": f"{record.cost(TOKENS):g} forwards of a sample of {TOKENS} tokens{backwards}",
         "scores low": record.weak.removeprefix("Expected: "),
@@ -172,10 +173,9 @@ def page_table() -> str:
         if METHODS.owner(record.name) != OURS:
             continue
         options = ", ".join(f"`{option.name}` ({plain(option.default)})" for option in record.options)
-        promises = "the explained number as its sum" if record.conserves else ""
         needs, cost = _needs(record.needs), _cost(record)
-        rows.append((f"`{record.name}`", record.about, options, needs, cost, promises, record.source))
-    headings = ("method", "what it is", "options", "needs", "cost", "promises", "source")
+        rows.append((f"`{record.name}`", record.about, options, needs, cost, percent(record), record.source))
+    headings = ("method", "what it is", "options", "needs", "cost", "sum", "source")
     return "\n" + markdown(headings, rows) + "\n"
 
 

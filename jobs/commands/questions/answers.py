@@ -25,6 +25,7 @@ from lrp_core.methods.record import Method
 from lrp_core.readers.predictions import Decision, against_strongest, decided, decisions
 from lrp_core.readers.readout import rows_for
 from lrp_core.records.explained import CONTRASTIVE, needs_foil
+from lrp_core.records.finer import FINER
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.view import ModelView
 
@@ -184,6 +185,7 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
     methods, such as `layers`. Raises UserError for a question that does not fit the model or a method.
     """
     if question.has_answer:
+        finer["kept"] = not question.hops
         answer_text = said_of(question, opened)
         rows = [answer_text.row(span) for span in answer_text.spans(question.spans)]
         if question.hops:
@@ -265,11 +267,23 @@ def relevance_of_rows(
     try:
         relevance = {}
         for method in methods:
-            known = {name: value for name, value in finer.items() if name != "checkpoint" or method.checkpoints}
-            relevance[method.name] = method(opened.view, batch, explanation=explanation, **known)
+            arguments = _arguments(method, opened.view, **finer)
+            result = method(opened.view, batch, explanation=explanation, **arguments)
+            if not finer.get("boundaries"):  # nobody asked for these: they are computed beside what blocks keep
+                result = replace(result, boundaries=None, peaks=None)
+            relevance[method.name] = result
         return relevance
     except UnusableRows as error:
         raise UserError(f"{opened.resolved.config.id}: {error.detail}") from None
+
+
+def _arguments(method: Method, view: ModelView, kept: bool = False, **finer: Any) -> dict[str, Any]:
+    """The arguments of a method among `finer`; with `kept`, also what tells why blocks keep relevance, if it can."""
+    known = {name: value for name, value in finer.items() if name != "checkpoint" or method.checkpoints}
+    boundaries = FINER["boundaries"]
+    if kept and boundaries.name in method.given and view.family.capabilities.issuperset(boundaries.needs):
+        known[boundaries.name] = True
+    return known
 
 
 def _relevance_in_turn(

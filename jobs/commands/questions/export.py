@@ -1,7 +1,7 @@
 """Answers as plain data: the shares of the parts of the input, and the record that `closelook explain --json` writes.
 
-The first token is a part of its own, since many models attend to it whatever it is. So is the residual, which no token
-has: under rules it is the relevance of biases.
+The first token is a part of its own, since many models attend to it whatever it is. So is what no token has: what the
+biases of blocks, the softmax of attention and routers of experts keep, and the rest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read
 from jobs.commands.questions.spans import OWN
 from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import RULES
+from lrp_core.records.types import Relevance
+from lrp_core.rules.boundaries import REASONS
 
-FIRST, BIASES, REST = "first token", "biases", "rest"
+FIRST, REST = "first token", "rest"
+OF_NO_TOKEN = (*REASONS, REST)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ def shares_of_all(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 def shares(answer: Answer, method: Method) -> list[Share]:
     """The share of each part of the input in a method's relevance, in the order of the text; last what no token has.
 
-    The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is called
-    "biases" for a method with rules, else "rest", and is left out for methods that promise no sum.
+    The first token is a part of its own: of an encoder-decoder, the first of the decoder. What no token has is left out
+    for methods that promise no sum.
     """
     relevance = answer.relevance[method.name]
     values = relevance.tokens[0].tolist()
@@ -60,10 +62,8 @@ def shares(answer: Answer, method: Method) -> list[Share]:
     for name, value in zip(names, values, strict=True):
         sums[name] += value
         magnitudes[name] += abs(value)
-    if relevance.residual is not None:
-        # The residual is the sum of relevance minus the explained number.
-        name, rest = BIASES if RULES in method.needs else REST, -float(relevance.residual[0])
-        sums[name], magnitudes[name] = rest, abs(rest)
+    for name, value in _of_no_token(relevance).items():
+        sums[name], magnitudes[name] = value, abs(value)
     total = math.fsum(magnitudes.values())
     others = total - magnitudes.get(FIRST, 0.0)
     rows = []
@@ -71,6 +71,21 @@ def shares(answer: Answer, method: Method) -> list[Share]:
         without_first = None if name == FIRST else _ratio(magnitude, others)
         rows.append(Share(name, sums[name], _ratio(magnitude, total), without_first))
     return rows
+
+
+def _of_no_token(relevance: Relevance) -> dict[str, float]:
+    """The relevance that no token has, by what keeps it: REASONS inside blocks where they are known, and REST.
+
+    Empty for methods that promise no sum.
+    """
+    if relevance.residual is None:
+        return {}
+    kept: dict[str, float] = {}
+    if relevance.kept is not None:
+        by_reason = relevance.kept[0].double().sum(0).tolist()
+        kept = dict(zip(REASONS, by_reason, strict=False))  # without experts there is no router
+    missing = -float(relevance.residual[0])  # the residual is the sum of relevance minus the explained number
+    return kept | {REST: missing - math.fsum(kept.values())}
 
 
 def _ratio(part: float, whole: float) -> float:

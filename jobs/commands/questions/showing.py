@@ -11,7 +11,7 @@ from evaluation.report.heatmaps.tokens import Line, colour, in_digits, least, sc
 from evaluation.report.heatmaps.tokens import terminal as coloured
 from jobs.commands import terminal
 from jobs.commands.questions.answers import Answer, is_matrix
-from jobs.commands.questions.export import shares
+from jobs.commands.questions.export import OF_NO_TOKEN, shares
 from jobs.commands.terminal import not_finite, say, say_table
 from lrp_core.methods.record import Method
 from lrp_core.records.types import Relevance
@@ -85,7 +85,8 @@ def _shares(answer: Answer, method: Method) -> str:
         hops = answer.hops[method.name]
         discarded = ", ".join(f"{share:.0%}" for share in hops.discarded)
         return f"prompt by hops; clamping discarded {discarded}; {hops.left:.0%} is left on the reasoning"
-    return " · ".join(f"{share.part} {share.share:.0%}" for share in shares(answer, method))
+    parts = [share for share in shares(answer, method) if share.part not in OF_NO_TOKEN or round(100 * share.share)]
+    return " · ".join(f"{share.part} {share.share:.0%}" for share in parts)
 
 
 def _tokens(answer: Answer, tokens: Sequence[str], special: Sequence[bool], line: Line) -> Text:

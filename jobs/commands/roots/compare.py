@@ -1,7 +1,4 @@
-"""`closelook compare`: shows how two runs differ in configuration, cells, scores (with paired tests) and cost.
-
-The page of `--html` shows samples as each of the runs explains them.
-"""
+"""`closelook compare`: shows how two runs differ in configuration, cells, scores (with paired tests) and cost."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from jobs.results import Run, open_run
 from lrp_core.records.types import UserError, nearest
 
 
-def show(first_root: str, second_root: str, metric: str | None, to: Path | None, html: Path | None) -> None:
+def show(first_root: str, second_root: str, metric: str | None, to: Path | None) -> None:
     """Print differing settings, cells that only one run has, the scores of common cells side by side, and both costs.
 
-    `metric` None: the first metric. `to` is a CSV file for the scores, `html` a page that also shows samples of both
-    runs. Raises UserError for a root without a run, an unknown metric, and a file that cannot be written.
+    `metric` None: the first metric. `to` is a CSV file for the scores. Raises UserError for a root without a run, an
+    unknown metric, and a file that cannot be written.
     """
     metric = metric or lead()
     if metric not in METRICS:
@@ -33,20 +30,14 @@ def show(first_root: str, second_root: str, metric: str | None, to: Path | None,
     first, second = open_run(first_root), open_run(second_root)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
         raise UserError(f"{first_root} and {second_root} are the same run: give the roots of two runs")
-    facts = [f"{run.store.root}: {left_out_line(run.lacking)}" for run in (first, second) if run.lacking]
-    facts += [*_settings(first, second), *_only_in(first, second), *_only_in(second, first)]
-    for line in facts:
+    lacking = [f"{run.store.root}: {left_out_line(run.lacking)}" for run in (first, second) if run.lacking]
+    for line in (*lacking, *_settings(first, second), *_only_in(first, second), *_only_in(second, first)):
         say(line)
     changed = changes(first, second, metric)
     _print(changed, METRICS[metric].label)
-    facts.append(f"seconds of methods: {_seconds(first):,.1f} against {_seconds(second):,.1f}")
-    say(facts[-1])
+    say(f"seconds of methods: {_seconds(first):,.1f} against {_seconds(second):,.1f}")
     if to is not None:
         write_file(to, as_csv(Change, changed), newline="")
-    if html is not None:
-        from jobs.commands.roots.compare_page import page
-
-        write_file(html, page({first_root: first, second_root: second}, facts, changed, metric))
 
 
 def _settings(first: Run, second: Run) -> Iterator[str]:

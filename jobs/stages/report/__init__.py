@@ -26,6 +26,7 @@ from jobs.products.table import lacking_in, of_packages
 from jobs.products.whole import REPORT_VERSION, report_of
 from jobs.stages.record import StageSummary
 from jobs.stages.report.answers import answer_entries
+from jobs.stages.report.missing import no_neurons, other_numbers
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.reported import Reported
@@ -62,6 +63,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     samples = Explorer.of(explorer(run, results))
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     reported = Reported(run, results)
+    numbers = other_numbers(reported)
     site = Site(
         provenance=provenance(run),
         results=results,
@@ -72,7 +74,8 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
         summary=_summary(run, results),
         notes=(*lacking, *notes(run, results)),
-        other_numbers=reported.other_numbers,
+        other_numbers=numbers,
+        no_neurons=no_neurons(reported),
     )
     files, written = site.files(config.report.close_look), {}
     for name, content in files.items():
@@ -81,7 +84,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in written:
             store.delete(old)
-    groups = [[board.model, board.task, board.groups] for board in boards(results, reported.other_numbers)]
+    groups = [[board.model, board.task, board.groups] for board in boards(results, numbers)]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
     ledger.commit(artifact, record, config=run.settings, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))

@@ -9,10 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.report.overview.leaderboard import method_seconds
-from evaluation.report.overview.standings import OtherNumbers
 from evaluation.report.results import CellKey, Methods, Results
-from evaluation.report.sections.controls import verdicts
 from evaluation.report.sections.faithfulness import CurveSet
 from evaluation.schema import CURVES, RUNTIME
 from evaluation.scoring.controls import ControlRow
@@ -30,7 +27,6 @@ from evaluation.scoring.faithfulness.areas import (
 from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.faithfulness.scores import Summary, summarise
 from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
-from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import ModelPlan, Run
 from jobs.products.controls.rows import control_rows
 from jobs.products.curves import CurvesNode, curves_of
@@ -45,15 +41,15 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 class Perturbed:
     """The complete curves of a model on a task, for one score, by method.
 
-    Methods whose relevance is nothing but rounding are listed in `noise` and have no table; `lacking` are methods whose
-    curves are not complete.
+    Methods whose relevance is, or may be, rounding error are in `noise`, as NOISE or NEAR_NOISE, and have no table;
+    `lacking` are methods whose curves are not complete.
     """
 
     model: ModelPlan
     cell_key: CellKey  # with an empty method
     cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
     tables: Mapping[str, pa.Table]
-    noise: Sequence[str]
+    noise: Mapping[str, str]
     lacking: Sequence[str]
     score: str = TARGET_LOGIT  # the number that the curves follow
 
@@ -83,36 +79,15 @@ class Reported:
         """The results of all controls that are done."""
         return list(control_rows(self.run))
 
-    def why_lacking(self, lacking: str, keys: Sequence[str], stages: str, needs: str) -> str:
-        """The reason why a part of the report shows nothing, and a remedy.
+    def explained_number(self, model: str, task: str) -> str:
+        """The number that the shown scores of a model and task explain, as curves name it."""
+        return CONTRAST if (model, task) in self._contrastive else TARGET_LOGIT
 
-        `lacking` is the beginning of the sentence, which says what is missing. The part needs the config's `keys` and
-        the commands `stages`; `needs` is what it needs beyond these, for a config that sets the keys.
-        """
-        unset = [f"`{key}`" for key in keys if getattr(self.run.config, key) is None]
-        if unset:
-            return f"{lacking}: set {' and '.join(unset)} in the config and run {stages}."
-        are_set = f"{' and '.join(f'`{key}`' for key in keys)} {'is' if len(keys) == 1 else 'are'} set"
-        return f"{lacking}, though {are_set}: run {stages}. It needs {needs}."
-
-    @property
-    def other_numbers(self) -> OtherNumbers:
-        """Faithfulness, seconds and controls of methods, for the first screen.
-
-        Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
-        belong.
-        """
-        faithfulness: dict[tuple[str, str], Comparison] = {}
-        defaults = self.results.defaults
-        contrastive = {
-            model_task[:2] for model_task, variant in defaults.items() if variant.explanation == CONTRASTIVE.name
-        }
-        for drawn in self.drawn:
-            model_task = drawn.model, drawn.task
-            explained = CONTRAST if model_task in contrastive else TARGET_LOGIT
-            if drawn.areas.comparison is not None and drawn.score == explained:
-                faithfulness.setdefault(model_task, drawn.areas.comparison)
-        return OtherNumbers(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
+    @cached_property
+    def _contrastive(self) -> set[tuple[str, str]]:
+        """The (model, task) whose shown scores explain the target minus the foil."""
+        defaults = self.results.defaults.items()
+        return {cell_key[:2] for cell_key, variant in defaults if variant.explanation == CONTRASTIVE.name}
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:
@@ -145,19 +120,20 @@ class Reported:
                     every[artifact.method] = results.without_tuning(cell_key_of(artifact), table)
                 lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
                 for score in scores_of(every.values()):
-                    tables, noise = {}, []
+                    tables, noise = {}, {}
                     for method, table in every.items():
                         of_one = of_score(table, score)
-                        if self._is_noise(cell_key._replace(method=method), of_one):
-                            noise.append(method)
-                        else:
+                        answer = self._noise(cell_key._replace(method=method), of_one)
+                        if answer is None:
                             tables[method] = of_one
+                        else:
+                            noise[method] = answer
                     yield Perturbed(model, cell_key, cells, tables, noise, lacking, score)
 
-    def _is_noise(self, cell_key: CellKey, table: pa.Table) -> bool:
-        """True if the relevance that a method's curves follow is nothing but rounding."""
+    def _noise(self, cell_key: CellKey, table: pa.Table) -> str | None:
+        """NOISE or NEAR_NOISE if the relevance that a method's curves follow is, or may be, rounding error."""
         variant = shown_variant(table)
-        return variant is not None and self.results.is_noise(cell_key, explanation=variant[0], embedding=variant[1])
+        return None if variant is None else self.results.noise(cell_key, explanation=variant[0], embedding=variant[1])
 
     def _curve_sets(self) -> Iterator[CurveSet]:
         """Yield areas and mean curves by task, model, score and way of removal."""

@@ -70,7 +70,7 @@ def results_of(run: Run) -> Results:
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[CellKey]] = defaultdict(list)
     for cell_key in shown_cell_keys(results):
-        if not results.is_noise(cell_key):
+        if results.noise(cell_key) is None:
             groups[cell_key[:3]].append(cell_key)
     comparisons = {}
     for key, cell_keys in groups.items():

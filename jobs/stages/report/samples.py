@@ -38,21 +38,18 @@ Lines = list[tuple[str, Row]]  # (method, row of relevance): first explanations,
 AT_ONCE = 500  # samples whose entries are made at a time
 
 
-def explorer(run: Run, results: Results, ids_of_task: Mapping[str, list[str]] | None = None) -> Iterator[Entry]:
+def explorer(run: Run, results: Results) -> Iterator[Entry]:
     """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
-    The samples of each task are `ids_of_task`, or chosen by :func:`choose`.
+    The samples of each task are chosen by :func:`choose`.
     """
     ledger, cells = run.ledger, relevance_artifacts(run.plan)
     by_label = label_cells(run)
     for task in results.tasks:
         shown = [cell_key for cell_key in shown_cell_keys(results) if cell_key.task == task]
-        if ids_of_task is None:
-            first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
-            scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
-            chosen = choose(scored, run.config.report.samples, first)
-        else:
-            chosen = ids_of_task.get(task, [])
+        first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
+        scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
+        chosen = choose(scored, run.config.report.samples, first)
         explained = []
         for model in run.plan.models if chosen else ():
             model_cells = [cell_key for cell_key in shown if cell_key.model == model.name]

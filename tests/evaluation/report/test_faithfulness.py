@@ -240,7 +240,7 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
 def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     kept = {name: table for name, table in TABLES.items() if name != "gradient_x_input"}
     curve_set = drawn_of(
-        tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), Resampling(100))}
+        tables=kept, noise={"gradient_x_input": NOISE}, overlap={"lrp": summarise(np.ones(3), Resampling(100))}
     )
     held = held_of(curve_set, results, tables={**kept, "gradient_x_input": kept["lrp"].slice(0, 0)})
     assert all(point.method != "gradient_x_input" for point in held.points)

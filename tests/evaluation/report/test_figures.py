@@ -79,7 +79,6 @@ def test_pictures_are_well_formed_and_the_same_each_time():
     first, again = (pruning_figures(curves_of([*points(), *random_points()]), METHODS, TASKS) for _ in range(2))
     assert [figure.svg for figure in first] == [figure.svg for figure in again]
     ElementTree.fromstring(first[0].svg)
-    ElementTree.fromstring(first[0].narrow)
 
 
 def test_a_figure_as_pdf_has_the_size_and_the_text_of_the_svg_and_the_same_bytes_each_time():
@@ -93,24 +92,6 @@ def test_a_figure_as_pdf_has_the_size_and_the_text_of_the_svg_and_the_same_bytes
     for text in (b"AttnLRP", b"Random", b"accuracy, %"):
         assert text in letters
     assert list(first.downloads) == [f"{first.name}.{kind}" for kind in ("svg", "pdf", "csv")]
-
-
-def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_own_scale():
-    rows = [row for pooling in ("relu_dim", "relu_token", "none") for row in points(pooling=pooling)]
-    *_, figure = pruning_figures(curves_of(rows), METHODS, TASKS)
-    wide, narrow = ElementTree.fromstring(figure.svg), ElementTree.fromstring(figure.narrow)
-    texts = [["".join(node.itertext()) for node in tree.iter(f"{SVG}text")] for tree in (wide, narrow)]
-    for title in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU"):
-        assert [labels.count(title) for labels in texts] == [1, 1]
-    assert [labels.count("accuracy, %") for labels in texts] == [1, 3]
-    assert [labels.count("100") for labels in texts] == [1, 3]
-    assert [labels.count("heads removed") for labels in texts] == [3, 1]
-    assert [labels.count("AttnLRP") for labels in texts] == [1, 1], "one legend"
-    lines = [
-        [node.get("d") for node in tree.iter(f"{SVG}path") if "stroke: #0072b2" in str(node.get("style"))]
-        for tree in (wide, narrow)
-    ]
-    assert len(lines[0]) == len(lines[1]) > 3
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
@@ -239,16 +220,15 @@ def test_names_of_a_legend_are_whole_and_apart_however_long(panels):
     names = [f"A method of a long name {at}, screened" for at in range(7)] + ["Short"]
     lines = [Line(name, [1, 2], [0.1, 0.4], {"color": "#000000"}) for name in names]
     [figure] = Plot("n", "t", "c", ("x", "y")).figures([Panel(f"p{at}", lines) for at in range(panels)], METHODS)
-    for drawn in (figure.svg, figure.narrow):
-        root = ElementTree.fromstring(drawn)
-        width = float(root.get("viewBox").split()[2])
-        ends = {}
-        for group in root.iter(f"{SVG}text"):
-            if group.text in names:
-                x, y = float(group.get("x")), float(group.get("y"))
-                ends.setdefault(round(y), []).append((x, x + TextPath((0, 0), group.text, size=9).get_extents().width))
-        assert sum(map(len, ends.values())) == len(names)
-        for line in ends.values():
-            starts, ends_of_line = zip(*sorted(line), strict=True)
-            assert all(end <= start for end, start in zip(ends_of_line, [*starts[1:], width], strict=True))
-            assert starts[0] >= 0
+    root = ElementTree.fromstring(figure.svg)
+    width = float(root.get("viewBox").split()[2])
+    ends = {}
+    for group in root.iter(f"{SVG}text"):
+        if group.text in names:
+            x, y = float(group.get("x")), float(group.get("y"))
+            ends.setdefault(round(y), []).append((x, x + TextPath((0, 0), group.text, size=9).get_extents().width))
+    assert sum(map(len, ends.values())) == len(names)
+    for line in ends.values():
+        starts, ends_of_line = zip(*sorted(line), strict=True)
+        assert all(end <= start for end, start in zip(ends_of_line, [*starts[1:], width], strict=True))
+        assert starts[0] >= 0

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from evaluation.report.heatmaps import tokens as heatmap
-from evaluation.report.heatmaps.tokens import Line, colour, data, disagreement, scale, terminal
+from evaluation.report.heatmaps.tokens import Line, beyond_noise, colour, data, disagreement, scale, terminal
 
 
 def ansi(text):
@@ -28,6 +28,16 @@ def test_black_text_is_legible_on_every_colour(share):
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     assert (luminance + 0.05) / 0.05 > 7, "WCAG AAA"
+
+
+def test_relevance_that_may_be_rounding_is_shown_and_says_so():
+    def shown(peak):
+        return beyond_noise(Line("LRP", [0.0, -4 * peak]), [4.0, 1.0])
+
+    assert shown(1e-5) == Line("LRP", [0.0, 0.0])
+    assert shown(2e-5) == Line("LRP (near noise)", [0.0, -8e-5])
+    assert shown(2e-4) == Line("LRP", [0.0, -8e-4])
+    assert beyond_noise(Line("LRP", [float("nan"), 0.0]), [4.0]).label == "LRP"
 
 
 def test_special_tokens_do_not_set_the_scale():

@@ -74,7 +74,7 @@ def test_a_line_of_the_list_says_what_filters_ask_and_its_entry_has_the_same_num
         assert line["disagreement"] == 100 * entry["disagreement"] == 100
         assert entry["text"].startswith(line["text"][:-1])
         assert len(line["text"]) <= 140
-    choices = {"pairs": {}, "task": ["sva"], "model": ["a", "b"], "attractors": [0, 1, 2], "explanation": ["target"]}
+    choices = {"task": ["sva"], "model": ["a", "b"], "attractors": [0, 1, 2], "explanation": ["target"]}
     assert explorer.choices == choices
 
 

@@ -58,8 +58,8 @@ def records(*names):
 def test_scores_of_rounding_noise_are_not_printed():
     results = some_results(methods=("lrp", "gradient_l2", "random"))
     cell = CellKey("gpt2", "sva", "float32", "lrp")
-    noisy = {(cell, Variant("contrastive", "full", "all", "full"), "noise"): Score(90.0, 10)}
-    quiet = {(cell._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "noise"): Score(40.0, 10)}
+    noisy = {(cell, Variant("contrastive", "full", "all", "full"), "peak"): Score(1e-4, 10)}
+    quiet = {(cell._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "peak"): Score(0.1, 10)}
     results = replace(results, scores={**results.scores, **noisy, **quiet})
     shown = {name: markdown(table(results, name)) for name in ("table1", "table2", "table1_random", "table6")}
     assert "noise: on most samples, no token has more than 0.001 % of the logit" in shown["table1"]

@@ -1,11 +1,13 @@
 """`closelook methods` and `closelook models` say what the records hold, without torch."""
 
+import csv
 import re
 import subprocess
 import sys
 
 import pytest
 
+from jobs.commands.listings.sums import FILE
 from jobs.methods import METHODS
 from lrp_core import Method, Option
 from lrp_core.families import FAMILIES
@@ -13,6 +15,7 @@ from lrp_core.records.capabilities import POST_NORM
 from lrp_core.records.kinds import KINDS
 from lrp_core.records.registry import Registry
 from tests.jobs.small import REPOSITORY
+from tests.sums import measured
 
 EXTRA = Method(
     "extra",
@@ -43,7 +46,7 @@ def test_every_method_is_a_row_with_what_it_needs_and_costs(closelook, extended)
     assert code == 0
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     assert set(METHODS) <= set(rows)
-    assert rows["extra"] == ["representation", "post_norm", "no", "75"]
+    assert rows["extra"] == ["representation", "post_norm", "75"]
     assert max(map(len, out.splitlines())) <= 120
 
 
@@ -55,7 +58,7 @@ def test_a_method_in_full_shows_options_with_defaults_bounds_and_help(closelook,
         "  about: one more",
         "  needs: blocks that normalise after the sum (post-norm)",
         "  instead: random, where a model lacks that",
-        "  conserves: no",
+        "  sums to: nothing: its relevance is no share of the explained number",
         "  cost: 75 forwards of a sample of 30 tokens",
         "  source: Nobody 2030",
         "  option power: a number at least 1, by default 2.5",
@@ -73,8 +76,21 @@ def test_every_record_says_what_the_method_is_and_what_it_knows(closelook, name)
     code, out, _ = closelook("methods", name)
     assert code == 0
     facts = {line.split(":")[0].strip() for line in out.splitlines()}
-    assert {"about", "family", "needs", "gives", "explanations", "conserves", "cost"} <= facts
+    assert {"about", "family", "needs", "gives", "explanations", "sums to", "cost"} <= facts
     assert {f"option {option.name}" for option in METHODS[name].options} <= facts
+
+
+def test_methods_say_what_their_relevance_sums_to_as_it_is_measured_again(closelook):
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        stored = {row.pop("method"): row for row in csv.DictReader(lines)}
+    again = {row.pop("method"): row for row in measured()}
+    assert stored.keys() == again.keys()
+    for name, row in again.items():
+        assert stored[name].pop("model") == row.pop("model")
+        assert {key: float(value) for key, value in stored[name].items()} == pytest.approx(row, abs=1), name
+    _, out, _ = closelook("methods", "gradient_x_input")
+    assert "sums to the explained number" not in out, "it sums to nearly nothing"
+    assert f"  sums to: {again['gradient_x_input']['as_trained']:.0f} % of the explained number on demo/gpt2" in out
 
 
 def test_models_are_listed_by_kind_and_family_with_the_methods_they_lack_something_for(closelook, extended):

@@ -11,6 +11,7 @@ from evaluation.benchmark.demo import model_dir
 from evaluation.benchmark.encoding import encoding_of_ids
 from jobs.commands.questions.spans import Said, Span
 from lrp_core import Batch
+from lrp_core.verification.rules import without_biases
 from tests.jobs.notebook.test_one_call import CHAT
 
 PROMPT, ANSWER = "The keys to the", "cabinet are old. The girl sees the dogs."
@@ -163,7 +164,8 @@ def test_the_last_message_of_the_assistant_is_the_answer(gpt2):
     same = closelook.explain(messages=asked, answer=ANSWER, spans="sentence", **settings)
     torch.testing.assert_close(ours["lrp"], same["lrp"], equal_nan=True)
     frame = ours.shares()
-    assert set(frame["part"]) == {"first token", "template", "system", "user", "answer so far", "biases", "rest"}
+    kept = {"biases", "attention"}
+    assert set(frame["part"]) == {"first token", "template", "system", "user", "answer so far", "rest", *kept}
     for (at, name), rows in frame.groupby(["answer", "method"]):
         relevance = ours.relevance(name)[at]
         assert rows["share"].sum() == pytest.approx(1)
@@ -172,9 +174,9 @@ def test_the_last_message_of_the_assistant_is_the_answer(gpt2):
         assert rows[rows["part"] == "first token"]["share_without_first"].isna().all()
         parts = dict(zip(rows["part"], rows["relevance"], strict=True))
         if name == "gradient_l2":
-            assert not {"biases", "rest"} & set(parts)
+            assert not {"rest", *kept} & set(parts)
             continue
-        assert ("biases" in parts) == (name == "lrp")
+        assert kept & set(parts) == (kept if name == "lrp" else set())
         assert sum(parts.values()) == pytest.approx(float(relevance.explained[0]), rel=1e-4)
     names, tokens = ours.answers[0].row["part_names"], ours.answers[0].tokens
     assert "".join(token for name, token in zip(names, tokens, strict=True) if name == "system").strip() == "the dogs"
@@ -190,7 +192,7 @@ def test_shares_of_an_encoder_decoder_have_both_sides():
     explanation = closelook.explain("where did the clerk go ?", answer="on Thursday", spans="token", model="demo/t5")
     parts = explanation.shares().query("answer == 1").set_index("part")["relevance"]
     relevance = explanation.relevance("attnlrp")[1]
-    assert list(parts.index) == ["prompt", "template", "first token", "answer so far", "biases"]
+    assert list(parts.index) == ["prompt", "template", "first token", "answer so far", "rest"]
     assert parts["first token"] == pytest.approx(float(relevance.decoder_tokens[0, 0]))
     assert parts["answer so far"] == pytest.approx(float(relevance.decoder_tokens[0, 1:].sum()))
     assert parts.sum() == pytest.approx(float(relevance.explained[0]), rel=1e-4)
@@ -278,7 +280,24 @@ def test_a_span_is_a_row_of_a_frame_and_a_record(gpt2):
     assert record["answer"] == ANSWER
     assert [tuple(prediction["span"]) for prediction in record["predictions"]] == explanation.spans
     shares = record["predictions"][0]["methods"][0]["shares"]
-    assert [share["part"] for share in shares] == ["first token", "prompt", "answer so far", "biases"]
+    assert [share["part"] for share in shares] == [
+        "first token",
+        "prompt",
+        "answer so far",
+        "biases",
+        "attention",
+        "rest",
+    ]
+
+
+def test_a_model_without_biases_has_no_relevance_of_biases_but_what_attention_keeps(gpt2):
+    with without_biases(gpt2.view):
+        frame = of(gpt2, spans="sentence", method=["attnlrp", "lrp"]).shares()
+    shares = frame.groupby(["method", "part"])["share"].max()
+    assert shares[:, "biases"].tolist() == [0, 0]
+    assert shares["attnlrp", "attention"] > 0.1, "the rule of the softmax keeps relevance"
+    assert shares["lrp", "attention"] < 1e-4, "attention weights are constants"
+    assert shares[:, "rest"].max() < 1e-4
 
 
 @pytest.mark.parametrize("explanation", ["target", "log_prob"])

@@ -235,8 +235,27 @@ def test_the_model_is_left_as_it_was():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_fail(value):
-    assert Finding.of("numbers", [Gap("one", 0.1, 1.0), Gap("two", value, 1.0)]).state == "fail"
+    assert Finding.of("numbers", [Gap("one", 0.1, 0.9), Gap("two", value, 0.9)]).state == "fail"
     assert Finding.of("numbers", [Gap("one", 0.0, 0.0)]).state == "pass"
+    assert Finding.of("numbers", [Gap("one", 0.1, 9.5), Gap("two", value, 9.5)]).state == "fail"
+
+
+def test_a_distance_of_numbers_that_are_rounding_neither_passes_nor_fails():
+    rounding = Gap("of rounding", 1.2, 9.5)
+    finding = Finding.of("numbers", [rounding])
+    assert (finding.state, finding.subject, finding.measured, finding.bound) == (
+        "nothing to compare", "of rounding", 1.2, 9.5,
+    )  # fmt: skip
+    assert Finding.of("numbers", [rounding, Gap("told", 0.1, 0.2)]).subject == "told"
+    assert Finding.of("numbers", [rounding, Gap("told", 0.3, 0.2)]).state == "fail"
+    assert Finding.of("numbers", [Gap("of rounding", 10, 9.5)]).state == "fail"
+
+
+def test_relevance_that_the_norm_of_embeddings_cancels_is_nothing_to_compare():
+    verification = verify_view(tiny_model("bert", dtype="float32"), {"gradient_x_input": METHODS["gradient_x_input"]})
+    states = {finding.check: finding.state for finding in verification.findings}
+    assert states[PADDED] == "nothing to compare"
+    assert verification.passed
 
 
 def test_a_record_is_read_as_it_was_written():

@@ -19,6 +19,8 @@ from jobs.config.models import KEY
 from jobs.plan.choices import in_words
 from jobs.plan.forwards import forwards
 from jobs.plan.node import Choice, Plan
+from jobs.products import curves
+from jobs.stages.report.missing import why_empty
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of
 from lrp_core.rules.composite import Spec
@@ -45,7 +47,8 @@ def faithfulness_part(report: Reported) -> Part:
         "words or images. For labels and scores of texts it needs `measures: [areas]`; by default only the shares "
         "below are measured"
     )
-    how = report.why_lacking("No curves are computed", ["perturb"], "`closelook perturb`", needs)
+    planned = curves.nodes(report.run)
+    how = why_empty(report, "No curves are computed", ["perturb"], "`closelook perturb`", needs, planned)
     return Part("Faithfulness", how, figures, made, note, page=PAGE, details=pairs)
 
 
@@ -84,7 +87,8 @@ def evidence_part(report: Reported) -> Part:
         both = EvidencePoints.of(curve_set, results, cost, config.resampling)
         held += [] if both is None else [both]
     needs = "evidence in the samples, and scores and curves of the same methods"
-    how = report.why_lacking("Nothing has both", ["perturb"], "`closelook evaluate` and `perturb`", needs)
+    stages, planned = "`closelook evaluate` and `perturb`", curves.nodes(report.run)
+    how = why_empty(report, "Nothing has both", ["perturb"], stages, needs, planned)
     made = [evidence_table(held, results), ranks_table(held)] if held else []
     return Part("Evidence beside faithfulness", how, evidence_figure(held, results), made, page=PAGE)
 
@@ -96,7 +100,7 @@ def shares_part(report: Reported) -> Part:
     made = [removed.lead_table(taken, results), removed.shares_table(taken, results)] if taken else []
     figures = removed.share_figures(taken, results)
     lacking, needs = "No shares of tokens are taken away", "a task of labels or scores"
-    how = report.why_lacking(lacking, ["perturb"], "`closelook perturb`", needs)
+    how = why_empty(report, lacking, ["perturb"], "`closelook perturb`", needs, curves.nodes(report.run))
     return Part("Faithfulness on labels and scores", how, figures, made, page=PAGE)
 
 
@@ -122,9 +126,12 @@ def _taken(report: Reported) -> Iterator[ShareSet]:
 def composites_part(report: Reported) -> Part:
     """The trials of every method whose composite the config left open."""
     methods = report.methods
-    choices = (choice for model in report.run.plan.models for choice in model.choices)
+    plan = report.run.plan
+    choices = (choice for model in plan.models for choice in model.choices)
     searches = [search for choice in choices for search in _searched(choice, methods)]
     how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
+    if plan.undecided:
+        how = "Composites are left open, but not chosen: run `closelook select`."
     tables = [best_table(searches, methods)] if searches else []
     return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page=PAGE)
 

@@ -31,6 +31,7 @@ from jobs.config import PruneConfig
 from jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
 from jobs.products.pruning import pruning_of
 from jobs.products.scores import LAYER_SCORES
+from jobs.stages.report.missing import no_neurons, why_empty
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of, scale_of
 from jobs.store import Artifact
@@ -70,7 +71,8 @@ def layers_part(report: Reported) -> Part:
     compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
     known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
     missing_scores, needs = "No layers are kept and scored", "evidence in the samples, and methods with layers"
-    how = report.why_lacking(missing_scores, ["layers"], "`closelook attribute` and `evaluate`", needs)
+    stages = "`closelook attribute` and `evaluate`"
+    how = why_empty(report, missing_scores, ["layers"], stages, needs, LAYER_SCORES.nodes(report.run))
     note = (
         f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
     )
@@ -148,7 +150,7 @@ def pruning_part(report: Reported) -> Part:
     drawn = curves_of(rows)
     tables = [areas_table(areas_of(rows), results, lacking, report.run.config.resampling)] if drawn else []
     needs = "relevance of attention heads"
-    how = report.why_lacking("No curves are computed", ["prune", "heads"], "`closelook prune`", needs)
+    how = why_empty(report, "No curves are computed", ["prune", "heads"], "`closelook prune`", needs, planned)
     note = f"{len(lacking)} of {len(planned)} sets of curves are missing: run `closelook prune`." if lacking else ""
     return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
 
@@ -158,7 +160,8 @@ def knockouts_part(report: Reported) -> Part:
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
     lacking = []
     config, ledger, methods = report.run.config, report.ledger, report.methods
-    for cell in (cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)):
+    planned = [cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)]
+    for cell in planned:
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
@@ -169,7 +172,7 @@ def knockouts_part(report: Reported) -> Part:
     figures = ablation_figure(knockouts, methods, *drawn)
     tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
     stages, needs = "`closelook attribute` and `closelook neurons`", "`neurons.knockout` and methods with neurons"
-    how = report.why_lacking("No neuron is ablated", ["neurons"], stages, needs)
+    how = why_empty(report, "No neuron is ablated", ["neurons"], stages, needs, planned)
     note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
     return Part("Neuron ablation", how, figures, tables, note, page=PAGE)
 
@@ -202,8 +205,6 @@ def crossing_part(report: Reported) -> Part:
             boundaries, neurons, *by_reason = (np.mean([row[name] for row in rows], 0) for name in columns)
             kept = np.stack(by_reason, -1)
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
-    needs = "a method that has relevance of neurons and promises a sum"
-    how = report.why_lacking("No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs)
     figures = crossing_figure(crossings, methods)
     details = [crossing_table(crossings, methods)] if crossings else []
-    return Part("Conservation by layer", how, figures, page=PAGE, details=details)
+    return Part("Conservation by layer", no_neurons(report), figures, page=PAGE, details=details)

@@ -23,6 +23,8 @@ from jobs.methods import METHODS
 from jobs.plan.node import Cell, Run
 from jobs.products.controls import randomisation, rewritten, shapley
 from jobs.products.controls.rows import broken
+from jobs.products.scores import SCORES
+from jobs.stages.report.missing import why_empty
 from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
 from jobs.stages.report.samples import one_sample
@@ -40,7 +42,7 @@ def agreement_part(report: Reported) -> Part:
     results, artifacts = report.results, relevance_artifacts(report.run.plan)
     cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
     for cell_key in shown_cell_keys(results):
-        if not results.is_noise(cell_key):
+        if results.noise(cell_key) is None:
             variant = results.defaults[cell_key]
             cells[cell_key.model, cell_key.task][cell_key.method] = artifacts[cell_key], variant
     agreements: dict[tuple[str, str], MethodAgreement] = {}
@@ -48,7 +50,8 @@ def agreement_part(report: Reported) -> Part:
         agreement = agreement_of(*_of_the_same(report.ledger, of_methods))
         if agreement is not None:
             agreements[key] = agreement
-    how = "It needs scores of several methods: run `closelook attribute` and `evaluate`."
+    stages, needs = "`closelook attribute` and `evaluate`", "two methods of a model with more than rounding error"
+    how = why_empty(report, "No methods are compared", [], stages, needs, SCORES.nodes(report.run))
     details = [agreement_table(agreements, results.methods)] if agreements else []
     return Part("Agreement", how, agreement_figures(agreements, results.methods), page=PAGE, details=details)
 
@@ -81,7 +84,9 @@ def extremes_part(report: Reported) -> Part:
     done = _compared_with_unstable(report.run, methods)
     extremes = [_extremes(ledger, planned, neurons_by_cell.get(cell_key_of(planned.artifact))) for planned in done]
     unstable = " or ".join(f"`{name}`" for name, method in METHODS.items() if method.unstable)
-    how = f"No method with unstable rules is computed: to compare, add {unstable} to `methods`."
+    planned = [cell for cell in relevance_cells(report.run.plan) if methods[cell.artifact.method].unstable]
+    lacking, stages = "No method with unstable rules is computed", "`closelook attribute`"
+    how = why_empty(report, lacking, [], stages, f"{unstable} in `methods`", planned)
     figures, (table, by_layer) = extremes_figures(extremes, methods), extremes_tables(extremes, methods)
     tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
     note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not details else ""
@@ -134,7 +139,8 @@ TITLE = "One sample, every method"
 
 def sample_part(report: Reported) -> Part:
     """One sample explained by every method. Explanations of the target's logit are shown if there are any."""
-    page, how = "faithfulness.html", "Nothing is explained and scored: run `closelook attribute` and `evaluate`."
+    page, stages, needs = "faithfulness.html", "`closelook attribute` and `evaluate`", "a sample that methods explain"
+    how = why_empty(report, "Nothing is explained and scored", [], stages, needs, SCORES.nodes(report.run))
     entry = one_sample(report.run, report.results)
     if entry is None:
         return Part(TITLE, how, page=page)
@@ -156,11 +162,12 @@ def sample_part(report: Reported) -> Part:
 def controls_part(report: Reported) -> Part:
     """The results of controls that are done. A control that a planted method passes is reported as broken."""
     results, rows = report.results, report.controls
-    nodes = (node for product in (randomisation, rewritten, shapley) for node in product.nodes(report.run))
+    nodes = [node for product in (randomisation, rewritten, shapley) for node in product.nodes(report.run)]
     lacking = sum(not report.ledger.is_done(node.artifact) for node in nodes)
     notes = [f"The control is broken: {line}." for line in broken(rows)]
     notes += [f"{lacking} controls are not done: run `closelook controls`."] if lacking else []
-    how = report.why_lacking("Nothing was controlled", ["controls"], "`closelook controls`", "methods and tasks in it")
+    needs = "methods and tasks in it"
+    how = why_empty(report, "Nothing was controlled", ["controls"], "`closelook controls`", needs, nodes)
     tables = [controls_table(rows, results.methods), *further_tables(rows, results.methods)] if rows else []
     figures = controls_figure(rows, results.methods, results.baseline)
     return Part("Random weights", how, figures, tables, " ".join(notes), page=PAGE)
@@ -169,7 +176,8 @@ def controls_part(report: Reported) -> Part:
 def runtime_part(report: Reported) -> Part:
     """The timings of all batches in the store, and the benchmark of methods by length if it was run."""
     measured = costs(report.runtimes)
-    how = "Nothing was timed: run `closelook attribute`."
+    planned = relevance_cells(report.run.plan)
+    how = why_empty(report, "Nothing was timed", [], "`closelook attribute`", "passes that were timed", planned)
     tables = [cost_table(measured, report.methods)] if measured else []
     tables += length_tables(measured_by("heads", report.run.store), METHODS)
     return Part("Runtime", how, runtime_figures(report.runtimes), tables)

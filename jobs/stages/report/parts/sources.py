@@ -18,6 +18,7 @@ from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Run
 from jobs.products.answers import sources
 from jobs.products.answers.ablations import SourcesNode, timings_of
+from jobs.stages.report.missing import why_empty
 from jobs.stages.report.reported import Reported
 
 UNTRAINED = (
@@ -37,7 +38,7 @@ def sources_part(report: Reported) -> Part:
     figures = error_figures(judged, methods, report.results.baseline)
     tables = sources_tables(judged, methods) if judged else []
     needs = "a task of whole answers"
-    how = report.why_lacking("No sources were ablated", ["ablations"], "`closelook ablations`", needs)
+    how = why_empty(report, "No sources were ablated", ["ablations"], "`closelook ablations`", needs, nodes)
     return Part("Sources of answers", how, figures, tables[:1], " ".join(notes), page=PAGE, details=tables[1:])
 
 
