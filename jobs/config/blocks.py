@@ -74,7 +74,6 @@ class TaskConfig(Frozen):
     """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
     sources that the samples name, or else sentences."""
 
-
     def completed_by_file(self) -> TaskConfig:
         """A copy with the settings that were not given and that the columns of the user's file decide."""
         lacking = {"output", "evidence"} - self.model_fields_set

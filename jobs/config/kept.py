@@ -117,7 +117,7 @@ class Difference:
 def load(
     source: str | None, root: str | None, overrides: Sequence[str], read_only: bool = False
 ) -> tuple[RunConfig, Store]:
-    """The configuration `source` (name or path), else the one that `root` keeps, else the default; and its root's store.
+    """The configuration `source` (name or path), else that which `root` keeps, else the default; and its root's store.
 
     `read_only`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
     package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.

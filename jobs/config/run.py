@@ -25,7 +25,10 @@ class RunConfig(Settings):
 
     def completed_by_files(self) -> RunConfig:
         """A copy in which the columns of users' own files decide the settings of tasks that the config leaves out."""
-        tasks = {name: task if name in tasks_by_name() else task.completed_by_file() for name, task in self.tasks.items()}
+        tasks = dict(self.tasks)
+        for name, settings in self.tasks.items():
+            if name not in tasks_by_name():
+                tasks[name] = settings.completed_by_file()
         return self.model_copy(update={"tasks": tasks})
 
     @classmethod

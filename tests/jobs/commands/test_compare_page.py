@@ -9,7 +9,7 @@ from jobs.commands.roots import compare_page
 from jobs.results import load
 from jobs.stages.report import provenance
 from jobs.versions import versions
-from tests.browser.driver import CHROMIUM, DRIVER, browser
+from tests.browser.driver import browser
 from tests.jobs.inline import without_ray
 from tests.leaves import first_leaf, island
 
@@ -126,12 +126,11 @@ def test_a_run_that_keeps_no_configuration_has_no_samples_to_show(page, closeloo
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver")
-def test_the_other_run_is_shown_beside_each_sample_unasked(page):
+def test_the_other_run_is_shown_beside_each_sample_unasked(chromium_programs, page):
     models = (
         "return [...document.querySelectorAll('#sample .sample-facts')].map(e => e.innerText.match(/model (.*)/)[1])"
     )
-    with browser() as tab:
+    with browser(*chromium_programs) as tab:
         tab.open(page.as_uri())
         assert tab.script(models) == [HERE, THERE]
         tab.press("j")

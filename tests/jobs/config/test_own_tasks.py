@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jobs.config import RunConfig
-from jobs.config.kept import kept, keeping, load
+from jobs.config.kept import keeping, kept, load
 from jobs.plan.cells import validate
 from jobs.plan.models import resolve
 from jobs.plan.taken import tasks_of
