@@ -13,7 +13,8 @@ import pytest
 
 #: Published data and trained models that cannot be in the repository; by default beside it.
 SHARED = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[2] / "shared"))
-PACKAGES = ("captum", "inseq", "lxt", "moto", "triton")
+PACKAGES = ("inseq", "lxt", "triton")
+OF_DEV = ("captum", "moto")  # which `make venv` brings, and `make lowest` does not
 
 
 def programs(package: str, *names: str) -> list[str]:
@@ -57,7 +58,7 @@ def network_namespaces(namespaces) -> None:
 
 
 def _fixture_of(module: str):
-    """A fixture that imports a Python package outside of `make venv` or of the lowest versions."""
+    """A fixture that imports a Python package, which may not be installed."""
 
     @pytest.fixture(scope="session", name=module)
     def package():
@@ -68,7 +69,8 @@ def _fixture_of(module: str):
     return package
 
 
-captum, inseq, lxt, moto, triton = map(_fixture_of, PACKAGES)
+inseq, lxt, triton = map(_fixture_of, PACKAGES)
+captum, moto = map(_fixture_of, OF_DEV)
 
 
 @pytest.fixture(scope="session")

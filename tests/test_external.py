@@ -40,5 +40,6 @@ def test_tests_that_need_a_browser_skip_by_its_name_where_there_is_none(tmp_path
 
 def test_ci_runs_tests_without_what_is_external_before_it_installs_any_of_it():
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    steps = [text.index(step) for step in ("\nmake venv", "-m external", "\ninstall_system_packages", "\nmake test")]
-    assert steps == sorted(steps)
+    steps = ("make venv", "run_tests_of_a_bare_machine ||", "install_system_packages ||", "make test ||")
+    places = [text.index(f"\n{step}") for step in steps]
+    assert places == sorted(places)
