@@ -16,7 +16,7 @@ def test_five_neurons_answer_to_what_their_page_says(closelook, shared, tmp_path
     monkeypatch.chdir(clone)
     (stories,) = re.findall(r"^```text stories.txt\n(.*?)^```", page, re.S | re.M)
     Path("stories.txt").write_text(stories)
-    shown = re.findall(r"^closelook (examples .*)\n```\n\n```text\n(.*?)\n```", page, re.M | re.S)
+    shown = re.findall(r"^closelook (examples [^\n]*)\n```\n\n```text\n(.*?)\n```", page, re.M | re.S)
     shown = [(command, expected.splitlines()) for command, expected in shown]
     assert len(shown) == 5
     for command, expected in shown:
