@@ -17,6 +17,7 @@ from hypothesis import settings
 from lrp_core import Batch, ModelView
 from tests.tiny import TINY, ragged_rows, tiny_model
 
+pytest_plugins = ("tests.external",)
 QUICK = ("alti", "evaluation", "lrp_core")  # folders of files that take seconds
 
 torch.set_num_threads(1)
@@ -113,9 +114,8 @@ def batch(view) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def bucket():
-    """A bucket of an S3 server of the tests, with its address and credentials in the environment."""
-    pytest.importorskip("moto", reason="moto, the S3 server of tests, is not installed")
+def bucket(moto):
+    """A bucket of moto, the S3 server of tests, with its address and credentials in the environment."""
     from benchmarks.parts.stores.object_store import BUCKET, object_store
 
     with object_store():

@@ -11,7 +11,6 @@ sounds before it (stress marks, which have no letter, are not asked about).
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter, defaultdict
@@ -27,8 +26,8 @@ from evaluation.scoring.intervals import Resampling
 from evaluation.scoring.statistics import Comparison, compare
 from lrp_core import METHODS, Batch, ModelView, load_model
 from lrp_core.readers.attention import around_attention
+from tests.external import SHARED
 
-SHARED = Path(os.environ.get("CLOSELOOK_SHARED", "../shared"))
 MODEL = SHARED / "models" / "g2p-bart"
 TEXTS = SHARED / "data" / "wikitext" / "wiki.test.raw"
 WORDS, MISSED = 200, 0.3

@@ -9,9 +9,7 @@ NAMES = ["attnlrp", "lrp", "attention_rollout", "random"]
 
 
 @pytest.fixture(scope="module")
-def compared():
-    if not (letters.MODEL / "model.safetensors").is_file() or not letters.TEXTS.is_file():
-        pytest.skip(f"needs {letters.MODEL} and {letters.TEXTS}: set CLOSELOOK_SHARED")
+def compared(shared):
     view = load_model(letters.MODEL)
     words = letters.spelled(view)
     assert len(words) == letters.WORDS

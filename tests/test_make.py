@@ -12,7 +12,6 @@ from tests.conftest import not_chosen, thin
 
 REPOSITORY = Path(__file__).parents[1]
 FAMILIES = [f"family {i}" for i in range(18)]
-needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
 def made(target, folder, failing):
@@ -32,7 +31,7 @@ def made(target, folder, failing):
     return done.returncode, (folder / "calls").read_text().splitlines()
 
 
-@needs_make
+@pytest.mark.usefixtures("make")
 @pytest.mark.parametrize(("failing", "fails"), [("not ray", True), ("-m ray", True), ("nothing", False)])
 def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tmp_path, failing, fails):
     status, calls = made("test", tmp_path, failing)
@@ -42,7 +41,7 @@ def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tm
     assert bool(status) == fails
 
 
-@needs_make
+@pytest.mark.usefixtures("make")
 @pytest.mark.parametrize(
     ("failing", "fails"),
     [("-m nightly", True), ("numeric", True), ("recompute", True), ("chaos", True), ("nothing", False)],
@@ -59,7 +58,7 @@ def test_a_red_test_at_night_keeps_no_other_and_no_chaos_from_running(tmp_path, 
     assert bool(status) == fails
 
 
-@needs_make
+@pytest.mark.usefixtures("make")
 @pytest.mark.parametrize(("failing", "fails"), [("numeric", True), ("nothing", False)])
 def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing, fails):
     status, [call] = made("numeric", tmp_path, failing)
@@ -68,7 +67,7 @@ def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing
     assert bool(status) == fails
 
 
-@needs_make
+@pytest.mark.usefixtures("make")
 def test_bytecode_is_written_even_where_the_environment_forbids_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "forbidden")
     _, [call] = made("numeric", tmp_path, "nothing")

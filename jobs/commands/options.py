@@ -95,8 +95,8 @@ class RunOptions:
         typer.Option(
             "--config",
             "-c",
-            help="A name in jobs/conf (demo, smoke, real, paper, attnlrp, normxlogit) or a path; "
-            "else that of --root, else demo.",
+            help="A name in jobs/conf (demo, own, smoke, real, paper, attnlrp, normxlogit) or a path; "
+            "else that of --root, else demo, or own if --set gives `tasks`.",
             show_default=False,
         ),
     ] = None

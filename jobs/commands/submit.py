@@ -145,10 +145,11 @@ class Request:
 
         Raises UserError if the configuration cannot be read, or names no root.
         """
-        from jobs.config.file import read
+        from jobs.config.file import default_config, read
         from jobs.store import Store
 
-        root = read(self.config or "demo", None, self.overrides).get("root") if self.root is None else self.root
+        source = self.config or default_config(self.overrides)
+        root = read(source, None, self.overrides).get("root") if self.root is None else self.root
         if not isinstance(root, str):
             raise UserError("the config names no root: add --root with the folder or URL of all results")
         return Store(root).root

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, PositiveFloat
 
 from evaluation.benchmark.samples import UnitKind, Words
+from evaluation.benchmark.sources.own import SAMPLES, settings_by_columns
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun, Some
 from jobs.config.models import Candidates, Dtype, Name
 from lrp_core.records.explained import NONE
@@ -43,11 +44,11 @@ class TaskConfig(Frozen):
     columns: dict[str, str] = Field(default_factory=dict)
     """For a file of your own: the file's name for each known column, as {text: review, id: case}."""
     output: Literal["label", "score"] | None = None
-    """For a file of your own: models give each whole text a label or a score. Rows may lack the true one. null: models
-    predict a word."""
+    """For a file of your own: models give each whole text a label or a score. Rows may lack the true one. Without this
+    key, a column `label` or `score` of the file decides. null: models predict a word."""
     evidence: bool | None = None
-    """For a file of your own: true if every row has evidence, false to ignore evidence. null: true where a word is
-    predicted, false where `output` is set."""
+    """For a file of your own: true if every row has evidence, false to ignore evidence. Without this key, the file's
+    column `evidence` decides. null: true where a word is predicted, false where `output` is set."""
     limit: AtLeast1 | None = None
     """largest number of samples that are read; for the demo source, how many to generate"""
     spacy: Candidates = ()
@@ -72,6 +73,14 @@ class TaskConfig(Frozen):
     units: UnitKind | None = None
     """For tasks of whole answers: the parts of a prompt that are ablated: word, sentence, passage or turn. null: the
     sources that the samples name, or else sentences."""
+
+    def completed_by_file(self) -> TaskConfig:
+        """A copy with the settings that were not given and that the columns of the user's file decide."""
+        lacking = {"output", "evidence"} - self.model_fields_set
+        if self.source != SAMPLES.name or self.path is None or not lacking:
+            return self
+        settings = settings_by_columns(self.path, self.columns, self.output)
+        return self.model_copy(update={name: value for name, value in settings.items() if name in lacking})
 
 
 class PruneConfig(PartOfRun):

@@ -89,6 +89,12 @@ def _parse(text: str) -> Any:
         raise yaml.YAMLError("it is nested too deeply") from None
 
 
+def default_config(overrides: Sequence[str]) -> str:
+    """The shipped config of a run that names none: `demo`, or `own` if an override gives the run tasks of its own."""
+    keys = {override.partition("=")[0] for override in overrides}
+    return "own" if "tasks" in keys else "demo"
+
+
 def read(source: str | Path | dict[str, Any], root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     """The raw keys of a configuration, with placeholders filled in and optional tasks without data left out.
 

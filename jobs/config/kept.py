@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from jobs.config.base import Frozen
-from jobs.config.file import ConfigError, describe, parse, read
+from jobs.config.file import ConfigError, default_config, describe, parse, read
 from jobs.config.known import type_in
 from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
@@ -117,15 +117,15 @@ class Difference:
 def load(
     source: str | None, root: str | None, overrides: Sequence[str], read_only: bool = False
 ) -> tuple[RunConfig, Store]:
-    """The configuration `source` (name or path), else the one that `root` keeps; and its root's store.
+    """The configuration `source` (name or path), else that which `root` keeps, else the default; and its root's store.
 
-    `demo` is the configuration of a command without `source` whose root holds nothing yet. Raises Damaged if the root
+    The default is that of a root that holds nothing yet. Raises Damaged if the root
     holds results but keeps no configuration: another one would list other artifacts, or compute them.
     `read_only`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
     package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.
     """
     if source is not None or root is None:
-        config = RunConfig.load(source or "demo", root, overrides)
+        config = RunConfig.load(source or default_config(overrides), root, overrides)
 
         from jobs.store import Store  # slow to import: a mistake in the configuration is reported before
 
@@ -140,7 +140,7 @@ def load(
             f"{store.root} holds results, but its {FILE} is gone: try again, or add --config with the configuration "
             "that the results were computed with"
         )
-    return before or RunConfig.load("demo", root, overrides), store
+    return before or RunConfig.load(default_config(overrides), root, overrides), store
 
 
 def holds_run(store: Store) -> bool:

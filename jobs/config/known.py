@@ -60,16 +60,22 @@ def check(config: Settings) -> None:
 
     for table in (METHODS, sources(), METRICS, FAMILIES):
         len(table)  # imports what packages add: an error in a package is raised here and blamed on no key
+    check_paths(config)  # some checks below read files, and must not read those of refused paths
     problems = _Problems()
-    for key, path in _paths(config):
-        with problems.of(key):
-            _check_url(path, config.hosts)
-    problems.tell()  # some checks below read files, and must not read those of refused paths
     _check_tasks(config, problems)
     _check_models(config, problems)
     _check_products(config, problems)
     _check_names(config, problems)
     _check_methods(config, problems)
+    problems.tell()
+
+
+def check_paths(config: Settings) -> None:
+    """Raise one ConfigError that names every path or URL of data that must not be read."""
+    problems = _Problems()
+    for key, path in _paths(config):
+        with problems.of(key):
+            _check_url(path, config.hosts)
     problems.tell()
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from jobs.config.file import ConfigError, describe, read
-from jobs.config.known import check
+from jobs.config.known import check, check_paths
 from jobs.config.settings import Settings
+from jobs.tasks import tasks as tasks_by_name
 
 
 class RunConfig(Settings):
@@ -21,6 +22,14 @@ class RunConfig(Settings):
         copy = self.model_copy()
         copy._lacking = tuple(lacking)
         return copy
+
+    def completed_by_files(self) -> RunConfig:
+        """A copy in which the columns of users' own files decide the settings of tasks that the config leaves out."""
+        tasks = dict(self.tasks)
+        for name, settings in self.tasks.items():
+            if name not in tasks_by_name():
+                tasks[name] = settings.completed_by_file()
+        return self.model_copy(update={"tasks": tasks})
 
     @classmethod
     def load(
@@ -35,5 +44,7 @@ class RunConfig(Settings):
             config = cls.model_validate(raw)
         except ValidationError as error:
             raise ConfigError(describe(error, raw, cls)) from None
+        check_paths(config)
+        config = config.completed_by_files()
         check(config)
         return config

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ for parts in (_sample("cpu"), *padded, many_heads):
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.usefixtures("triton")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs here")
 def test_fused_kernel_equals_the_chunked_path_in_the_interpreter():
     subprocess.run([sys.executable, "-c", _CHECK], env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)

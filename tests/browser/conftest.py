@@ -13,8 +13,8 @@ from tests.synthetic import CONFIG, write_store
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with browser() as tab:
+def chromium(chromium_programs):
+    with browser(*chromium_programs) as tab:
         yield tab
 
 

@@ -3,13 +3,11 @@
 import base64
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.request
 from contextlib import contextmanager
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
 _ARGUMENTS += ["--disable-background-networking", "--no-first-run", "--force-device-scale-factor=1"]
 LIMIT_S = 600
@@ -81,13 +79,13 @@ def write_page(root, site, file, title, leaves, **pages):
 
 
 @contextmanager
-def browser():
-    """A headless Chromium that ends with the block."""
-    with subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
+def browser(chromium, chromedriver):
+    """A headless Chromium that ends with the block. Takes the paths of both programs."""
+    with subprocess.Popen([chromedriver, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
         try:
             port = next(match[1] for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line)))
             url = f"http://127.0.0.1:{port}"
-            options = {"binary": CHROMIUM, "args": _ARGUMENTS}
+            options = {"binary": chromium, "args": _ARGUMENTS}
             capabilities = {
                 "browserName": "chrome",
                 "goog:chromeOptions": options,

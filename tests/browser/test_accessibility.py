@@ -18,14 +18,11 @@ from evaluation.report.sections.faithfulness import areas_table, curve_figures, 
 from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
 from evaluation.scoring.intervals import Resampling
 from tests.browser.axe import emulate, violations
-from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, call, write_page
+from tests.browser.driver import WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
 from tests.jobs.conftest import blank_figures  # noqa: F401  # axe does not look into pictures
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
-]
+pytestmark = pytest.mark.browser
 LOOKS = [("light", "desk"), ("dark", "phone")]
 FACTS = Provenance("filled", "name: filled", {"closelook": "1"}, [("sva", "abc")], [("gpt2", "sha256:1")])
 

@@ -9,7 +9,6 @@ from evaluation.explained.cases import Case, Variant, Word
 from evaluation.explained.pages import sheet
 from evaluation.explained.rows import Name
 from evaluation.report.page import Provenance
-from tests.browser.driver import CHROMIUM
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.browser
@@ -28,11 +27,10 @@ def long_case(words: int, methods: int) -> Case:
 
 
 @pytest.mark.parametrize(("words", "methods"), [(8, 1), (3000, 8)])
-def test_a_case_prints_on_one_sheet(words, methods, tmp_path):
+def test_a_case_prints_on_one_sheet(words, methods, tmp_path, chromium_programs):
     (tmp_path / "case.html").write_text(sheet(long_case(words, methods), Provenance("rows", "", {"closelook": "0"})))
     printed = tmp_path / "case.pdf"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={printed}"]
-    assert CHROMIUM is not None
-    command = [CHROMIUM, *options, (tmp_path / "case.html").as_uri()]
+    command = [chromium_programs[0], *options, (tmp_path / "case.html").as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     assert printed.read_bytes().count(b"/Type /Page\n") == 1

@@ -9,13 +9,10 @@ import pytest
 from evaluation.report.explorers import Explorer
 from evaluation.report.heatmaps.tokens import Line, data
 from evaluation.report.page import Provenance, Site
-from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
+from tests.browser.driver import wait, write_page
 from tests.evaluation.report.test_tables import some_results
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
-]
+pytestmark = pytest.mark.browser
 SAMPLES = 10_000
 METHODS = ("AttnLRP", "LRP", "Gradient l2", "Random")
 

@@ -5,13 +5,10 @@ import pytest
 from evaluation.report.explorers import NeuronExplorer, shown
 from evaluation.report.explorers import neuron_entry as entry
 from evaluation.report.page import Provenance, Site
-from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
+from tests.browser.driver import wait, write_page
 from tests.evaluation.report.test_tables import some_results
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
-]
+pytestmark = pytest.mark.browser
 WIDTH, LAYERS = 1_000, 3  # neurons of a layer
 PLACES = ("sva · AttnLRP", "sva · LRP")
 ATTACK = "<script>document.title = 'broken'</script>"

@@ -6,13 +6,10 @@ from evaluation.report.explorers import MethodSources, SourcesExplorer
 from evaluation.report.explorers import answer_entry as entry
 from evaluation.report.page import Provenance, Site, answers_page
 from tests.browser.axe import violations
-from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, wait, write_page
+from tests.browser.driver import WIDTHS, wait, write_page
 from tests.evaluation.report.test_tables import some_results
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
-]
+pytestmark = pytest.mark.browser
 ATTACK = "<script>document.title = 'broken'</script>"
 FIRST, SECOND = f"Anna sang {ATTACK}.", "Bert ran."
 PROMPT = f"Context: {FIRST} {SECOND} Question: What did they do? Answer:"

@@ -1,4 +1,4 @@
-"""Every code block of the README and of docs/ runs in a test, or says in the line before it why it does not."""
+"""Every block of README and docs/ says where it runs as it stands, and by which test, or why it does not."""
 
 import json
 import re
@@ -8,39 +8,18 @@ import pytest
 import yaml
 
 from jobs.config import RunConfig
+from tests.docs.reader import BLOCK
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-MARK = r"(?:^<!-- not run: (?P<why>[^\n]+) -->\n)?"
-BLOCK = re.compile(rf"{MARK}^```(?P<language>\w+)(?: \S+)?\n(?P<code>.*?)^```$", re.S | re.M)
-PAGE = "tests/docs/test_pages.py::test_"
+BY_LETTERS = ("wheel", "nightly")  # marks of blocks that tests/docs/test_letters.py runs
 EXTEND = "tests/docs/test_extend.py::test_"
-INSTALLED = "tests/jobs/packages/test_installed.py::test_the_readmes_blocks_run_where_only_the_wheel_is"
 NEURONS = "tests/jobs/commands/test_contexts.py::test_five_neurons_answer_to_what_their_page_says"
 
-#: Of each page, what a block holds, and the test that runs it as it stands there.
+#: Of each page, what a block of a clone holds (a file, or a command that needs development models), and its test.
 RUN = {
     "README.md": {
-        "closelook.explain(": f"{PAGE}a_sentence_is_explained_through_the_front_door_as_the_readme_says",
-        "closelook explain --model": INSTALLED,
-        "cat > mine.jsonl": INSTALLED,
-        "NEAREST = Method(": f"{PAGE}a_method_of_the_readme_explains",
-        "entry-points": INSTALLED,
-        "closelook.load(": INSTALLED,
-        "closelook compare": INSTALLED,
-    },
-    "answers.md": {
-        **dict.fromkeys(
-            ("explanation.shares()", "closelook explain", "messages=[", "reasoning=(0, 8)"),
-            f"{PAGE}answers_are_explained_as_their_page_says",
-        ),
-        "log.jsonl <<": f"{PAGE}a_log_becomes_a_page_of_sources_as_the_page_of_answers_says",
-    },
-    "decisions.md": {
-        **dict.fromkeys(
-            ("reviews.csv <<", "import pandas", "closelook decisions"),
-            f"{PAGE}a_file_of_decisions_is_explained_as_its_page_says",
-        ),
+        "entry-points": "tests/jobs/packages/test_installed.py::test_a_method_of_ones_own_is_in_the_report_of_a_run",
     },
     "extend.md": {
         "[build-system]": f"{EXTEND}the_package_is_shown_as_it_is",
@@ -61,32 +40,8 @@ RUN = {
         "SPARSITY = Product": f"{EXTEND}a_product_is_a_module_and_a_line",
         "ENTROPY = Product": f"{EXTEND}the_package_is_shown_as_it_is",
     },
-    "finetune.md": {
-        "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",
-    },
-    "methods.md": {"AutoTokenizer": f"{PAGE}a_method_is_a_function_as_its_page_says"},
     "neurons.md": {
-        **{f"closelook examples {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
-        "--set 0.64=8": "tests/jobs/commands/test_steering.py::test_steering_runs_as_its_page_says",
-    },
-    "notebooks.md": {
-        **dict.fromkeys(
-            (
-                *("explanation.to_frame()", "answers.to_frame()", "explained)", "closelook.load("),
-                "LLMAttributionResult(",
-            ),
-            f"{PAGE}notebooks_can_do_what_their_page_says",
-        ),
-        "closelook.compare(": "tests/jobs/notebook/test_comparing.py::test_notebooks_compare_as_their_page_says",
-        "from inseq": f"{PAGE}inseq_reads_what_an_answer_is_explained_by",
-    },
-    "trust.md": {"closelook verify": "tests/jobs/commands/test_verify.py::test_a_model_is_verified_as_the_page_says"},
-    "store.md": {
-        **dict.fromkeys(
-            ("closelook.load(", "import pandas", "pq.read_table", "load_dataset("),
-            f"{PAGE}the_store_is_read_as_its_page_says",
-        ),
-        "SELECT": f"{PAGE}the_stores_query_runs_in_duckdb",
+        f"closelook examples {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")
     },
 }  # fmt: skip
 
@@ -94,7 +49,7 @@ RUN = {
 def claims_of(page: str, block: re.Match[str]) -> list[str]:
     """The entries of RUN for the page that the block contains; "settings" for YAML, of which one test covers all."""
     if block["language"] == "yaml":
-        return [] if block["why"] else ["settings"]
+        return ["settings"]
     return [words for words in RUN.get(page, ()) if words in block["code"]]
 
 
@@ -105,12 +60,15 @@ def to_run(page: Path) -> list[re.Match[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_block_runs_in_a_test_or_says_why_not(page):
+def test_a_block_says_where_it_runs_or_why_it_does_not(page):
     claims: list[str] = []
     for block in to_run(PAGES[page]):
+        mark, first = block["mark"] or "", block["code"].partition("\n")[0]
+        if mark in BY_LETTERS or mark.startswith("not run: "):
+            continue
         held = claims_of(page, block)
-        first = block["code"].partition("\n")[0]
-        assert len(held) == (block["why"] is None), f"{page}, `{first}`: run by {held}, not run: {block['why']}"
+        assert mark == "clone" or block["path"] or block["language"] in ("yaml", "toml"), f"{page}, `{first}`: no mark"
+        assert len(held) == 1, f"{page}, `{first}`: run by {held}"
         claims += held
     of_code = [words for words in claims if words != "settings"]
     assert sorted(of_code) == sorted(RUN.get(page, ())), f"{page}: blocks that are not there, or not once"
@@ -123,10 +81,7 @@ def test_the_test_that_runs_a_block_is_there(test):
 
 
 SETTINGS = [
-    (page, block["code"])
-    for page, path in PAGES.items()
-    for block in to_run(path)
-    if block["language"] == "yaml" and block["why"] is None
+    (page, block["code"]) for page, path in PAGES.items() for block in to_run(path) if block["language"] == "yaml"
 ]
 
 

@@ -1,4 +1,4 @@
-"""The code of the README and of docs/ runs as it stands there, and their links lead somewhere."""
+"""The code of the README and of docs/ gives what they say that it gives, and their links lead somewhere."""
 
 import math
 import re
@@ -39,20 +39,6 @@ def test_links_lead_to_files(page):
 
 
 METHODS_PAGE = ROOT / "docs" / "methods.md"
-
-
-def test_a_method_is_a_function_as_its_page_says(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    (code,) = blocks(METHODS_PAGE, "python")
-    exec(compile(code, "methods.md", "exec"), {})
-    assert capsys.readouterr().out in blocks(METHODS_PAGE, "text")
-
-
-def test_a_sentence_is_explained_through_the_front_door_as_the_readme_says(capsys):
-    (code,) = [block for block in blocks(PAGES[0], "python") if "closelook.explain" in block]
-    exec(compile(code, "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert printed in blocks(PAGES[0], "text")
 
 
 def test_a_method_of_the_readme_explains(monkeypatch):
@@ -97,8 +83,7 @@ def notebooks_page(inseq):
     return [code for code in blocks(ROOT / "docs" / "notebooks.md", "python") if ("inseq" in code) == inseq]
 
 
-def test_notebooks_can_do_what_their_page_says(run, capsys, tmp_path, monkeypatch):
-    pytest.importorskip("captum")
+def test_notebooks_can_do_what_their_page_says(captum, run, capsys, tmp_path, monkeypatch):
     names: dict = {}
     with without_ray():
         for code in notebooks_page(inseq=False):
@@ -130,11 +115,6 @@ def test_answers_are_explained_as_their_page_says(tmp_path, monkeypatch, capsys)
         "rest",
     ]
     assert "Hops(prompt=" in capsys.readouterr().out
-    [commands] = [block for block in blocks(page, "bash") if "closelook explain" in block]
-    for command in commands.strip().splitlines():
-        app(shlex.split(command)[1:], standalone_mode=False)
-    assert "are old." in capsys.readouterr().out
-    assert {"answer.html", "answer.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_log_becomes_a_page_of_sources_as_the_page_of_answers_says(tmp_path, monkeypatch, capsys):
@@ -157,22 +137,8 @@ def test_a_log_becomes_a_page_of_sources_as_the_page_of_answers_says(tmp_path, m
     assert first in ([0, 1], [1, 2]), "what Oscar did, and what Alice or Tina did"
 
 
-def test_a_file_of_decisions_is_explained_as_its_page_says(tmp_path, monkeypatch, capsys):
-    page = ROOT / "docs" / "decisions.md"
-    monkeypatch.chdir(tmp_path)
-    bash, decisions = blocks(page, "bash")
-    (tmp_path / "reviews.csv").write_text(bash.partition("END'\n")[2].partition("END\n")[0])
-    app(shlex.split(bash.strip().splitlines()[-1])[1:], standalone_mode=False)
-    [python] = blocks(page, "python")
-    capsys.readouterr()
-    exec(compile(python, "decisions.md", "exec"), {})
-    assert "telescope" in capsys.readouterr().out
-    app(shlex.split(decisions)[1:], standalone_mode=False)
-    assert (tmp_path / "reviews" / "cases" / "A-17.html").exists()
-
-
+@pytest.mark.usefixtures("inseq")
 def test_inseq_reads_what_an_answer_is_explained_by():
-    pytest.importorskip("inseq", reason="inseq is not installed: its packages of CUDA 11 have no place beside a torch")
     names: dict = {"closelook": closelook, "model": "demo/gpt2"}
     (code,) = notebooks_page(inseq=True)
     exec(compile(code, "notebooks.md", "exec"), names)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,9 +69,8 @@ class Pods:
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         """Skips the test where namespaces or overlays are not to be had."""
-        needed = ("unshare", "nsenter", "setpriv", "ip", "chroot")
-        if os.geteuid() or any(shutil.which(tool) is None for tool in needed):
-            pytest.skip(f"pods need root and {', '.join(needed)}")
+        if os.geteuid():
+            pytest.skip("pods need root")
         self._folder, self._volumes = folder, folder.with_name("volumes")
         folder.mkdir()
         self._volumes.mkdir(mode=0o755)

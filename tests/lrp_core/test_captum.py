@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from captum import attr as captum
 
 from lrp_core import Batch, ModelView
 from lrp_core.methods.path_gradients import Noise
@@ -10,7 +11,6 @@ from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric
-captum = pytest.importorskip("captum.attr", reason="captum is not installed")
 FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}  # in which captum has the steps of a path, and deviations
 
 

@@ -5,7 +5,6 @@ and do not import under version 5; its rules do, and are put on Llama here as it
 are rounding: lxt divides g(z) by z + 1e-10 and runs in float32, where a division by a small z costs digits.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -42,7 +41,7 @@ print(json.dumps((token.grad * token).sum(-1).tolist()))
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lxt") is None, reason="lxt is not installed")
+@pytest.mark.usefixtures("lxt")
 @pytest.mark.parametrize("method", ["attnlrp", "lrp"])
 def test_llama_relevance_equals_lxt(method):
     run = subprocess.run([sys.executable, "-c", LXT, method], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from evaluation.benchmark.labels import index_of
@@ -44,6 +44,7 @@ ID = "id"  # the user's own name of a row, among other columns
 _FORMS = "{}: give words of the text, or [start, end] in characters"
 REPEATED = "repeated"  # in `meta` of a sample, the other columns of its further rows
 KNOWN = tuple(dict.fromkeys((*COLUMNS, *LABELLED, ID)))  # the names that `columns` of a task's config may give
+FIRST_ROWS = 1000  # whose columns decide what a task's config leaves out
 
 
 @dataclass(frozen=True)
@@ -383,6 +384,43 @@ def has_foils(path: str, columns: Mapping[str, str]) -> bool:
         return any(isinstance(row, dict) and _has(row, name) for _, row in rows)
     except (UserError, OSError):
         return True
+
+
+def settings_by_columns(path: str, columns: Mapping[str, str], output: str | None) -> dict[str, Any]:
+    """The settings `output` and `evidence` of a task that the columns of the user's files decide; {}: the defaults.
+
+    `output` is the task's own, if its config gives one. Texts with a label or score are judged as a whole, and their
+    evidence is scored if they have any. Samples without a column of evidence are not scored against evidence. Returns
+    {} also if the files cannot be read: `closelook prepare` then reports the error.
+    """
+    named, filled = _columns_in(path, columns)
+    if "text" not in named:
+        return {}
+    settings: dict[str, Any] = {}
+    if output is None:
+        output = next((name for name in ("label", "score") if name in filled), None)
+        if output is not None:
+            settings["output"] = output
+    if output is not None and "evidence" in filled:
+        settings["evidence"] = True
+    if output is None and "evidence" not in named:
+        settings["evidence"] = False
+    return settings
+
+
+def _columns_in(path: str, columns: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """(columns of the first rows of the user's files by their known names, those of them that a row fills)."""
+    named, filled = set[str](), set[str]()
+    try:
+        rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))
+        for _, row in islice(rows, FIRST_ROWS):
+            record = renamed(row, columns)
+            if isinstance(record, dict):
+                named.update(record)
+                filled.update(name for name in record if _has(record, name))
+    except (UserError, OSError):
+        return set(), set()
+    return named, filled
 
 
 SAMPLES = Source(

@@ -1,8 +1,6 @@
 """Fixtures: folders of published data, if there are any, and small tokenizers of every kind, trained when asked for."""
 
-import os
 import string
-from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -23,15 +21,6 @@ WORDS = (
     "Context: Rollo was the leader of the Normans in the 10th century. Question: Who led the Normans? Answer: Rollo "
     "include includes has have the old bridge crosses cross résumé naïve"
 )
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder with published data and development models; CLOSELOOK_SHARED, else beside the repository."""
-    folder = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[4] / "shared"))
-    if not (folder / "data").is_dir():
-        pytest.skip(f"no published data at {folder}; set CLOSELOOK_SHARED")
-    return folder
 
 
 def _trained(kind: str) -> PreTrainedTokenizerFast:

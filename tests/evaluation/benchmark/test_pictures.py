@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import struct
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,6 @@ from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import Malformed, is_reject
 from lrp_core.records.types import UserError
 
-MNIST = Path(os.environ.get("CLOSELOOK_SHARED", "../shared")) / "data" / "mnist"
 SMALL = {"image_size": 24, "patch_size": 4, "num_channels": 3}
 
 
@@ -193,9 +191,8 @@ def test_idx_files_that_break_off_are_one_line(tmp_path, damage, message):
         reading.survey(Origin("images", "mnist", path=str(tmp_path)))
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="the shared MNIST files are not here")
-def test_published_digits_are_read():
-    survey = reading.survey(Origin("images", "mnist", path=str(MNIST)))
+def test_published_digits_are_read(shared):
+    survey = reading.survey(Origin("images", "mnist", path=str(shared / "data" / "mnist")))
     rows = list(reading.read(survey))
     assert (survey.read, survey.rejected) == (1000, 0)
     assert [row["label"] for row in rows[:5]] == ["7", "2", "1", "0", "4"]

@@ -17,7 +17,6 @@ def threads_as_before():
 
 @pytest.mark.nightly
 def test_a_peer_with_an_interpreter_tells_the_same_and_others_are_left_out_by_name(capsys):
-    pytest.importorskip("captum", reason="captum is not installed")
     result = peers.main(["--quick", "--texts", "3", "--captum", sys.executable])
     out = capsys.readouterr().out
     for peer in ("inseq", "lxt"):

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import re
 import tomllib
 from inspect import signature
@@ -20,7 +19,6 @@ from jobs.config.file import CONF_DIR
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "jobs" / "deploy"
-KUBERAY = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "kuberay"
 
 
 def strict(properties: dict, required: list[str] = ()) -> dict:
@@ -207,12 +205,9 @@ def test_no_manifest_holds_a_secret():
             assert not ("SECRET" in line and not line.lstrip().startswith("#")), f"{path.name}: {line}"
 
 
-def crd(kind: str) -> dict:
+def crd(folder: Path, kind: str) -> dict:
     """KubeRay's own schema of a kind, in which a field that it does not know is an error."""
-    path = KUBERAY / f"{kind.lower()}s.v1.json"
-    if not path.exists():
-        pytest.skip(f"KubeRay's schemas are not in {KUBERAY}")
-    return closed(json.loads(path.read_text()))
+    return closed(json.loads((folder / f"{kind.lower()}s.v1.json").read_text()))
 
 
 def closed(schema: dict) -> dict:
@@ -228,9 +223,9 @@ def closed(schema: dict) -> dict:
     return known
 
 
-def test_kuberays_own_schema_takes_the_manifest():
+def test_kuberays_own_schema_takes_the_manifest(shared):
     manifest = load("raycluster.yaml")
-    schema = crd(manifest["kind"])
+    schema = crd(shared / "kuberay", manifest["kind"])
     schema["properties"]["metadata"] = {"type": "object"}
     assert [error.message for error in Draft202012Validator(schema).iter_errors(manifest)] == []
     manifest["spec"]["headGroupSpek"] = {}

@@ -29,7 +29,7 @@ UP = "Ray runtime started."
 
 
 @pytest.fixture
-def pods(tmp_path):
+def pods(network_namespaces, tmp_path):
     """With an S3 server that the name `store` stands for."""
     made = Pods(tmp_path / "pods", [SERVICE, "store", "head"])
     made.start(["python", "-m", "moto.server", "-H", "0.0.0.0", "-p", "5000"], {}, NOBODY)

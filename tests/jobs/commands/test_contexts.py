@@ -1,30 +1,28 @@
 """`closelook examples`: as docs/neurons.md shows it, and what it says of bad input."""
 
-import os
 import re
+import shlex
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[3]
-SHARED = Path(os.environ.get("CLOSELOOK_SHARED", ROOT.parent / "shared"))
-MODEL = SHARED / "models" / "babyllama-char"
+PAGE = Path(__file__).parents[3] / "docs" / "neurons.md"
 
 
-@pytest.mark.skipif(not MODEL.exists(), reason=f"needs the trained model {MODEL}")
-def test_five_neurons_answer_to_what_their_page_says(closelook, tmp_path):
-    page = (ROOT / "docs" / "neurons.md").read_text()
+def test_five_neurons_answer_to_what_their_page_says(closelook, shared, tmp_path, monkeypatch):
+    """The commands as they stand there, in a folder beside which lies the folder with the model."""
+    page = PAGE.read_text()
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (tmp_path / "shared").symlink_to(shared.resolve())
+    monkeypatch.chdir(clone)
     (stories,) = re.findall(r"^```text stories.txt\n(.*?)^```", page, re.S | re.M)
-    (tmp_path / "stories.txt").write_text(stories)
-    shown = re.findall(
-        r"closelook examples (\S+) --model \S+ --corpus stories.txt --top (\d)\n```\n\n```text\n(.*?)\n```", page, re.S
-    )
+    Path("stories.txt").write_text(stories)
+    shown = re.findall(r"^closelook (examples [^\n]*)\n```\n\n```text\n(.*?)\n```", page, re.M | re.S)
+    shown = [(command, expected.splitlines()) for command, expected in shown]
     assert len(shown) == 5
-    for neuron, top, expected in shown:
-        arguments = ("--corpus", str(tmp_path / "stories.txt"), "--top", top)
-        code, out, _ = closelook("examples", neuron, "--model", str(MODEL), *arguments)
+    for command, expected in shown:
+        code, out, _ = closelook(*shlex.split(command))
         assert code == 0
-        assert [line.rstrip() for line in out.splitlines()[1 : int(top) + 1]] == expected.splitlines()
+        assert [line.rstrip() for line in out.splitlines()[1 : len(expected) + 1]] == expected
 
 
 def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, model, tmp_path):

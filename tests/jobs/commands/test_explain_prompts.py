@@ -1,8 +1,6 @@
 """The prompt is explained as it was typed: with the tokens and the prediction of the stock model."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +8,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from evaluation.benchmark.demo import model_dir
 from jobs.notebook.explaining import explain
-from tests.jobs.small import REPOSITORY
 from tests.tiny import tiny_model
 
-SHARED = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "models"
 PROMPTS = [
     "The keys to the cabinet",
     "The keys to the cabinet\n",
@@ -67,11 +63,9 @@ def test_the_prediction_for_an_unchanged_prompt_is_the_stock_models(closelook, t
     check_read_as_stock(closelook, tmp_path, model_dir(name), DEMO[name], prompt)
 
 
-def published(tmp_path, family, vocabulary, **reader):
+def published(shared, tmp_path, family, vocabulary, **reader):
     """The folder of a tiny model of random weights that reads with a published vocabulary."""
-    if not (SHARED / vocabulary).is_dir():
-        pytest.skip(f"no published vocabulary at {SHARED / vocabulary}; set CLOSELOOK_SHARED")
-    tokenizer = AutoTokenizer.from_pretrained(SHARED / vocabulary, **reader)
+    tokenizer = AutoTokenizer.from_pretrained(shared / "models" / vocabulary, **reader)
     folder = tmp_path / family
     tokenizer.save_pretrained(folder)
     tiny_model(family, dtype="float32", vocab_size=len(tokenizer)).model.save_pretrained(folder)
@@ -79,14 +73,14 @@ def published(tmp_path, family, vocabulary, **reader):
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_prediction_is_the_stock_models_with_gpt2s_published_vocabulary(closelook, tmp_path, prompt):
-    folder = published(tmp_path, "gpt2", "gpt2-bpe", tokenizer_type="gpt2")
+def test_the_prediction_is_the_stock_models_with_gpt2s_published_vocabulary(closelook, shared, tmp_path, prompt):
+    folder = published(shared, tmp_path, "gpt2", "gpt2-bpe", tokenizer_type="gpt2")
     check_read_as_stock(closelook, tmp_path, folder, AutoModelForCausalLM, prompt)
 
 
 @pytest.mark.parametrize("prompt", ["Answer:\n___", "Some teachers  admired ___ .", "\tThe keys ___\nare old"])
-def test_a_masked_model_reads_the_mask_in_the_unchanged_text(closelook, tmp_path, prompt):
-    folder = published(tmp_path, "bert", "bert-wordpiece")
+def test_a_masked_model_reads_the_mask_in_the_unchanged_text(closelook, shared, tmp_path, prompt):
+    folder = published(shared, tmp_path, "bert", "bert-wordpiece")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(prompt.replace("___", tokenizer.mask_token))["input_ids"]
     written, _ = explained(closelook, tmp_path, folder, prompt)
@@ -97,10 +91,8 @@ def test_a_masked_model_reads_the_mask_in_the_unchanged_text(closelook, tmp_path
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time\n", "Lily  had a dog"])
-def test_the_prediction_is_the_stock_models_for_trained_weights(closelook, tmp_path, prompt):
-    if not (SHARED / "babyllama-char").is_dir():
-        pytest.skip(f"no trained model at {SHARED}; set CLOSELOOK_SHARED")
-    check_read_as_stock(closelook, tmp_path, SHARED / "babyllama-char", AutoModelForCausalLM, prompt)
+def test_the_prediction_is_the_stock_models_for_trained_weights(closelook, shared, tmp_path, prompt):
+    check_read_as_stock(closelook, tmp_path, shared / "models" / "babyllama-char", AutoModelForCausalLM, prompt)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-"""The wheel in an empty environment, outside of the repository: all files are there, and the README's blocks run."""
+"""The wheel in an empty environment, outside of the repository: all files are there, and a run has a user's method."""
 
+import json
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
 import tomllib
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,19 +73,21 @@ def run(environment, tmp_path_factory):
     return run
 
 
-OWN = block("bash", "mine.jsonl").rstrip()
+ROW = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is", "evidence": "keys"}
 
 
 @pytest.fixture(scope="module")
 def mine(environment, run):
-    """(output, folder of logs) of a run on Ray, of the README's samples and method, in an environment with secrets."""
+    """(output, folder of logs) of a run on Ray with the README's own method, in an environment with secrets."""
     [site] = environment[0].glob("lib/python*/site-packages")
     entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
     install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)
-    settings = "--config smoke --set 'methods=[attnlrp, nearest, random]'"
+    (run.folder / "mine.jsonl").write_text(json.dumps(ROW))
+    settings = ("methods=[attnlrp, nearest, random]", "tasks={mine: {source: samples, path: mine.jsonl}}")
+    arguments = ("--config", "smoke", "--root", "runs/mine", "--set", settings[0], "--set", settings[1])
     secrets = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN"), SECRET)
     logs = tempfile.mkdtemp(prefix="ray-")  # names of sockets below it are short
-    yield run("bash", "-ec", f"{OWN} {settings}", RAY_TMPDIR=logs, **secrets), Path(logs)
+    yield run("closelook", "run", *arguments, RAY_TMPDIR=logs, **secrets), Path(logs)
     shutil.rmtree(logs)
 
 
@@ -104,37 +105,13 @@ def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
-    """A sentence and a model from a folder, own samples with an own method, their scores, what another run changes."""
+def test_a_method_of_ones_own_is_in_the_report_of_a_run(environment, run, mine):
     folder, _ = environment
-    [site] = folder.glob("lib/python*/site-packages")
-    shutil.copytree(site / "evaluation/benchmark/demo/models/gpt2", run.folder / "gpt2")
-    explaining = [
-        ("python", "-c", block("python", "closelook.explain").replace("demo/gpt2", "./gpt2")),
-        ("bash", "-ec", block("bash", "closelook explain").replace("demo/gpt2", "./gpt2")),
-    ]
-    arguments = shlex.split(OWN.rpartition("\ncloselook ")[2])
-    inline = [str(folder / "bin" / "python"), str(REPOSITORY / "tests" / "jobs" / "inline.py")]
-    other = (*inline, *arguments, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
-    where = ("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
-    reading = ("python", "-c", block("python", "closelook.load"))
-    with ThreadPoolExecutor(2) as threads:  # none needs another
-        _, *explained, printed, where = [
-            out for out, _ in threads.map(lambda command: run(*command), [other, *explaining, reading, where])
-        ]
-
+    where, _ = run("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
     assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
-    shown = block("text", "alti_logit  The").replace("demo/gpt2", "gpt2")
-    assert [out.replace("./", "") for out in explained] == [shown, shown]
-
     (out, _), _ = mine
     assert "attribute: 3 computed, 0 up to date" in out
     scores = Store(str(run.folder / "runs" / "mine")).read("scores", SCORES).to_pylist()
     assert {row["task"] for row in scores} == {"mine"}
-    assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {2}
+    assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {1}
     assert "Nearest" in (run.folder / "runs/mine/report/report.md").read_text()
-    assert {"attnlrp", "nearest", "random", "value"} <= set(printed.split())
-
-    changed, _ = run("bash", "-ec", block("bash", "closelook compare"))
-    assert "models.gpt2.id" in changed
-    assert re.search(r"gpt2 +mine +float32 +attnlrp", changed), changed

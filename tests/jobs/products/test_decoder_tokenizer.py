@@ -1,8 +1,6 @@
 """An encoder-decoder that reads letters and writes sounds: what it says is decoded by the tokenizer of the answer."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -18,11 +16,9 @@ from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.store import Ledger, Store
 from lrp_core.records.types import UserError
-from tests.jobs.small import REPOSITORY
 from tests.stages import attribute, evaluate
 from tests.tiny import tiny_model
 
-SHARED = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "models" / "g2p-bart"
 LETTERS, SOUNDS = "abcdefgh", "æβκðəɸɣʜ"  # character by character, the same tokens
 
 
@@ -131,11 +127,10 @@ def test_a_tokenizer_of_answers_is_for_encoder_decoders(closelook, speller):
     assert "is no encoder-decoder: leave --decoder-tokenizer out" in err
 
 
-def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says():
-    if not SHARED.is_dir():
-        pytest.skip(f"no trained model at {SHARED}; set CLOSELOOK_SHARED")
-    sounds = AutoTokenizer.from_pretrained(SHARED / "phonemes")
-    options = {"model": str(SHARED), "decoder_tokenizer": str(SHARED / "phonemes"), "method": "random"}
+def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says(shared):
+    folder = shared / "models" / "g2p-bart"
+    sounds = AutoTokenizer.from_pretrained(folder / "phonemes")
+    options = {"model": str(folder), "decoder_tokenizer": str(folder / "phonemes"), "method": "random"}
     explanation = explain("cabinet", generate=11, **options)
     tokens = [answer.token for answer in explanation.answers]
     assert "".join(word for word in tokens if word not in sounds.all_special_tokens) == "kˈæbənˌɛt"

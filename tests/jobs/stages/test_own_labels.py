@@ -96,7 +96,9 @@ def test_evidence_of_ones_own_labelled_texts_is_scored(folders, tmp_path, inline
         assert pg["n"] == len(right)
         if right:
             assert pg["value"] == pytest.approx(100 * np.mean([np.argmax(values) == 0 for values in right]))
-    unsaid = run_of(folders, tmp_path / "unsaid", ["sentiment"], tasks=own_file(tmp_path / "mine.jsonl", {}, *rows))
+    unsaid = run_of(
+        folders, tmp_path / "unsaid", ["sentiment"], tasks=own_file(tmp_path / "mine.jsonl", {"evidence": None}, *rows)
+    )
     Store(unsaid.root).create()
     lines = prepare(unsaid, Store(unsaid.root)).lines
     assert "mine: 5 rows = 1 samples + 4 rejected (4 evidence)" in lines

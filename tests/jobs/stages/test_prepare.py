@@ -1,5 +1,4 @@
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from jobs.stages.prepare import prepare
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.records.types import UserError
+from tests.external import SHARED
 from tests.jobs.small import save_model
 
 OLD_VIEW = VIEW.with_metadata({b"closelook.schema": b"view", b"closelook.version": b"1"})
@@ -36,17 +36,6 @@ def config_of(tmp_path, task=None, **changes) -> RunConfig:
 def run(config):
     store = Store(config.root)
     return prepare(config, store), store
-
-
-#: The folder with published data; CLOSELOOK_SHARED/data, else beside the repository.
-PUBLISHED = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[4] / "shared")) / "data"
-
-
-@pytest.fixture
-def published_data() -> Path:
-    if not PUBLISHED.is_dir():
-        pytest.skip(f"no published data at {PUBLISHED}; set CLOSELOOK_SHARED")
-    return PUBLISHED
 
 
 def contents(store):
@@ -177,9 +166,9 @@ def test_another_model_adds_its_views_and_leaves_the_rest(tmp_path):
 def test_ray_and_the_driver_commit_the_same_bytes(tmp_path, monkeypatch, local_ray):
     file = squad(tmp_path, 40)
     tasks = {"sva": {"source": "demo", "limit": 20}, "qa": {"source": "squad", "path": str(file)}}
-    if PUBLISHED.is_dir():  # with what has a parser to load
-        parser = PUBLISHED.parent / "models" / "en_ud_ewt_sm"
-        tasks["ra"] = {"source": "blimp", "path": str(PUBLISHED / "ra"), "limit": 20, "spacy": [str(parser)]}
+    if SHARED.is_dir():  # with what has a parser to load
+        parser = SHARED / "models" / "en_ud_ewt_sm"
+        tasks["ra"] = {"source": "blimp", "path": str(SHARED / "data" / "ra"), "limit": 20, "spacy": [str(parser)]}
     _, alone = run(config_of(tmp_path, tasks=tasks))
     monkeypatch.setattr(module, "DRIVER_ROWS", 0)
     summary, streamed = run(config_of(tmp_path, tasks=tasks, root=str(tmp_path / "ray")))
@@ -364,10 +353,10 @@ def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
         export(config, store, tmp_path / "out")
 
 
-def test_real_data_give_the_shares_of_close_look(tmp_path, published_data, monkeypatch):
+def test_real_data_give_the_shares_of_close_look(tmp_path, shared, monkeypatch):
     monkeypatch.setattr(module, "DRIVER_ROWS", 10**6)  # all of them: Ray commits the same bytes
     config = RunConfig.load(
-        "real", str(tmp_path / "root"), [f"data={published_data}", "tasks.sva.limit=700", "tasks.qa.limit=100"]
+        "real", str(tmp_path / "root"), [f"data={shared / 'data'}", "tasks.sva.limit=700", "tasks.qa.limit=100"]
     )
     store = Store(config.root)
     assert prepare(config, store).complete
