@@ -6,7 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-
 from tests.jobs.cluster.test_deploy import DEPLOY, REPOSITORY, nightly
 
 
