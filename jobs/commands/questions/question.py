@@ -118,6 +118,7 @@ class Question:
     spans: str | tuple[tuple[int, int], ...] | None = None
     hops: int = 0  # how often relevance of the part `reasoning` of the answer is passed on to what precedes it
     reasoning: tuple[int, int] | None = None  # characters (start, end) of that part of the answer
+    picture: bytes | None = None  # the file of a picture that the caller has in memory
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -318,17 +318,18 @@ def _for_labels(question: Question, opened: Opened) -> Row:
 
 
 def _picture(question: Question, resolved: ResolvedModel) -> Row:
-    """The row of the image file that the question names, prepared for the model, with its `pixel_values`.
+    """The row of the question's picture, prepared for the model, with its `pixel_values`.
 
     Raises UserError for a file that is no image, and for questions that do not fit a model of images.
     """
-    model, path = resolved.config.id, Path(question.sentence).expanduser()
+    model, path, data = resolved.config.id, Path(question.sentence).expanduser(), question.picture
     if question.target is not None or question.second is not None or question.several:
         raise UserError(f"{model} predicts labels of images: leave `target`, `second`, `generate` and `answer` out")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{model} reads images, but {path} cannot be read: {error.strerror}") from None
+    if data is None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{model} reads images, but {path} cannot be read: {error.strerror}") from None
     assert resolved.preprocessing is not None
     try:
         view = view_of(picture("terminal", path.name, data, label=None), resolved.preprocessing)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluation.benchmark.encoding import START
 from evaluation.benchmark.samples import Filled, Malformed
 from evaluation.benchmark.sources.base import field as field_of
 from evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
@@ -188,7 +189,7 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
     for at, answer in enumerate(answers):
         decision = answer.decision or probable.get(at)
         decoder = answer.decoder or ()
-        starts = [number == 0 for number in range(len(decoder))]  # a decoder's start token is special
+        starts = [piece == START for piece in decoder]  # the tokens that a decoder begins with are special
         by_method = [_relevance_of(method, answer) for method in answer.methods]
         of_decoder = [TokenLocation(DECODER)] * len(decoder)
         text = ExplainedText(
