@@ -1,4 +1,4 @@
-"""The explained prediction and a given answer begin as in the model's own `generate`, whose other settings are named."""
+"""The explained prediction and a given answer begin as in the model's own `generate`; what is not followed is told."""
 
 import pytest
 import torch
@@ -78,7 +78,6 @@ def test_every_token_that_a_decoder_begins_with_is_its_start(tokenizer):
 
 
 def test_a_run_explains_the_token_that_generate_gives(tokenizer):
-    first, _ = most_probable("gpt2", tokenizer)
     view = closelook.load_model(model_dir("gpt2"))
     row = {"input_ids": tokenizer(TEXT)["input_ids"], "target_id": None, "foil_id": None}
     row["position"] = len(row["input_ids"]) - 1
