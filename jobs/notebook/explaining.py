@@ -34,7 +34,7 @@ def explain(
     messages: Any = None,
     input_ids: Any = None,
     method: MethodLike | Sequence[MethodLike] = "attnlrp",
-    label: str | Sequence[str | None] | None = None,
+    label: str | int | Sequence[str | int | None] | None = None,
     second: str | Sequence[str | None] | None = None,
     words: Words = "single",
     generate: int = 1,
@@ -73,8 +73,8 @@ def explain(
     `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
     ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words
     have several tokens, `words="first_difference"` explains the first token that differs, and `"each"` every token of
-    the target in turn. For a classifier, `label` or its prediction is explained. `prefix` is the beginning of an
-    encoder-decoder's answer.
+    the target in turn. For a classifier, `label` (its name or number) or its prediction is explained. `prefix` is the
+    beginning of an encoder-decoder's answer.
 
     An `answer`, a text or token ids, is explained as a whole: the sum of its tokens' logits, by one forward and one
     backward pass. `spans` are parts of it that are explained each as a whole: "sentence", "token" or characters

@@ -103,7 +103,7 @@ class Question:
     sentence: str  # `___` marks the target's place, else the target follows; for a model of images, a file's path
     target: str | int | None = None  # a word or a token id
     foil: str | int | None = None  # a word, a token id or, for a classifier, a label
-    label: str | None = None  # of a classifier, in place of `target`
+    label: str | int | None = None  # of a classifier, in place of `target`: by its name or number
     second: str | None = None  # the second text of a pair
     explanation: str | None = None  # contrastive | target | log_prob; None: contrastive if there is a foil, else target
     generate: int = 1  # how many predicted tokens are explained in turn; with `spans`, the longest answer in tokens
@@ -147,9 +147,11 @@ class Question:
         for name, word in (("target", self.target), ("foil", self.foil)):
             if isinstance(word, bool) or not isinstance(word, str | int | None):
                 raise UserError(f"`{name}` must be a word or a token id, not {word!r}")
-        for name, text in (("second", self.second), ("label", self.label), ("prefix", self.prefix)):
+        for name, text in (("second", self.second), ("prefix", self.prefix)):
             if not isinstance(text, str | None):
                 raise UserError(f"`{name}` must be a string, not {text!r}")
+        if isinstance(self.label, bool) or not isinstance(self.label, str | int | None):
+            raise UserError(f"`label` must be the name or number of a label, not {self.label!r}")
         for value in (self.sentence, self.target, self.foil, self.second, self.label, self.prefix, self.answer):
             if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
                 path = "; if it is the path of an image, rename the file" if value is self.sentence else ""
@@ -157,7 +159,8 @@ class Question:
         if not _is_count(self.generate) or self.generate < 1:
             raise UserError(f"`generate` must be a number of tokens, at least 1, not {self.generate!r}")
         if self.words not in get_args(Words):
-            raise UserError(f"`words` must be one of {', '.join(get_args(Words))}, not {self.words!r}")
+            whole = "; a whole answer is explained by `answer`" if self.words == "all" else ""
+            raise UserError(f"`words` must be one of {', '.join(get_args(Words))}, not {self.words!r}{whole}")
 
     def _check_answer(self) -> None:
         """Raise UserError for an invalid answer or spans, and for fields that do not go together with an answer."""
