@@ -64,7 +64,8 @@ class Answer:
         if self.at:
             return ""
         cut = self.row.get("cut")
-        return space_note(self.question, self.opened) + (f", {cut} tokens are not read" if cut else "")
+        note = space_note(self.question, self.opened, self.decoder or self.tokens, self.token or "")
+        return note + (f", {cut} tokens are not read" if cut else "")
 
     @property
     def _before(self) -> int | None:

@@ -237,7 +237,7 @@ class Question:
         # white space.
         ends_in_space = prompt.text != self.before
         gets_space = self.ids is not None and not ends_in_space
-        return Prompt(self.before, prompt.space if gets_space else "")
+        return Prompt(self.before, prompt.space, prompt.is_added) if gets_space else Prompt(self.before, "")
 
     def answer_so_far(self, opened: Opened) -> Prompt:
         """The text that the decoder has written already, with the space that belongs to the target."""
@@ -258,11 +258,11 @@ def text_read(question: Question, opened: Opened) -> str:
     return question.prompt(opened).text
 
 
-def space_note(question: Question, opened: Opened) -> str:
+def space_note(question: Question, opened: Opened, read: Sequence[str], token: str) -> str:
     """A note about the space before the explained target, beginning with a comma; "" if there is nothing to say.
 
-    For a masked model it tells that a space was added before the target, for others that the target token begins with
-    the space before it.
+    For a masked model it tells that a space was added before the target, for others whether the target begins with the
+    space before it. `read` are the texts of the tokens that were read, `token` that of the target token.
     """
     kind, before = opened.resolved.kind, question.before
     if kind.labels or question.has_answer:
@@ -275,9 +275,17 @@ def space_note(question: Question, opened: Opened) -> str:
         note = ", the text without its last space" if target_took_space else ""
         prompt = question.answer_so_far(opened)
         target_took_space = prompt.text != (question.prefix or "")
-    if target_took_space or (prompt.space and isinstance(question.target, str)):
+    if target_took_space:
         return f", with the space before it{note}"
-    return note
+    if not isinstance(question.target, str) or not prompt.text or prompt.text[-1].isspace():
+        return note
+    if question.words == "first_difference":  # the token may be a later one of the word
+        has_space = bool(prompt.space_before(question.target.strip()))
+    else:
+        has_space = token[:1].isspace() or not read[-1].strip()
+    if has_space:
+        return f", with the space before it{note}"
+    return f", without a space before it{note}" if has_spaces(opened.writer) else note
 
 
 def question_of(text_or_chat: Any, opened: Opened, **asked: Any) -> Question:

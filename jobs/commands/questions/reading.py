@@ -217,7 +217,7 @@ def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
 
 def _following(prompt: Prompt, before: list[int], text: str, tokenizer: Any) -> list[int]:
     """The tokens of `text` after a prompt, whose tokens are `before`; of `text` alone, if both would share a token."""
-    behind = text if text[:1].isspace() else prompt.space + text
+    behind = text if text[:1].isspace() else prompt.space_before(text) + text
     joint, by_itself = encode(tokenizer, [prompt.text + behind, behind], template=False)
     rest = _rest(joint.ids, before)
     return by_itself.ids if rest is None else rest

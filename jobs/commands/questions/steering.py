@@ -170,8 +170,9 @@ def show_neurons(
     logits = (relevance.logit_target, relevance.logit_foil)
     explained = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
     names = " rather than ".join(map(model.named, model.asked))
-    say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){space_note(question, opened)}")
-    texts = pieces(opened.tokenizer, row["input_ids"])
+    *texts, token = pieces(opened.tokenizer, [*row["input_ids"], row["target_id"]])
+    note = space_note(question, opened, texts, token)
+    say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){note}")
     [neurons] = top_neurons(relevance, shown.top, shown.absolute)
     known = [_known(opened, neuron, texts, shown.normed) for neuron in neurons]
     if known:
