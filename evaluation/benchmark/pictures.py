@@ -16,14 +16,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
 from lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # other formats are refused before they are decoded
-_CHANNELS, _WORDS = {"L": 1, "RGB": 3}, {"L": "grey", "RGB": "RGB"}  # by the mode of an image
+_CHANNELS = {"L": 1, "RGB": 3}  # by the mode of an image
 Region = Sequence[int]  # [top, left, bottom, right) in pixels
 #: Settings that a checkpoint leaves out.
 _DEFAULTS = {
@@ -44,21 +44,57 @@ _UNKNOWN_STEPS = ("do_pad", "do_reduce_labels", "do_thumbnail", "do_align_long_a
 
 
 def decoded(data: bytes) -> Image.Image:
-    """The image in the bytes of a file, as 8-bit grey (L) or RGB; a palette without transparency is RGB.
+    """The image in the bytes of a file, upright, as 8-bit grey (L) or RGB.
 
-    Raises Malformed for bytes that are no image, break off, or have another mode.
+    Raises Malformed for bytes that are no image, break off, or have more than 8 bits a channel.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             opened.load()
-            image = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
+            return _upright(opened)
+    except Malformed:
+        raise
     except UnidentifiedImageError:  # its own message names an object in memory
         raise Malformed("not an image that can be read", f"it is none of {', '.join(FORMATS)}") from None
     except Exception as error:  # decoders may raise any error for broken bytes
         raise Malformed("not an image that can be read", " ".join(str(error).split())[:120]) from None
-    if image.mode not in _CHANNELS:
-        raise Malformed("the image is neither 8-bit grey nor RGB", f"its mode is {image.mode}")
-    return image
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF orientation says, as 8-bit grey (L) or RGB; transparency is left out.
+
+    transformers' `load_image` does the same, but makes grey images RGB at once. Raises Malformed for more than 8 bits a
+    channel, which Pillow would clip.
+    """
+    if image.mode[0] in "IF":  # the modes I, I;16 and F
+        raise Malformed("the image has more than 8 bits a channel", f"its mode is {image.mode}")
+    turned = ImageOps.exif_transpose(image)
+    return turned.convert("L" if turned.mode in ("1", "L", "LA") else "RGB")
+
+
+def file_of(picture: Any) -> bytes:
+    """The PNG file of a picture in memory: an image of Pillow, or an array [h, w] or [h, w, channels] uint8.
+
+    Raises UserError for arrays of another type or shape, and for images of more than 8 bits a channel.
+    """
+    if not isinstance(picture, Image.Image):
+        pixels = np.asarray(picture)
+        if pixels.ndim == 3 and pixels.shape[2] == 1:
+            pixels = pixels[..., 0]
+        if (
+            pixels.dtype != np.uint8
+            or pixels.ndim not in (2, 3)
+            or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4))
+        ):
+            raise UserError(
+                "an array with a picture must be [height, width] or [height, width, channels] of type uint8, with 1, 3 "
+                f"or 4 channels, not {list(pixels.shape)} of type {pixels.dtype}"
+            )
+        picture = Image.fromarray(pixels)
+    try:
+        return encoded(np.asarray(_upright(picture)))
+    except Malformed as error:
+        raise UserError(f"the picture cannot be explained: {error}") from None
 
 
 def encoded(pixels: np.ndarray) -> bytes:
@@ -107,7 +143,6 @@ class Preprocessing:
     rescale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    to_rgb: bool = False
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocessing:
@@ -143,7 +178,6 @@ class Preprocessing:
             rescale=written["rescale_factor"],
             mean=_per_channel(written["image_mean"], channels, "image_mean"),
             std=_per_channel(written["image_std"], channels, "image_std"),
-            to_rgb=bool(settings.get("do_convert_rgb")),
         )
 
     @cached_property
@@ -168,11 +202,10 @@ class Preprocessing:
 
     def fitted(self, image: Image.Image) -> np.ndarray:
         """The resized, cropped image [H, W, C] uint8, before rescaling. Raises Malformed for another mode or size."""
-        if self.to_rgb and image.mode != "RGB":
+        if self.channels == _CHANNELS["RGB"]:
             image = image.convert("RGB")
         if _CHANNELS[image.mode] != self.channels:
-            read = next(mode for mode, count in _CHANNELS.items() if count == self.channels)
-            raise Malformed(f"the image is {_WORDS[image.mode]}, the model reads {_WORDS[read]}")
+            raise Malformed("the image has colours, the model reads grey")
         if self.resize is not None:
             image = image.resize(self._resized(*image.size), resample=self.resample)
         pixels = np.asarray(image).reshape(image.height, image.width, self.channels)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,27 +176,57 @@ def with_meta(row: Row, **meta: Any) -> Row:
     return row | {"meta": _json(meta_of(row) | meta)}
 
 
+#: A character of a script that puts no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese, Japanese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
+_JOINING = re.compile(r"\S[-–—/]$")  # the end of a text that goes on without a space
+_ATTACHED = re.compile(r"[,.;:!?%…]|'\w")  # the beginning of a word that follows without a space, such as 's
+
+
+def _goes_on_unspaced(text: str) -> bool:
+    """True if no space is written after `text`: it ends in an opening bracket or quote, a hyphen, or such a script."""
+    opens = unicodedata.category(text[-1]) in ("Ps", "Pi") or (text[-1] == '"' and text.count('"') % 2 == 1)
+    return opens or bool(_UNSPACED.match(text[-1]) or _JOINING.search(text))
+
+
+def _follows_unspaced(word: str) -> bool:
+    """True if no space is written before `word`: it begins with closing punctuation, or with such a script."""
+    closes = unicodedata.category(word[0]) in ("Pe", "Pf")
+    return closes or bool(_UNSPACED.match(word) or _ATTACHED.match(word))
+
+
 class Prompt(NamedTuple):
     """The text that a model reads before a slot, and the space between this text and the target."""
 
     text: str
     space: str  # directly before the target: " " or ""
+    is_added: bool = False  # the space is not in the text: words that follow without a space do not get it
 
     @classmethod
     def of(cls, before: str, has_spaces: bool = True) -> Prompt:
         """The prompt of the text `before` a slot.
 
         A space at the end of the text belongs to the target, as tokenizers put spaces at the beginning of tokens. If
-        the text ends in no white space, the target gets a space too. `has_spaces` is False for a tokenizer without
-        tokens for spaces: its targets get none.
+        the text ends in no white space, the target gets a space too, unless none is written there: after an opening
+        bracket, or in Chinese. `has_spaces` is False for a tokenizer without tokens for spaces: its targets get none.
         """
         read = before.removesuffix(" ")
-        belongs = has_spaces and before and (read != before or not before[-1].isspace())
-        return cls(read, " " if belongs else "")
+        if not (before and has_spaces):
+            return cls(read, "")
+        if read != before:
+            return cls(read, " ")
+        if before[-1].isspace() or _goes_on_unspaced(before):
+            return cls(read, "")
+        return cls(read, " ", is_added=True)
+
+    def space_before(self, word: str) -> str:
+        """The space between the text and `word`."""
+        return "" if self.is_added and _follows_unspaced(word) else self.space
 
     def with_target(self, word: str) -> str:
         """The text with `word` behind it."""
-        return f"{self.text}{self.space}{word}"
+        return f"{self.text}{self.space_before(word)}{word}"
 
 
 @dataclass(frozen=True)

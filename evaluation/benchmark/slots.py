@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.encoding import Encoding, encode, has_spaces
 from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words
 
 NOT_ONE_TOKEN = "target or foil is not one token"
@@ -87,16 +87,21 @@ def tail_behind(
     """The tokens that `word` adds to a prompt; `context` is the prompt encoded, `encoding` the prompt with the word.
 
     A tokenizer may split white space before a word otherwise than at the end of a text, as GPT-2 splits two line ends.
-    The word is then tokenised after the prompt's last character alone. Raises Malformed if the word shares a token with
-    the prompt, has no token but white space, or is unknown to the tokenizer.
+    The word is then tokenised after the prompt's last character alone. A word that follows without a space, but would
+    then share a token with the prompt, follows with a space. Raises Malformed if the word shares a token with the
+    prompt, has no token but white space, or is unknown to the tokenizer.
     """
+    joint = prompt.with_target(word)
     if encoding.ids[: len(context)] != context.ids and prompt.text[-1:].isspace():
         prompt = Prompt(prompt.text[-1], prompt.space)
-        again = encode(tokenizer, [prompt.text, prompt.with_target(word)])
-        context, encoding = (encoding.open_ended() for encoding in again)
+        joint = prompt.with_target(word)
+        context, encoding = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
+    goes_on = joint == prompt.text + word and not prompt.text[-1:].isspace()
+    if encoding.ids[: len(context)] != context.ids and goes_on and has_spaces(tokenizer):
+        joint = f"{prompt.text} {word}"
+        encoding = encode(tokenizer, [joint])[0].open_ended()
     if encoding.ids[: len(context)] != context.ids:
         raise Malformed("target or foil shares a token with its neighbour", repr(word))
-    joint = prompt.with_target(word)
     ids = encoding.ids[len(context) :]
     pieces = [joint[start:end] for start, end in encoding.offsets[len(context) :]]
     blanks = next((index for index, piece in enumerate(pieces) if piece.strip()), len(pieces))

@@ -37,7 +37,7 @@ from evaluation.benchmark.slots import Prediction, answering, continuing, fillin
 from lrp_core.records.kinds import Kind
 from lrp_core.records.types import UserError
 
-VERSION = 4  # raised when other tokens come out of the same samples: views of older versions are made again
+VERSION = 5  # raised when other tokens come out of the same samples: views of older versions are made again
 
 
 def tokenise(
@@ -123,6 +123,7 @@ class _Reading:
     evidence: tuple[Span, ...]
     scope: tuple[Span, ...] | None
     space: str = ""  # between the text and the target
+    is_added: bool = False  # the space is not in the text
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class _Manner:
             return filling(rows, self.tokenizer, self.answers)
         if self.kind.decoder:
             return answering(rows, self.decoder_tokenizer, self.words)
-        prompts = [Prompt(reading.text, reading.space) for reading in readings]
+        prompts = [Prompt(reading.text, reading.space, reading.is_added) for reading in readings]
         return continuing(rows, prompts, encodings, self.tokenizer, self.words)
 
     def tokenised(self, reading: _Reading) -> _TokenisedReading:
@@ -278,7 +279,7 @@ def _read(row: Row, kind: Kind, traits: _Traits) -> _Reading:
         prompt = Prompt.of(row["text"][: row["slot"]], traits.has_spaces)
         if not prompt.text:
             raise Malformed("no text before the slot")
-        return _Reading(row, prompt.text, evidence, scope, prompt.space)
+        return _Reading(row, prompt.text, evidence, scope, prompt.space, prompt.is_added)
     filled = Filled.of(row["text"], row["slot"], traits.tokenizer.mask_token)
     spans = None if scope is None else tuple(map(filled.shifted, scope))
     return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)

@@ -218,6 +218,7 @@ _OPTIONS = (
     "prefix",
     "generate",
     "truncate",
+    "words",
     "messages",
     "answer",
     "spans",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from evaluation.benchmark.sources.remote import scheme_of
 from jobs.config.base import section_in
-from lrp_core.records.types import UserError, nearest
+from lrp_core.records.types import UserError, did_you_mean, nearest
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 #: By type of pydantic's error, what the value should have been, in the words of YAML.
@@ -135,7 +135,8 @@ def _locate(source: str | Path) -> Path:
     shipped = {path.stem: path for path in CONF_DIR.glob("*.yaml")}
     path = shipped.get(str(source), Path(source))
     if not path.is_file():
-        raise ConfigError(f"no config {str(source)!r}: give a path or one of {', '.join(sorted(shipped))}")
+        near = did_you_mean(str(source), shipped)
+        raise ConfigError(f"no config {str(source)!r}{near}: give a path or one of {', '.join(sorted(shipped))}")
     return path
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +15,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from evaluation.benchmark.sources.own import as_text
 from jobs.commands.init import DEMO_TASKS, first_record, task_of_samples, usual_methods
 from jobs.commands.progress import shown
 from jobs.commands.questions.opened import AUTO, Opened, name_of, open_model
 from jobs.commands.roots.runs import summaries
 from jobs.config import ModelConfig, RunConfig
+from jobs.config.file import describe
 from jobs.plan.models import ResolvedModel, resolve
 from jobs.results import Run, open_run
 from jobs.store import Store
@@ -144,7 +147,7 @@ def compare(
         store = Store(folder)
         store.create()
         settings = _model(model, tokenizer, store, dtype)
-        resolved = resolve(ModelConfig.model_validate(settings))
+        resolved = resolve(_model_config(settings))
         chosen = [methods] if isinstance(methods, str) else methods
         usual = [record.name for record in usual_methods(resolved.capabilities)]
         keys: dict[str, Any] = {"name": "compare", "device": device, "seed": seed, "models": [settings]}
@@ -226,6 +229,14 @@ def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, An
     return {"name": name_of(opened.id), "id": str(to), "dtype": opened.dtype}
 
 
+def _model_config(settings: dict[str, Any]) -> ModelConfig:
+    """The model of these settings. Raises UserError, in one line, for a value that it cannot have."""
+    try:
+        return ModelConfig.model_validate(settings)
+    except ValidationError as error:
+        raise UserError(f"`model`: {describe(error, settings, ModelConfig)}") from None
+
+
 def _check_saved(opened: Opened, folder: Path) -> None:
     """Raise UserError if the copy of a model in memory in `folder` predicts something else on random tokens.
 
@@ -267,7 +278,7 @@ def _written(data: Any, store: Store) -> str:
     rows = data
     if hasattr(data, "iterrows"):  # a frame, whose cells may be arrays, times, and missing values of several kinds
         rows = json.loads(data.to_json(orient="records", double_precision=15, date_format="iso"))
-    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+    if isinstance(rows, str | bytes | Set) or not isinstance(rows, Iterable):
         raise UserError(f"`data` is a file, a folder, a frame or a list of rows, not a {type(data).__name__}")
     lines = [json.dumps(row, ensure_ascii=False, default=as_text) for row in _rows(rows)]
     if "://" in store.root:

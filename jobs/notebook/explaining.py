@@ -2,118 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from evaluation.benchmark.encoding import encoding_of_ids
 from jobs.commands.progress import shown
 from jobs.commands.questions.answers import answers, finer_arguments
 from jobs.commands.questions.many import Outcome, each_answered
 from jobs.commands.questions.opened import AUTO, Opened, open_model
-from jobs.commands.questions.question import Question, Words, is_chat, question_of, reasoning_of, spans_of
+from jobs.commands.questions.question import Question, Words
 from jobs.config import MethodConfig
 from jobs.config.methods import bound, typed
 from jobs.notebook.explanation import Explanation, Explanations, NotExplained
+from jobs.notebook.inputs import Item, items, of_each, plain
 from lrp_core.methods.record import Method
 from lrp_core.records.types import UserError
 
 MethodLike = str | Mapping[str, Any] | Method
 Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]
-_KINDS = {
-    "text": "a string",
-    "messages": "a list of messages, each with a role and a content",
-    "input_ids": "a list of token ids",
-}
-
-
-class Item(NamedTuple):
-    """One text to explain, in one of three forms."""
-
-    kind: str  # text (a string), messages (of a chat), or input_ids (token ids)
-    value: Any
-
-    def question(self, opened: Opened, **settings: Any) -> Question:
-        """The question about this text; `settings` are the other fields of Question.
-
-        Raises UserError for a value of another form, and for token ids that the tokenizer does not have.
-        """
-        if isinstance(settings.get("answer"), list):
-            settings["answer"] = tuple(settings["answer"])
-        settings["spans"] = spans_of(settings.get("spans"))
-        settings["reasoning"] = reasoning_of(settings.get("reasoning"))
-        if self.kind != "input_ids":
-            return question_of(self.value, opened, **settings)
-        tokenizer = opened.tokenizer
-        if tokenizer is None:
-            raise UserError(f"{opened.id} reads images: give the path of an image as `text`")
-        ids = tuple(_ids(self.value, len(tokenizer)))
-        if tokenizer.pad_token_id in (*ids[:1], *ids[-1:]) and tokenizer.pad_token_id != tokenizer.eos_token_id:
-            raise UserError("`input_ids` begin or end with padding: give the tokens of each text alone")
-        _, text = encoding_of_ids(ids, tokenizer)
-        return Question(text, ids=ids, **settings)
-
-
-def items(text: Any, messages: Any, input_ids: Any) -> tuple[list[Item], bool]:
-    """(the texts, True if the caller passed a list of texts rather than one).
-
-    `text` may also hold messages. Raises UserError unless exactly one of the three is given, in its form.
-    """
-    alternatives = {"text": text, "messages": messages, "input_ids": input_ids}
-    named = [name for name, value in alternatives.items() if value is not None]
-    if len(named) != 1:
-        raise UserError(
-            f"give exactly one of `text`, `messages` and `input_ids`; given: {' and '.join(named) or 'none'}"
-        )
-    [name] = named
-    value = plain(alternatives[name])
-    if is_chat(value):
-        return [Item("messages", value)], False
-    if name == "text" and isinstance(value, str):
-        return [Item(name, value)], False
-    if name == "input_ids" and _are_numbers(value):
-        return [Item(name, value)], False
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise UserError(f"`{name}` must be {_KINDS[name]}, or a list of these, not {value!r:.80}")
-    entries = [plain(entry) for entry in value]
-    return [Item("messages" if is_chat(entry) else name, entry) for entry in entries], True
-
-
-def of_each(name: str, value: Any, count: int) -> list[Any]:
-    """A list with the value of the argument `name` for each of `count` texts.
-
-    A single value is repeated. Raises UserError for a list of another length.
-    """
-    if isinstance(value, str) or not isinstance(value, Collection):
-        return [plain(value)] * count
-    if len(value) != count:
-        raise UserError(f"`{name}` has {len(value)} entries for {count} texts: give one for all, or one for each")
-    return list(map(plain, value))
-
-
-def plain(value: Any) -> Any:
-    """`value`, converted to plain Python if it is an integer, array or tensor of numpy or torch."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    return value.tolist() if type(value).__name__ in ("Tensor", "ndarray") else value
-
-
-def _are_numbers(value: Any) -> bool:
-    """True for a sequence of at least one integer."""
-    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(entry, Integral) for entry in value)
-
-
-def _ids(value: Any, size: int) -> list[int]:
-    """`value` as token ids. Raises UserError unless they are ids of a tokenizer with `size` tokens."""
-    if not _are_numbers(value):
-        raise UserError(f"`input_ids` must be a list of token ids (integers, at least one), not {value!r:.80}")
-    for token in value:
-        if not 0 <= token < size:
-            raise UserError(f"`input_ids` contain {token}, but the tokenizer has {size:,} tokens, numbered from 0")
-    return [int(token) for token in value]
 
 
 def explain(
@@ -126,7 +34,7 @@ def explain(
     messages: Any = None,
     input_ids: Any = None,
     method: MethodLike | Sequence[MethodLike] = "attnlrp",
-    label: str | Sequence[str | None] | None = None,
+    label: str | int | Sequence[str | int | None] | None = None,
     second: str | Sequence[str | None] | None = None,
     words: Words = "single",
     generate: int = 1,
@@ -153,9 +61,11 @@ def explain(
     >>> closelook.explain("The keys to the cabinet", target="are", foil="is", model="demo/gpt2").tokens
     ['The', ' key', 's', ' to', ' the', ' cabin', 'et']
 
-    `text` is a string. Instead of it, `messages`, each with a role and a content, are formatted by the tokenizer's chat
+    `text` is a string; of a model of images, the path of a file, an image of Pillow or an array [height, width,
+    channels] of uint8. Instead of it, `messages`, each with a role and a content, are formatted by the tokenizer's chat
     template, and `input_ids` are used unchanged. A list of any of these is explained in batches of `batch`, by default
-    of texts of like length, up to 4,096 tokens, with `progress` if it takes long. For a list, `target`, `foil`,
+    of texts of like length, up to 4,096 tokens, with `progress` if it takes long. Of a data frame, a data set or
+    dictionaries, `text` is read, and `text_pair` as `second`. For a list, `target`, `foil`,
     `label`, `second` and `prefix` are a value for all or a list, and an entry that cannot be explained becomes a
     `NotExplained` with its error. `truncate` shortens texts that are too long: causal models read the end of a text,
     others its beginning.
@@ -163,8 +73,8 @@ def explain(
     `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
     ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words
     have several tokens, `words="first_difference"` explains the first token that differs, and `"each"` every token of
-    the target in turn. For a classifier, `label` or its prediction is explained. `prefix` is the beginning of an
-    encoder-decoder's answer.
+    the target in turn. For a classifier, `label` (its name or number) or its prediction is explained. `prefix` is the
+    beginning of an encoder-decoder's answer.
 
     An `answer`, a text or token ids, is explained as a whole: the sum of its tokens' logits, by one forward and one
     backward pass. `spans` are parts of it that are explained each as a whole: "sentence", "token" or characters
@@ -205,7 +115,7 @@ def explain(
     for at, entry in enumerate(entries):
         outcome = outcomes[at]
         if isinstance(outcome, UserError):
-            every.append(NotExplained(entry.value, outcome))
+            every.append(NotExplained(entry.shown, outcome))
         else:
             every.append(Explanation(questions[at], opened, methods, outcome))
     return Explanations(every)

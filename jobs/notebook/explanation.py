@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.benchmark.encoding import words
+from evaluation.benchmark.encoding import START, words
 from evaluation.report.heatmaps.markup import heatmaps, matrices
 from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported, shares_of_all
@@ -262,7 +262,7 @@ class _Side(NamedTuple):
 def _sides(answer: Answer, relevance: Relevance) -> Iterator[_Side]:
     yield _Side("text", answer.tokens, list(answer.row["special_mask"]), relevance.tokens[0].tolist())
     if answer.decoder is not None and relevance.decoder_tokens is not None:
-        started = [True] + [False] * (len(answer.decoder) - 1)
+        started = [piece == START for piece in answer.decoder]
         yield _Side("decoder", answer.decoder, started, relevance.decoder_tokens[0].tolist())
 
 

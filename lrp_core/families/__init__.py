@@ -76,7 +76,7 @@ def family_of_type(model_type: str) -> Family:
     if model_type not in FAMILIES:
         way_out = ""
         if serves(model_type):
-            way_out = f"; with `family: {GENERIC}` the methods that need no description apply"
+            way_out = f"; with `family: {GENERIC}` the methods that need no description may apply"
         raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}{way_out}")
     return FAMILIES[model_type]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 GENERIC = "generic"  # the value of `family` that asks for it
+_EVERY_LAYER = "hidden_size_per_layer_input"  # of a config: the width of the embeddings that each layer gets of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +54,13 @@ def generic_family(config: PretrainedConfig, architecture: str | None = None) ->
 
     By default it is the class that the config names, else the first that transformers has of the type: masked language
     model, causal language model, or classifier. Raises UnsupportedModel for encoder-decoders and for classes that
-    predict neither tokens nor labels.
+    predict neither tokens nor labels, and for models whose layers read token ids.
     """
     name = config.model_type
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} models are encoder-decoders, which the family {GENERIC!r} does not support")
+    if getattr(config.get_text_config(), _EVERY_LAYER, None):
+        raise UnsupportedModel(f"{name} models embed the tokens again in every layer, which no embedding stands for")
     named = [architecture] if architecture is not None else config.architectures or []
     known = _classes(name)
     kinds = [known[kind] for kind in named if kind in known] if named else list(known.values())
@@ -71,8 +74,23 @@ def generic_family(config: PretrainedConfig, architecture: str | None = None) ->
 
 
 def serves(model_type: str) -> bool:
-    """True if transformers knows models of this type that predict a token or a label."""
-    return bool(_classes(model_type))
+    """True if the generic family takes models of this type, as transformers configures them by default."""
+    from transformers import AutoConfig
+
+    if not _classes(model_type):
+        return False
+    try:
+        generic_family(AutoConfig.for_model(model_type))
+    except UnsupportedModel:
+        return False
+    return True
+
+
+def way_out(family: Family) -> str:
+    """The end of an error message about a model of a described family; "" if the generic family does not take it."""
+    if family.decoder is not None or family.kind.images:
+        return ""
+    return f", or take `family: {GENERIC}` for the methods that need no description"
 
 
 def _classes(model_type: str) -> dict[str, Kind]:

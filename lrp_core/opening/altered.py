@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from lrp_core.families.generic import way_out
 from lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLayer, NormView
 from lrp_core.readers.attention import Attended, Kernel, around_attention
 from lrp_core.records.capabilities import ATTENTION
@@ -28,7 +29,6 @@ from lrp_core.views.view import ModelView
 
 _KNOWN = {"torch", "transformers", "peft", "accelerate", "lrp_core"}  # packages whose modules compute what they should
 _TOKENS = 7  # of the text on which a model is tried
-_WAY_OUT = "undo the change, or take `family: generic` for the methods that need no description"
 
 
 def may_be_altered(module: nn.Module, known: Collection[str] = _KNOWN) -> bool:
@@ -66,7 +66,7 @@ def note_altered(view: ModelView) -> None:
             if norm.module in doubtful and _norm_differs(norm, bound):
                 raise UnsupportedModel(
                     f"{type(view.model).__name__}: the norm {paths[norm.module]} computes something else than its "
-                    f"weights say (a hook, or another class): {_WAY_OUT}"
+                    f"weights say (a hook, or another class): undo the change{way_out(view.family)}"
                 )
         for layer in view.linear_layers():
             if layer.module in doubtful and not isinstance(layer, Convolution) and _layer_differs(layer, bound):
@@ -101,11 +101,13 @@ def _predicted(
         raise
     except Exception as error:  # whatever the caller's code raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UnsupportedModel(f"{name} fails on a text of {_TOKENS} tokens ({reason}): {_WAY_OUT}") from error
+        raise UnsupportedModel(
+            f"{name} fails on a text of {_TOKENS} tokens ({reason}): undo the change{way_out(view.family)}"
+        ) from error
     if differ(ours, theirs, bound):
         raise UnsupportedModel(
             f"{name} predicts something else than its parts: its class, its head or a hook changes the logits, which "
-            f"no method would see; {_WAY_OUT}"
+            f"no method would see; undo the change{way_out(view.family)}"
         )
     expected = {module: paths[module] for module in _ruled(view)}
     expected |= {module: f"the attention kernel in {paths[module]}" for module in _attending(view)}
@@ -113,7 +115,7 @@ def _predicted(
         if module not in called:
             raise UnsupportedModel(
                 f"{name} does not call {expected[module]}, unlike {view.family.title} of transformers (a replaced "
-                f"forward, or another class): {_WAY_OUT}"
+                f"forward, or another class): undo the change{way_out(view.family)}"
             )
     return ours
 

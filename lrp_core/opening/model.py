@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lrp_core.families import family_of, without_head
-from lrp_core.families.generic import GenericFamily
+from lrp_core.families.generic import GenericFamily, way_out
 from lrp_core.families.images import ImageFamily
 from lrp_core.opening.adapters import beside_base
 from lrp_core.opening.altered import may_be_altered, note_altered
@@ -66,8 +66,10 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         path = next(name for name, module in model.named_modules() if module is bare[0])
         raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
     if RULES in described.capabilities:
-        named = activation(view.activation_name)
-        activation(view.head_activation_name)
+        try:
+            named, _ = activation(view.activation_name), activation(view.head_activation_name)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{error}{way_out(view.family)}") from None
         modules = [block.activation for block in view.blocks if block.activation is not None]
         modules += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
         for module in modules:
@@ -99,8 +101,8 @@ def _check_layout(view: ModelView) -> None:
         view.norms(), view.head_layer
     except AttributeError as error:
         raise UnsupportedModel(
-            f"{name} has other parts than {view.family.title} of transformers ({error}): undo the change, or take "
-            "`family: generic` for the methods that need no description"
+            f"{name} has other parts than {view.family.title} of transformers ({error}): undo the "
+            f"change{way_out(view.family)}"
         ) from None
     if layers != view.n_layers:
         raise UnsupportedModel(f"{name} has {layers} layers, but its config says {view.n_layers}: correct the config")

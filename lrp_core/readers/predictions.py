@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,18 +57,37 @@ def decided(view: ModelView, row: Row, decision: Decision) -> Row:
 def decisions(view: ModelView, rows: Sequence[Row], tokens: int = 2) -> list[Decision]:
     """The model's decision on each row: its two best labels, or its best `tokens` tokens.
 
-    Each is as if the row ran alone. Returns an empty list for a regressor. Raises the model's errors.
+    Each is as if the row ran alone. Tokens that the model's own `generate` never gives are left out, those that it does
+    not begin with too, unless the row has `begun`. Returns an empty list for a regressor. Raises the model's errors.
     """
     if view.predicts_score:
         return []
-    best = min(2, view.n_targets) if view.kind.labels else tokens
+    wanted = min(2, view.n_targets) if view.kind.labels else tokens
+    never = [suppressed(view, first=not row.get("begun")) for row in rows]
+    best = min(wanted + max(map(len, never), default=0), view.n_targets)
     rows = [{**row, "target_id": -1 if row["target_id"] is None else row["target_id"], "foil_id": None} for row in rows]
     known: dict[int, Decision] = {}
     if len(rows) > 1 and view.dtype in (torch.float32, torch.float64) and view.family.experts is None:
         known = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
     singles = [[at] for at in range(len(rows)) if at not in known]
     known |= {at: decision for at, decision, _ in _of_parts(view, rows, singles, best)}
-    return [known[at] for at in range(len(rows))]
+    return [_allowed(known[at], never[at], wanted, rows[at]["target_id"] >= 0) for at in range(len(rows))]
+
+
+def suppressed(view: ModelView, first: bool) -> frozenset[int]:
+    """The tokens that the model's own `generate` never gives, with `first` as the first of its tokens."""
+    settings = None if view.kind.labels or view.kind.slot else view.model.generation_config
+    if settings is None:  # a model that does not generate
+        return frozenset()
+    at_first = settings.begin_suppress_tokens if first else None
+    return frozenset([*(settings.suppress_tokens or ()), *(at_first or ())])
+
+
+def _allowed(decision: Decision, never: Collection[int], wanted: int, has_target: bool) -> Decision:
+    """The decision with the `wanted` most probable labels or tokens that are not among `never`."""
+    pairs = zip(decision.ids, decision.log_probs, strict=True)
+    ids, log_probs = zip(*[pair for pair in pairs if pair[0] not in never][:wanted], strict=True)
+    return Decision(ids, log_probs, decision.log_prob if has_target else log_probs[0])
 
 
 def _of_parts(

@@ -55,17 +55,20 @@ def _of_spans(
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """View `rows` as the model takes them.
 
-    Token types are dropped if the model has no segments to tell apart. For an encoder-decoder the model's start token
-    is put before `decoder_input_ids`; raises UserError if the model names none.
+    Token types are dropped if the model has no segments to tell apart. For an encoder-decoder the tokens that the
+    decoder begins with are put before `decoder_input_ids`; raises UserError if the model names no start token.
     """
     if isinstance(view, EncoderDecoderView):
-        start = view.start_id
-        if start is None:
-            raise UserError(f"the model's config has no decoder_start_token_id, which {view.family.title} need: set it")
-        rows = [{**row, "decoder_input_ids": [start, *(row.get("decoder_input_ids") or ())]} for row in rows]
+        rows = [_started(row, view.start_ids) for row in rows]
     if view.n_segments > 1:
         return list(rows)
     return [{**row, "token_type_ids": None} for row in rows]
+
+
+def _started(row: Mapping[str, Any], start: Sequence[int]) -> dict[str, Any]:
+    """The row of an encoder-decoder with the tokens `start` before the decoder's; its position counts one of them."""
+    ids = [*start, *(row.get("decoder_input_ids") or ())]
+    return {**row, "decoder_input_ids": ids, "position": row["position"] + len(start) - 1}
 
 
 def label_logits(view: ModelView, state: Tensor) -> Tensor:

@@ -77,8 +77,7 @@ ACTIVATIONS = {
 def activation(name: str) -> Activation:
     """The activation that transformers calls `name`. Raises UnsupportedModel, listing all, if it has no rule here."""
     if name not in ACTIVATIONS:
-        supported = f"supported: {', '.join(ACTIVATIONS)}; with `family: generic` the methods that need no rule apply"
-        raise UnsupportedModel(f"no rule for the activation {name!r}; {supported}")
+        raise UnsupportedModel(f"no rule for the activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lrp_core.families.base import Decoder, Family
 from lrp_core.parts.block import AttentionView, BlockView
 from lrp_core.parts.layers import NormView, weights_of
-from lrp_core.records.types import Batch
+from lrp_core.records.types import Batch, UserError
 from lrp_core.views.view import ModelView, counted_by, up_to
 
 
@@ -50,9 +50,19 @@ class EncoderDecoderView(ModelView):
         return self.n_encoder_layers
 
     @property
-    def start_id(self) -> int | None:
-        """The id of the decoder's start token."""
-        return self.config.decoder_start_token_id
+    def start_ids(self) -> list[int]:
+        """The ids of the tokens that the decoder begins with in `generate`: its start token, then one that is forced.
+
+        Raises UserError if the model names no start token.
+        """
+        settings = self.model.generation_config
+        named = (settings.decoder_start_token_id, self.config.decoder_start_token_id, settings.bos_token_id)
+        start = next((token for token in named if token is not None), None)
+        if start is None:
+            title = self.family.title
+            raise UserError(f"the model's config has no decoder_start_token_id, which {title} need: set it")
+        forced = settings.forced_bos_token_id
+        return [start] if forced is None else [start, forced]
 
     # parts
 

@@ -532,7 +532,7 @@ MUTANTS = (
     Mutant(
         "an_answer_is_generated_by_beams",
         "The answer that is explained is not the likeliest token at each step, where a model's settings say otherwise.",
-        "jobs/commands/questions/spans.py",
+        "jobs/commands/questions/generation.py",
         "model.generation_config = settings\n            generated = model.generate(read,",
         "generated = model.generate(read, generation_config=settings,",
         "tests/jobs/notebook/test_answers.py::test_an_answer_is_generated_without_the_settings_of_a_models_own",

@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader, BytesIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -22,6 +22,8 @@ from evaluation.benchmark.sources.remote import download, scheme_of
 from lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
+UTF_8 = "utf-8"
+_ANOTHER = "save it as UTF-8; explain-file reads others by --encoding, such as latin-1"
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
@@ -64,11 +66,27 @@ def checksum(files: list[Path], expected: str | None) -> str:
 
 
 @contextmanager
-def readable(file: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, decompressed where its name says that it is compressed.
+def readable(file: Path, encoding: str = UTF_8) -> Iterator[BinaryIO]:
+    """The bytes of a text file in UTF-8, from its `encoding`; decompressed where its name says that it is compressed.
 
-    Raises UserError for one that cannot be decompressed.
+    A file of another encoding is read whole. Raises UserError for a file that cannot be decompressed or decoded.
     """
+    with _unpacked(file) as stream:
+        if encoding == UTF_8:
+            yield stream
+            return
+        try:
+            text = stream.read().decode(encoding)
+        except LookupError:
+            raise UserError(f"there is no encoding {encoding!r}: give one that Python knows, such as latin-1") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file} is not {encoding}: {error}") from None
+        yield BytesIO(text.encode())
+
+
+@contextmanager
+def _unpacked(file: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed. Raises UserError for one that cannot be decompressed."""
     codec = COMPRESSED.get(file.suffix)
     if codec is None:
         with file.open("rb") as stream:
@@ -86,24 +104,24 @@ def readable(file: Path) -> Iterator[BinaryIO]:
             raise UserError(f"{file} is not {codec} that can be read: {reason}") from None
 
 
-def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
+def lines(file: Path, encoding: str = UTF_8) -> Iterator[tuple[str, str | Malformed]]:
     """(file:line, text) of every line that is not blank."""
-    with readable(file) as stream:
+    with readable(file, encoding) as stream:
         for number, raw in enumerate(stream, start=1):
             where = f"{file.name}:{number}"
             try:
                 content = raw.removeprefix(BOM_UTF8) if number == 1 else raw  # some editors begin files with this mark
                 line = content.decode().rstrip("\r\n")
             except UnicodeDecodeError as error:
-                yield where, Malformed("not UTF-8", str(error))
+                yield where, Malformed("not UTF-8", f"{error}: {_ANOTHER}")
                 continue
             if line.strip():
                 yield where, line
 
 
-def json_lines(file: Path) -> Iterator[Record]:
+def json_lines(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
     """The JSON value of every line that is not blank, or Malformed."""
-    for where, line in lines(file):
+    for where, line in lines(file, encoding):
         yield where, line if isinstance(line, Malformed) else _from_json(line)
 
 
@@ -131,10 +149,11 @@ def tab_separated(file: Path) -> Iterator[Record]:
         yield where, line if isinstance(line, Malformed) else line.split("\t")
 
 
-def csv_rows(file: Path, encoding: str = "utf-8", separator: str = ",") -> Iterator[Record]:
+def csv_rows(file: Path, encoding: str = UTF_8, separator: str = ",") -> Iterator[Record]:
     """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
-    with readable(file) as content:
-        reader = csv.reader(TextIOWrapper(content, encoding, "surrogateescape", ""), delimiter=separator, strict=True)
+    with readable(file, encoding) as content:
+        decoded = TextIOWrapper(content, "utf-8-sig", "surrogateescape", "")  # without the mark of some editors
+        reader = csv.reader(decoded, delimiter=separator, strict=True)
         while True:
             where = f"{file.name}:{reader.line_num + 1}"
             try:
@@ -151,7 +170,7 @@ def csv_rows(file: Path, encoding: str = "utf-8", separator: str = ",") -> Itera
 def named(names: Sequence[str], row: Sequence[str]) -> dict[str, str] | Malformed:
     """The fields of `row` by the `names` of their columns; Malformed where the file had bytes that are not UTF-8."""
     if any("\udc80" <= character <= "\udcff" for character in "".join(row)):
-        return Malformed("not UTF-8")  # bytes that the decoder escaped
+        return Malformed("not UTF-8", _ANOTHER)  # bytes that the decoder escaped
     return dict(zip(names, row, strict=True))
 
 
@@ -175,14 +194,14 @@ def json_array(file: Path, key: str) -> Iterator[Record]:
 SEPARATORS = (",", ";", "\t")
 
 
-def separated(file: Path) -> Iterator[Record]:
+def separated(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
     """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed.
 
     The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
     UserError for a header that names a column twice or is not UTF-8.
     """
-    first = next((line for _, line in lines(file) if isinstance(line, str)), "")
-    return headed(csv_rows(file, "utf-8-sig", _separator(first)), file)
+    first = next((line for _, line in lines(file, encoding) if isinstance(line, str)), "")
+    return headed(csv_rows(file, encoding, _separator(first)), file)
 
 
 def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[Record]:
@@ -198,9 +217,10 @@ def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[
         elif header is None:
             header = [name.strip() for name in row] if strip else list(row)
             if isinstance(named(header, row), Malformed):
-                raise UserError(f"{file} is not UTF-8: save it as UTF-8")
+                raise UserError(f"{file} is not UTF-8: {_ANOTHER}")
             if len(set(header)) < len(header):
-                raise UserError(f"{file} has two columns of one name: {', '.join(header)}; rename one")
+                names = ", ".join(header)
+                raise UserError(f"{file} has two columns of one name: {names}; rename one, or add a line of names")
         elif len(row) != len(header):
             yield where, Malformed("not as many fields as the header has", f"{len(row)} of {len(header)}")
         else:
@@ -214,15 +234,15 @@ def _separator(header: str) -> str:
     return max(SEPARATORS, key=unquoted.count)
 
 
-def json_rows(file: Path) -> Iterator[Record]:
+def json_rows(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
     """The entries of a JSON list, or of JSON Lines the object of each line.
 
     Raises UserError for a file that begins with "[" and is not JSON.
     """
-    with readable(file) as stream:
+    with readable(file, encoding) as stream:
         content = stream.read().removeprefix(BOM_UTF8)
     if not content.lstrip().startswith(b"["):
-        yield from json_lines(file)
+        yield from json_lines(file, encoding)
         return
     try:
         entries = json.loads(content)
@@ -233,7 +253,7 @@ def json_rows(file: Path) -> Iterator[Record]:
         yield f"{file.name}[{index}]", encodable(entry) if escaped else entry
 
 
-def parquet(file: Path) -> Iterator[Record]:
+def parquet(file: Path, _: str = UTF_8) -> Iterator[Record]:
     """The rows, counted from 1. Raises UserError for a file that is not Parquet or is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -247,7 +267,7 @@ def parquet(file: Path) -> Iterator[Record]:
         raise UserError(f"{file} is not Parquet that can be read: {' '.join(str(error).split())}") from None
 
 
-_TEXTS: dict[str, Callable[[Path], Iterator[Record]]] = {
+_TEXTS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
     ".jsonl": json_lines,
     ".json": json_rows,
     ".csv": separated,
@@ -261,7 +281,7 @@ IN_FOLDERS = tuple(end for end in READERS if not end.startswith(".json") or end.
 KINDS = ", ".join((*_TEXTS, ".parquet"))
 
 
-def records(file: Path) -> Iterator[Record]:
+def records(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
     """The rows of a file, each with its line (in Parquet its row, in a JSON list its index).
 
     Raises UserError for a file of another kind, and for one that cannot be decompressed.
@@ -272,4 +292,4 @@ def records(file: Path) -> Iterator[Record]:
         raise UserError(
             f"cannot read {file}: its name must end in one of {KINDS}; all but Parquet may be compressed ({compressed})"
         )
-    return reader(file)
+    return reader(file, encoding)

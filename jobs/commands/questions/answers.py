@@ -15,6 +15,7 @@ from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
 from evaluation.report.heatmaps.tokens import Line, beyond_noise, data
+from jobs.commands.questions.generation import tell_ignored
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, space_note
 from jobs.commands.questions.reading import read, tokens_of
@@ -27,7 +28,6 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.explained import CONTRASTIVE, needs_foil
 from lrp_core.records.finer import FINER
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
-from lrp_core.views.view import ModelView
 
 ByMethod = dict[str, Relevance]  # of rows, by the name of the method
 #: Columns of a row that become longer from one prediction of a text to the next.
@@ -65,7 +65,8 @@ class Answer:
         if self.at:
             return ""
         cut = self.row.get("cut")
-        return space_note(self.question, self.opened) + (f", {cut} tokens are not read" if cut else "")
+        note = space_note(self.question, self.opened, self.decoder or self.tokens, self.token or "")
+        return note + (f", {cut} tokens are not read" if cut else "")
 
     @property
     def _before(self) -> int | None:
@@ -132,7 +133,8 @@ class Answer:
         text, slot = question.text, len(question.before)
         read = None  # the whole text, where the target follows it
         if self.decoder is not None:
-            read = f"{question.before} → {''.join(self.decoder[1:][: self._before])} "
+            written = [piece for piece in self.decoder if piece != START]
+            read = f"{question.before} → {''.join(written[: self._before])} "
         elif self.at or self.said is not None:
             read = "".join(self.tokens[: self._before]) + " "
         elif question.second is not None:
@@ -221,12 +223,12 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
     for target in targets:
         if target is not None:
             asked = {**asked, "target_id": target}
-        [row] = with_targets([question], view, rows_for(view, [asked]))
+        [row] = with_targets([question], opened, rows_for(view, [asked]))
         yield row
         token = row["target_id"]
         if view.kind.labels or token == opened.writer.eos_token_id:
             return
-        asked = {**asked, "position": asked["position"] + 1, "target_id": None}
+        asked = {**asked, "position": asked["position"] + 1, "target_id": None, "begun": True}
         if asked.get("decoder_input_ids") is None:
             asked["input_ids"] = [*asked["input_ids"], token]
             asked["special_mask"] = [*asked["special_mask"], False]
@@ -234,12 +236,15 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
             asked["decoder_input_ids"] = [*asked["decoder_input_ids"], token]
 
 
-def with_targets(questions: Sequence[Question], view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def with_targets(questions: Sequence[Question], opened: Opened, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The rows of questions with targets: rows without one get the model's prediction, and its `decision`.
 
     If a question names a label but no foil, and its explanation needs one, the strongest other label becomes the foil.
     """
+    view = opened.view
     open_rows = [at for at, row in enumerate(rows) if row["target_id"] is None]
+    if open_rows:
+        tell_ignored(opened)
     made = dict(zip(open_rows, decisions(view, [rows[at] for at in open_rows]), strict=False))  # a score has none
     completed = []
     for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
@@ -345,7 +350,8 @@ def answer_of(
         foil = None if foil_id is None else resolved.labels[foil_id]
         return answer(tokens, resolved.labels[target_id], foil)
     decoder = row.get("decoder_input_ids")
-    read = row["input_ids"] if decoder is None else decoder[1:]
+    start = [] if decoder is None else [START] * len(opened.view.start_ids)
+    read = row["input_ids"] if decoder is None else decoder[len(start) :]
     pieces = opened.written.of([*read, target_id]) if answer_text is None else answer_text.pieces[: len(read) + 1]
     *tokens, token = pieces
     target, foil = token.strip() or repr(token), None
@@ -360,5 +366,5 @@ def answer_of(
         foil = opened.written.of([*read, foil_id])[-1].strip()
     answer = partial(answer, said=answer_text)
     if resolved.kind.decoder:
-        return answer(opened.texts.of(row["input_ids"]), target, foil, token=token, decoder=[START, *tokens])
+        return answer(opened.texts.of(row["input_ids"]), target, foil, token=token, decoder=[*start, *tokens])
     return answer(tokens, target, foil, token=token)

@@ -86,7 +86,10 @@ def explain(
         int, typer.Option("--generate", help="The number of tokens to predict and explain in turn.")
     ] = 1,
     words: Annotated[
-        bool, typer.Option("--words", help="Sum relevance by word; mean for methods without sums.")
+        str, typer.Option("--words", help="Of words of several tokens, explain: single | first_difference | each.")
+    ] = "single",
+    by_word: Annotated[
+        bool, typer.Option("--by-word", help="Sum relevance by word; mean for methods without sums.")
     ] = False,
     truncate: Truncate = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also show relevance layer by layer.")] = False,
@@ -108,11 +111,11 @@ def explain(
     with naming_options():
         if (sentence is None) == (messages is None):
             raise UserError("give either a text or the file of a chat (`messages`)")
-        read = {"generate": generate, "prefix": prefix, "truncate": truncate, **answered.asked()}
+        read = {"generate": generate, "prefix": prefix, "words": words, "truncate": truncate, **answered.asked()}
         text_or_chat = sentence if messages is None else chat_in(messages)
         opened = of.open()
         question = question_of(text_or_chat, opened, **vars(asked), **read)
-        show(question, opened, methods, words, layers, checkpoint, html, json)
+        show(question, opened, methods, by_word, layers, checkpoint, html, json)
 
 
 Model = Annotated[str, typer.Argument(help="demo/gpt2, a hub id or a directory.")]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.benchmark.encoding import words
+from evaluation.benchmark.encoding import START, words
 from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read
@@ -57,7 +57,7 @@ def shares(answer: Answer, method: Method) -> list[Share]:
         names[0] = FIRST
     elif relevance.decoder_tokens is not None:
         values += relevance.decoder_tokens[0].tolist()
-        names += [FIRST] + [OWN] * (len(answer.decoder) - 1)
+        names += [FIRST if piece == START else OWN for piece in answer.decoder]
     sums, magnitudes = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for name, value in zip(names, values, strict=True):
         sums[name] += value

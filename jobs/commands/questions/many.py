@@ -68,7 +68,7 @@ def each_answered(
                 raise
             except UserError as error:
                 yield at, error
-        rows = with_targets([entry.question for entry in asked], opened.view, [entry.row for entry in asked])
+        rows = with_targets([entry.question for entry in asked], opened, [entry.row for entry in asked])
         asked = [entry._replace(row=row) for entry, row in zip(asked, rows, strict=True)]
         asked.sort(key=lambda entry: (*map(str, entry.kind), -entry.length))
         for batch in _batches(asked, size):

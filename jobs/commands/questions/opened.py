@@ -47,9 +47,14 @@ class Opened:
     seed: int = 0  # of random weights
     held: nn.Module | None = None  # the caller's model in memory; None if weights are loaded here
     has_other_tokenizer: bool = False  # the caller gave one in place of the model's own
+    in_memory: bool = False  # the caller's model, which its id may not open
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.resolved.family.title}, {self.dtype} on {self.device}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields that are pickled: without the model, whose weights an explanation does not need."""
+        return {**{name: value for name, value in vars(self).items() if name != "view"}, "held": None}
 
     @property
     def writer(self) -> Any:
@@ -75,8 +80,13 @@ class Opened:
     def view(self) -> ModelView:
         """The view of the model with its weights, which the first use loads.
 
-        A model that the caller holds is wrapped: use it within `in_use`. Raises ModelUnavailable.
+        A model that the caller holds is wrapped: use it within `in_use`. Raises ModelUnavailable, and UserError for a
+        model in memory after pickling, which leaves it out.
         """
+        if self.in_memory and self.held is None:
+            raise UserError(
+                f"{self.id} was a model in memory, which is not pickled with its explanations: open it again"
+            )
         if self.held is None:
             return open_view(self.resolved, self.dtype, self.device, self.seed)
         return view_of(self.held, self.resolved.config.family)
@@ -191,7 +201,9 @@ def _in_memory(model: Any, tokenizer: Any, decoder_tokenizer: Any, family: str |
     dtype, device = str(view.dtype).removeprefix("torch."), str(view.device)
     of_decoder = _of_decoder(decoder_tokenizer, resolved)
     is_other = tokenizer is not None or of_decoder is not None
-    opened = Opened(name, resolved, reader, dtype, device, of_decoder, held=held, has_other_tokenizer=is_other)
+    opened = Opened(
+        name, resolved, reader, dtype, device, of_decoder, held=held, has_other_tokenizer=is_other, in_memory=True
+    )
     if held is None:
         vars(opened)["view"] = view
     return opened

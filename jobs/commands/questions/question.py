@@ -103,7 +103,7 @@ class Question:
     sentence: str  # `___` marks the target's place, else the target follows; for a model of images, a file's path
     target: str | int | None = None  # a word or a token id
     foil: str | int | None = None  # a word, a token id or, for a classifier, a label
-    label: str | None = None  # of a classifier, in place of `target`
+    label: str | int | None = None  # of a classifier, in place of `target`: by its name or number
     second: str | None = None  # the second text of a pair
     explanation: str | None = None  # contrastive | target | log_prob; None: contrastive if there is a foil, else target
     generate: int = 1  # how many predicted tokens are explained in turn; with `spans`, the longest answer in tokens
@@ -118,6 +118,7 @@ class Question:
     spans: str | tuple[tuple[int, int], ...] | None = None
     hops: int = 0  # how often relevance of the part `reasoning` of the answer is passed on to what precedes it
     reasoning: tuple[int, int] | None = None  # characters (start, end) of that part of the answer
+    picture: bytes | None = None  # the file of a picture that the caller has in memory
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -146,9 +147,11 @@ class Question:
         for name, word in (("target", self.target), ("foil", self.foil)):
             if isinstance(word, bool) or not isinstance(word, str | int | None):
                 raise UserError(f"`{name}` must be a word or a token id, not {word!r}")
-        for name, text in (("second", self.second), ("label", self.label), ("prefix", self.prefix)):
+        for name, text in (("second", self.second), ("prefix", self.prefix)):
             if not isinstance(text, str | None):
                 raise UserError(f"`{name}` must be a string, not {text!r}")
+        if isinstance(self.label, bool) or not isinstance(self.label, str | int | None):
+            raise UserError(f"`label` must be the name or number of a label, not {self.label!r}")
         for value in (self.sentence, self.target, self.foil, self.second, self.label, self.prefix, self.answer):
             if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
                 path = "; if it is the path of an image, rename the file" if value is self.sentence else ""
@@ -156,7 +159,8 @@ class Question:
         if not _is_count(self.generate) or self.generate < 1:
             raise UserError(f"`generate` must be a number of tokens, at least 1, not {self.generate!r}")
         if self.words not in get_args(Words):
-            raise UserError(f"`words` must be one of {', '.join(get_args(Words))}, not {self.words!r}")
+            whole = "; a whole answer is explained by `answer`" if self.words == "all" else ""
+            raise UserError(f"`words` must be one of {', '.join(get_args(Words))}, not {self.words!r}{whole}")
 
     def _check_answer(self) -> None:
         """Raise UserError for an invalid answer or spans, and for fields that do not go together with an answer."""
@@ -233,7 +237,7 @@ class Question:
         # white space.
         ends_in_space = prompt.text != self.before
         gets_space = self.ids is not None and not ends_in_space
-        return Prompt(self.before, prompt.space if gets_space else "")
+        return Prompt(self.before, prompt.space, prompt.is_added) if gets_space else Prompt(self.before, "")
 
     def answer_so_far(self, opened: Opened) -> Prompt:
         """The text that the decoder has written already, with the space that belongs to the target."""
@@ -254,11 +258,11 @@ def text_read(question: Question, opened: Opened) -> str:
     return question.prompt(opened).text
 
 
-def space_note(question: Question, opened: Opened) -> str:
+def space_note(question: Question, opened: Opened, read: Sequence[str], token: str) -> str:
     """A note about the space before the explained target, beginning with a comma; "" if there is nothing to say.
 
-    For a masked model it tells that a space was added before the target, for others that the target token begins with
-    the space before it.
+    For a masked model it tells that a space was added before the target, for others whether the target begins with the
+    space before it. `read` are the texts of the tokens that were read, `token` that of the target token.
     """
     kind, before = opened.resolved.kind, question.before
     if kind.labels or question.has_answer:
@@ -271,9 +275,17 @@ def space_note(question: Question, opened: Opened) -> str:
         note = ", the text without its last space" if target_took_space else ""
         prompt = question.answer_so_far(opened)
         target_took_space = prompt.text != (question.prefix or "")
-    if target_took_space or (prompt.space and isinstance(question.target, str)):
+    if target_took_space:
         return f", with the space before it{note}"
-    return note
+    if not isinstance(question.target, str) or not prompt.text or prompt.text[-1].isspace():
+        return note
+    if question.words == "first_difference":  # the token may be a later one of the word
+        has_space = bool(prompt.space_before(question.target.strip()))
+    else:
+        has_space = token[:1].isspace() or not read[-1].strip()
+    if has_space:
+        return f", with the space before it{note}"
+    return f", without a space before it{note}" if has_spaces(opened.writer) else note
 
 
 def question_of(text_or_chat: Any, opened: Opened, **asked: Any) -> Question:

@@ -217,7 +217,7 @@ def tokens_behind(question: Question, text: str, opened: Opened) -> list[int]:
 
 def _following(prompt: Prompt, before: list[int], text: str, tokenizer: Any) -> list[int]:
     """The tokens of `text` after a prompt, whose tokens are `before`; of `text` alone, if both would share a token."""
-    behind = text if text[:1].isspace() else prompt.space + text
+    behind = text if text[:1].isspace() else prompt.space_before(text) + text
     joint, by_itself = encode(tokenizer, [prompt.text + behind, behind], template=False)
     rest = _rest(joint.ids, before)
     return by_itself.ids if rest is None else rest
@@ -297,8 +297,9 @@ def _target_ids(question: Question, opened: Opened) -> list[int]:
 def _for_labels(question: Question, opened: Opened) -> Row:
     """The row of a text or pair for a classifier or regressor. Raises UserError for questions that do not fit it."""
     resolved, model = opened.resolved, opened.resolved.config.id
-    if question.target is not None or question.several:
-        raise UserError(f"{model} predicts {resolved.output}s: leave `target`, `generate` and `answer` out")
+    _check_asks_for_label(question, resolved)
+    if question.several:
+        raise UserError(f"{model} predicts {resolved.output}s: leave `generate` and `answer` out")
     if question.label is not None and resolved.output == "score":
         raise UserError(f"{model} predicts a score and has no labels: leave `label` out")
     if question.as_it_is:
@@ -317,18 +318,28 @@ def _for_labels(question: Question, opened: Opened) -> Row:
     return _view(row, question, opened) | _labels(question, resolved)
 
 
+def _check_asks_for_label(question: Question, resolved: ResolvedModel) -> None:
+    """Raise UserError for a `target` of a model that predicts labels or a score."""
+    if question.target is None:
+        return
+    advice = "leave `target` out" if resolved.output == "score" else f"use `label` {question.target!r} for `target`"
+    raise UserError(f"{resolved.config.id} predicts {resolved.output}s, not words: {advice}")
+
+
 def _picture(question: Question, resolved: ResolvedModel) -> Row:
-    """The row of the image file that the question names, prepared for the model, with its `pixel_values`.
+    """The row of the question's picture, prepared for the model, with its `pixel_values`.
 
     Raises UserError for a file that is no image, and for questions that do not fit a model of images.
     """
-    model, path = resolved.config.id, Path(question.sentence).expanduser()
-    if question.target is not None or question.second is not None or question.several:
-        raise UserError(f"{model} predicts labels of images: leave `target`, `second`, `generate` and `answer` out")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{model} reads images, but {path} cannot be read: {error.strerror}") from None
+    model, path, data = resolved.config.id, Path(question.sentence).expanduser(), question.picture
+    _check_asks_for_label(question, resolved)
+    if question.second is not None or question.several:
+        raise UserError(f"{model} predicts labels of images: leave `second`, `generate` and `answer` out")
+    if data is None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{model} reads images, but {path} cannot be read: {error.strerror}") from None
     assert resolved.preprocessing is not None
     try:
         view = view_of(picture("terminal", path.name, data, label=None), resolved.preprocessing)
@@ -391,7 +402,7 @@ def _view(row: Row, question: Question, opened: Opened) -> Row:
     for reject in rejects:
         message = ": ".join(filter(None, (reject["reason"], reject["detail"])))
         if reject["reason"] == NOT_ONE_TOKEN and question.words == "single" and not resolved.kind.slot:
-            message += "; closelook.explain in Python explains such words, by its `words`"
+            message += "; `words` says which of several tokens is explained"
         if reject["reason"] == TOO_LONG and not question.truncate:
             message += "; `truncate` reads a part of it"
         raise _unexplained(message)

@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from evaluation.benchmark.answers.prompts import sentences_in, units_of_tokens
 from evaluation.benchmark.encoding import encoding_of_ids
 from evaluation.benchmark.samples import Row
+from jobs.commands.questions.generation import generated
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import SENTENCE, TOKEN, Question
 from jobs.commands.questions.reading import answer_ids, read
-from lrp_core.device.precision import unrounded
 from lrp_core.methods.hops import Hops, hopped
 from lrp_core.readers.readout import rows_for
 from lrp_core.records.types import Relevance, UserError, span_row
-from lrp_core.views.guard import undisturbed
 
 OWN = "answer so far"  # name of the part of the input that the earlier tokens of the answer are
 
@@ -115,7 +113,7 @@ def said_of(question: Question, opened: Opened) -> Said:
     row, given_answer = read(question, opened), question.answer
     [prompt] = rows_for(opened.view, [row])
     ids = (
-        _generated(dict(prompt), question.generate, opened)
+        generated(dict(prompt), question.generate, opened)
         if given_answer is None
         else answer_ids(question, opened, row)
     )
@@ -127,44 +125,9 @@ def said_of(question: Question, opened: Opened) -> Said:
         ours, theirs = (repr(each.strip()[max(0, where - 10) : where + 10]) for each in (text, spelt))
         raise UserError(f"the tokenizer turns {ours} of the answer into {theirs}: give the answer in this form")
     lead = len(text.lstrip()) - len(text) + len(spelt) - len(spelt.lstrip())
-    written = before[1:] if opened.resolved.kind.decoder else before  # without the start token
+    written = before[len(opened.view.start_ids) :] if opened.resolved.kind.decoder else before
     pieces = opened.written.of([*written, *ids])
     return Said(dict(prompt), ids, text, np.clip(encoding.offsets - lead, 0, len(text)), pieces)
-
-
-def _generated(prompt: Row, most: int, opened: Opened) -> list[int]:
-    """The token ids of the model's own answer, decoded greedily up to an end token or `most` tokens.
-
-    Raises UserError if the first token is an end token.
-    """
-    view = opened.view
-    known = (opened.writer.eos_token_id, view.config.eos_token_id, view.model.generation_config.eos_token_id)
-    ends = {end for ids in known if ids is not None for end in (ids if isinstance(ids, list) else [ids])}
-    start = (prompt.get("decoder_input_ids") or [None])[0]
-    settings = GenerationConfig(
-        max_new_tokens=most,
-        do_sample=False,
-        eos_token_id=sorted(ends) or None,
-        pad_token_id=view.pad_id,
-        decoder_start_token_id=start,
-    )
-    read, options = torch.tensor([prompt["input_ids"]], device=view.device), {}
-    if start is not None:
-        options["decoder_input_ids"] = torch.tensor([prompt["decoder_input_ids"]], device=view.device)
-    model: Any = view.model
-    with undisturbed(view), torch.no_grad(), unrounded(view.dtype):
-        usual = model.generation_config  # may hold beams or penalties, which `generate` would add to `settings`
-        try:
-            model.generation_config = settings
-            generated = model.generate(read, attention_mask=torch.ones_like(read), **options)
-        finally:
-            model.generation_config = usual
-    new_ids: list[int] = generated[0, options.get("decoder_input_ids", read).shape[1] :].tolist()
-    if new_ids and new_ids[-1] in ends:
-        new_ids.pop()
-    if not new_ids:
-        raise UserError(f"{opened.id} generates no answer after this text, but an end token: give an `answer`")
-    return new_ids
 
 
 def through_reasoning(

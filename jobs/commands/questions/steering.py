@@ -25,6 +25,7 @@ from lrp_core.methods.record import Method
 from lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top_neurons, writing
 from lrp_core.parts.block import SHARED
 from lrp_core.parts.neuron_names import NeuronNames
+from lrp_core.readers.predictions import suppressed
 from lrp_core.readers.readout import label_logits
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.views.guard import undisturbed
@@ -163,14 +164,15 @@ def show_neurons(
     row = read(question, opened)
     view = opened.view
     steering.check(view)
-    [row] = with_targets([question], view, [row])
+    [row] = with_targets([question], opened, [row])
     model = _SteeredModel(opened, row, generate)
     relevance = _relevance(question, opened, method, row)
     logits = (relevance.logit_target, relevance.logit_foil)
     explained = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
     names = " rather than ".join(map(model.named, model.asked))
-    say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){space_note(question, opened)}")
-    texts = pieces(opened.tokenizer, row["input_ids"])
+    *texts, token = pieces(opened.tokenizer, [*row["input_ids"], row["target_id"]])
+    note = space_note(question, opened, texts, token)
+    say(f"{opened.id}: neurons for {names} by {method.name} (explained {explained}){note}")
     [neurons] = top_neurons(relevance, shown.top, shown.absolute)
     known = [_known(opened, neuron, texts, shown.normed) for neuron in neurons]
     if known:
@@ -263,7 +265,9 @@ class _SteeredModel:
         """The text of up to `generate` tokens that the steered model generates greedily."""
         tokenizer, row, new = self.opened.tokenizer, dict(self.row), []
         for _ in range(self.generate):
-            token = int(self._logits(row, steering).argmax())
+            logits = self._logits(row, steering)
+            logits[list(suppressed(self.opened.view, first=not new))] = -torch.inf
+            token = int(logits.argmax())
             new.append(token)
             if token == tokenizer.eos_token_id or len(row["input_ids"]) >= self.opened.view.max_length:
                 break

@@ -23,6 +23,7 @@ from jobs.commands.terminal import complain
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
 Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
+Encoding = Annotated[str, typer.Option("--encoding", help="The encoding of IN, such as latin-1 or cp1252.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)]
 
 
@@ -33,6 +34,7 @@ def explain_file(
     to: Tables,
     method: Methods = "attnlrp",
     column: Columns = None,
+    encoding: Encoding = "utf-8",
     workers: Workers = 1,
     explanation: Explanation = None,
     truncate: Truncate = False,
@@ -55,7 +57,7 @@ def explain_file(
     with naming_options():
         job = Job(replace(of, device=chosen_device(of.device)), method, Asking(explanation, truncate))
         try:
-            write(file, to, job, columns, workers)
+            write(file, to, job, columns, workers, encoding)
         except WorkerDied as error:
             complain(f"error: {error}: run the same command again to continue", "red")
             raise typer.Exit(1) from None

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluation.benchmark.encoding import START
 from evaluation.benchmark.samples import Filled, Malformed
 from evaluation.benchmark.sources.base import field as field_of
-from evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
+from evaluation.benchmark.sources.files import IN_FOLDERS, UTF_8, fetch, records
 from evaluation.benchmark.sources.own import ID, renamed
 from evaluation.explained.rows import (
     DECODER,
@@ -71,7 +72,7 @@ class Content:
         return sum(map(len, self.names.values())) + len(self.bad)
 
 
-def content_of(path: str, columns: Mapping[str, str]) -> Content:
+def content_of(path: str, columns: Mapping[str, str], encoding: str = UTF_8) -> Content:
     """The texts of the file, folder or pattern `path`; `columns` gives the file's name for columns of COLUMNS.
 
     Raises UserError for an unknown key in `columns`, and for a file that cannot be read or has no text.
@@ -81,7 +82,7 @@ def content_of(path: str, columns: Mapping[str, str]) -> Content:
             raise UserError(f"--column {column}=...: it must name one of {', '.join(COLUMNS)} before the =")
     content, numbers = Content(), count(1)
     for file in fetch(path, IN_FOLDERS):
-        for where, record in records(file):
+        for where, record in records(file, encoding):
             row, number = renamed(record, columns), next(numbers)
             name = Name(_id_of(row, number), number)
             try:
@@ -111,7 +112,8 @@ def _text_of(record: Any) -> Text:
         raise record
     if isinstance(record, dict) and "text" not in record:
         known = list(map(str, record))
-        raise Malformed("no column 'text'", f"there are {', '.join(known)}: name it with --column text=NAME")
+        advice = "name it with --column text=NAME, or add a first line with the names of columns"
+        raise Malformed("no column 'text'", f"there are {', '.join(known)}: {advice}")
     text = field_of(record, "text")
     if not text.strip():
         raise Malformed("empty text")
@@ -188,7 +190,7 @@ def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[Explained
     for at, answer in enumerate(answers):
         decision = answer.decision or probable.get(at)
         decoder = answer.decoder or ()
-        starts = [number == 0 for number in range(len(decoder))]  # a decoder's start token is special
+        starts = [piece == START for piece in decoder]  # the tokens that a decoder begins with are special
         by_method = [_relevance_of(method, answer) for method in answer.methods]
         of_decoder = [TokenLocation(DECODER)] * len(decoder)
         text = ExplainedText(

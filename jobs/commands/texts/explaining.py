@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from evaluation.benchmark.sources.files import UTF_8
 from evaluation.explained.rows import Name
 from evaluation.schema import TOKENS, WORDS
 from jobs.commands.progress import shown
@@ -149,14 +150,16 @@ def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
         writer.writerows([row.name.row, row.name.id, row.where, row.reason] for row in rows)
 
 
-def explain_file(file: str, to: Path, job: Job, columns: Mapping[str, str], workers: int) -> None:
-    """Explain every text of `file`, write the rows to `to`, and print a summary.
+def explain_file(
+    file: str, to: Path, job: Job, columns: Mapping[str, str], workers: int, encoding: str = UTF_8
+) -> None:
+    """Explain every text of `file`, which is in `encoding`, write the rows to `to`, and print a summary.
 
     `columns` gives the file's name for known columns. Raises UserError for a file, model or method that does not fit,
     if another process is writing `to`, and if `to` holds rows of other texts or methods; WorkerDied if a process ended.
     """
     output = Output(to)
-    content = content_of(file, columns)
+    content = content_of(file, columns, encoding)
     opened = job.open()
     if opened.resolved.kind.images:
         raise UserError(f"{opened.id} reads images: explain-file reads texts")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from transformers.image_utils import load_image
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
@@ -16,6 +17,7 @@ from evaluation.benchmark import reading
 from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
+from evaluation.benchmark.pictures import file_of as of_memory
 from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import Malformed, is_reject
 from lrp_core.records.types import UserError
@@ -104,11 +106,9 @@ def test_key_tells_apart_what_models_see_differently():
         (b"GIF89a and more", "not an image that can be read"),
         (file_of(image(20, 20))[:200], "not an image that can be read"),
         (file_of(image(40, 40), "JPEG")[:400], "not an image that can be read"),
-        (file_of(image(8, 8), mode="RGBA"), "the image is neither 8-bit grey nor RGB"),
-        (file_of(image(8, 8), "JPEG", mode="CMYK"), "the image is neither 8-bit grey nor RGB"),
-        (file_of(image(8, 8, 1).astype(np.uint16)), "the image is neither 8-bit grey nor RGB"),
+        (file_of(image(8, 8, 1).astype(np.uint16)), "the image has more than 8 bits a channel"),
     ],
-    ids=["empty", "gif", "cut PNG", "cut JPEG", "RGBA", "CMYK", "16 bit"],
+    ids=["empty", "gif", "cut PNG", "cut JPEG", "16 bit"],
 )
 def test_broken_and_other_images_are_malformed(data, reason):
     with pytest.raises(Malformed) as caught:
@@ -199,27 +199,39 @@ def test_published_digits_are_read(shared):
     assert decoded(rows[0]["image"]).size == (28, 28)
 
 
-def test_view_of_a_grey_file_for_a_model_of_colours_is_a_reject():
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("mode", "kind"), [("RGB", "JPEG"), ("L", "PNG"), ("RGBA", "PNG"), ("CMYK", "JPEG")])
+def test_files_are_read_as_transformers_pipeline_reads_them(mode, kind, orientation, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(image(20, 24, 4), "RGBA").convert(mode)
+    stored.save(tmp_path / "picture", kind, exif=exif)
+    expected = np.asarray(load_image(str(tmp_path / "picture")))
+    read = decoded((tmp_path / "picture").read_bytes())
+    np.testing.assert_array_equal(np.asarray(read.convert("RGB")), expected)
+    np.testing.assert_array_equal(
+        np.asarray(decoded(of_memory(stored)).convert("RGB")), np.asarray(stored.convert("RGB"))
+    )
+
+
+def test_views_of_files_that_a_model_cannot_read_are_rejects():
     rows = [
         picture("image_folder", "a", file_of(image(24, 24)), label="x"),
         picture("image_folder", "b", file_of(image(24, 24, 1)), label="x"),
         picture("image_folder", "c", file_of(image(20, 24)), label="x"),
     ]
-    views, rejects = look(rows, Preprocessing.of({"do_resize": False}, SMALL))
-    assert [view["sample_id"] for view in views] == [rows[0]["sample_id"]]
+    preprocessing = Preprocessing.of({"do_resize": False}, SMALL)
+    views, rejects = look(rows, preprocessing)
+    assert [view["sample_id"] for view in views] == [rows[0]["sample_id"], rows[1]["sample_id"]]
+    grey = np.repeat(image(24, 24, 1)[..., None], 3, axis=2)
+    np.testing.assert_array_equal(pixels_of(views[1], preprocessing), grey)
     assert [(reject["sample_id"], reject["reason"]) for reject in rejects] == [
-        (rows[1]["sample_id"], "the image is grey, the model reads RGB"),
         (rows[2]["sample_id"], "the image is of another size"),
     ]
-    assert rejects[1]["detail"] == "20 × 24 pixels, but the model takes 24 × 24 and does not resize"
-
-
-def test_view_of_a_grey_file_is_in_colour_where_the_checkpoint_asks_for_it():
-    grey = image(24, 24, 1)
-    preprocessing = Preprocessing.of({"do_resize": False, "do_convert_rgb": True}, SMALL)
-    [view], rejects = look([picture("image_folder", "b", file_of(grey), label="x")], preprocessing)
-    assert not rejects
-    np.testing.assert_array_equal(pixels_of(view, preprocessing), np.repeat(grey[..., None], 3, axis=2))
+    assert rejects[0]["detail"] == "20 × 24 pixels, but the model takes 24 × 24 and does not resize"
+    [view], [reject] = look(rows[:2], Preprocessing.of({"do_resize": False}, SMALL | {"num_channels": 1}))
+    assert view["sample_id"] == rows[1]["sample_id"]
+    assert reject["reason"] == "the image has colours, the model reads grey"
 
 
 def covered_slowly(preprocessing: Preprocessing, mask: np.ndarray) -> np.ndarray:

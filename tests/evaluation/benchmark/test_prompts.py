@@ -25,7 +25,18 @@ ENDS = [
     (f"{TEXT}\t", f"{TEXT}\t", ""),
     (f"{TEXT}\u00a0", f"{TEXT}\u00a0", ""),
     (f" {TEXT}", f" {TEXT}", " "),
+    (f"{TEXT} (", f"{TEXT} (", ""),
+    (f'{TEXT} "', f'{TEXT} "', ""),
+    (f'{TEXT} "of" "', f'{TEXT} "of" "', ""),
+    (f'"{TEXT}"', f'"{TEXT}"', " "),
+    (f"{TEXT} self-", f"{TEXT} self-", ""),
+    (f"{TEXT} -", f"{TEXT} -", " "),
+    (f"{TEXT}.", f"{TEXT}.", " "),
+    (f"{TEXT} 我喜欢", f"{TEXT} 我喜欢", ""),
+    (f"{TEXT} ฉันรัก", f"{TEXT} ฉันรัก", ""),
 ]
+#: How words follow TEXT, and TEXT with a space behind it.
+FOLLOWING = [("are", " are", " are"), (".", ".", " ."), ("'s", "'s", " 's"), (")", ")", " )"), ("猫", "猫", " 猫")]
 #: The views of samples of the demo by its tokenizers, as they were before prompts were left as they are.
 SHIPPED = "8295a4b195bfd71229acc65f4cc9bf82b63dd41b18d6ff4666b2513a7166e013"
 COLUMNS = ("sample_id", "input_ids", "decoder_input_ids", "position", "target_id", "foil_id", "special_mask")
@@ -50,8 +61,14 @@ def view_of(tokenizer, row, kind=kinds.CAUSAL):
 def test_one_ordinary_space_before_the_slot_belongs_to_the_target_and_every_other_character_is_read(
     before, read, space
 ):
-    assert Prompt.of(before) == (read, space)
-    assert Prompt.of(before, has_spaces=False) == (read, "")
+    assert Prompt.of(before)[:2] == (read, space)
+    assert Prompt.of(before, has_spaces=False) == (read, "", False)
+
+
+@pytest.mark.parametrize(("word", "after_text", "after_space"), FOLLOWING)
+def test_a_word_follows_as_texts_are_written_unless_the_text_has_the_space(word, after_text, after_space):
+    assert Prompt.of(TEXT).with_target(word) == TEXT + after_text
+    assert Prompt.of(f"{TEXT} ").with_target(word) == TEXT + after_space
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bpe_bos"])

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+import closelook as front
 from jobs.methods import METHODS
 from lrp_core import Batch, load_model
 
@@ -32,7 +33,7 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (
             ["--target", "w1 w2"],
             "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'; "
-            "closelook.explain in Python explains such words, by its `words`",
+            "--words says which of several tokens is explained",
         ),
         (["--dtype", "flot32"], "unknown dtype 'flot32' (did you mean 'float32'?)"),
         (["--device", "cdua"], "unknown device 'cdua': devices are cpu, cuda and"),
@@ -119,7 +120,7 @@ def test_pieces_are_summed_into_words(closelook, tmp_path):
     texts = ["".join(prediction["tokens"][start:end]).strip() for start, end in prediction["words"]]
     assert texts == ["The", "keys", "to", "the", "cabinet"]
     sums = [sum(relevance[start:end]) for start, end in prediction["words"]]
-    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--by-word")
     shown = " ".join(f"{text} {value:+.2f}" for text, value in zip(texts, sums, strict=True))
     assert out.splitlines()[1] == f"attnlrp  {shown}"
 
@@ -128,7 +129,7 @@ def test_pieces_are_summed_into_words(closelook, tmp_path):
 def test_words_have_the_mean_where_the_sums_of_a_method_are_not_promised(closelook, method, tmp_path):
     asked = ("The keys to the cabinet", "--target", "are", "--method", f"lrp,{method}")
     prediction = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"][0]
-    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--by-word")
     summed, averaged = (line.split() for line in out.splitlines()[1:])
     assert averaged[1] == "(means)"
     for line, skip, share in ((summed, 1, sum), (averaged, 2, lambda values: sum(values) / len(values))):
@@ -196,7 +197,7 @@ def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook
     code, _, err = closelook(*command, "--label", "negativ")
     assert (code, "did you mean 'negative'?" in err) == (2, True)
     code, _, err = closelook(*command, "--target", "walk")
-    assert (code, "predicts labels: leave --target, --generate and --answer out" in err) == (2, True)
+    assert (code, "predicts labels, not words: use --label 'walk' for --target" in err) == (2, True)
 
 
 def test_a_pair_is_read_as_its_model_reads_pairs(closelook, tmp_path):
@@ -214,3 +215,18 @@ def test_a_pair_is_read_as_its_model_reads_pairs(closelook, tmp_path):
     assert (code, "predicts a score and has no labels" in err) == (2, True)
     code, _, err = closelook("explain", "the cats", "--model", "demo/gpt2", "--label", "walk")
     assert (code, "predicts words" in err) == (2, True)
+
+
+def test_words_of_several_tokens_are_explained_as_in_python(closelook, tmp_path):
+    file = tmp_path / "numbers.json"
+    command = ("explain", "The keys to the", "--model", "demo/gpt2", "--target", "cabinet", "--json", str(file))
+    for words in ("first_difference", "each"):
+        code, _, err = closelook(*command, "--words", words)
+        assert code == 0, err
+        python = front.explain("The keys to the", "cabinet", words=words, model="demo/gpt2")
+        read = json.loads(file.read_text())["predictions"]
+        assert [prediction["target_id"] for prediction in read] == [
+            answer.row["target_id"] for answer in python.answers
+        ]
+    code, _, err = closelook(*command, "--words", "all")
+    assert (code, "--words must be one of single, first_difference, each, not 'all'; a whole" in err) == (2, True)

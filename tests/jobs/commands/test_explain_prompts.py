@@ -4,7 +4,17 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.decoders import Metaspace as MetaspaceDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from evaluation.benchmark.demo import model_dir
 from jobs.notebook.explaining import explain
@@ -162,3 +172,29 @@ def test_the_space_behind_an_answer_so_far_is_told(closelook, tmp_path):
     assert "space" not in explained(closelook, tmp_path, *asked, "the")[1].splitlines()[0]
     _, out = explained(closelook, tmp_path, "demo/t5", "where did the clerk go ? ")
     assert out.splitlines()[0].endswith(", the text without its last space")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "token", "note"),
+    [
+        ("The keys are old", ".", ".", ", without a space before it"),
+        ("The keys are old ", ".", ".", ", with the space before it"),
+        ("The keys are old", "are", " are", ", with the space before it"),
+        ("The keys are old\n", "The", "The", ""),
+    ],
+)
+def test_a_target_follows_as_the_text_has_it_and_the_title_says_which(text, target, token, note):
+    [answer] = explain(text, target, model="demo/gpt2", method="random").answers
+    assert (answer.token, answer.note) == (token, note)
+
+
+def test_a_target_gets_a_space_where_it_would_change_the_texts_own_tokens():
+    words = {"<unk>": 0, "一": 1, "人": 2, "一人": 3, "▁人": 4, "▁": 5, "the": 6}
+    merges = [("一", "人"), ("▁", "人")]
+    made = Tokenizer(BPE(words | {"t": 7, "h": 8, "e": 9}, merges, unk_token="<unk>"))
+    made.pre_tokenizer, made.decoder = Metaspace(prepend_scheme="never", split=False), MetaspaceDecoder()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    model = tiny_model("gpt2", "float32").model
+    [answer] = explain("一", "人", model=model, tokenizer=tokenizer, method="random").answers
+    assert (answer.row["input_ids"], answer.row["target_id"]) == ([1], 4)
+    assert answer.note == ", with the space before it"

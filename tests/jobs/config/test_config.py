@@ -19,7 +19,12 @@ def test_every_shipped_config_parses(name, tmp_path):
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("smok", [], "no config 'smok': give a path or one of attnlrp, demo, normxlogit, own, paper, real, smoke"),
+        ("demoo", [], "no config 'demoo' (did you mean 'demo'?): give a path or one of attnlrp, demo, "),
+        (
+            "smok",
+            [],
+            "no config 'smok' (did you mean 'smoke'?): give a path or one of attnlrp, demo, normxlogit, own, paper, real",
+        ),
         ("smoke", ["tokn_budget=3"], "unknown config key 'tokn_budget' (did you mean 'token_budget'?)"),
         ("smoke", ["ray.adress=x"], "unknown config key 'ray.adress' (did you mean 'address'?)"),
         ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),

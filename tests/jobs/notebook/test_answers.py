@@ -341,7 +341,7 @@ def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, expl
         ({"hops": 1, "reasoning": "ab"}, "`reasoning` must be (start, end), the characters of a part of the answer"),
         ({"text": None, "input_ids": [464, 318], "spans": [3]}, "or a list of (start, end), not [3]"),
         ({"hops": 1, "reasoning": (0, 7), "spans": [(0, 7)]}, "`reasoning` must end before the explained span"),
-        ({"model": "demo/bert-sentiment"}, "predicts labels: leave `target`, `generate` and `answer` out"),
+        ({"model": "demo/bert-sentiment"}, "predicts labels: leave `generate` and `answer` out"),
         ({"model": "demo/bert"}, "predicts a word inside a text and does not continue one: leave `answer`"),
         ({"model": "demo/t5", "answer": "on {Thursday}"}, "the tokenizer turns "),
     ],

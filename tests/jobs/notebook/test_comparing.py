@@ -191,6 +191,8 @@ def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
     ):
         with pytest.raises(closelook.UserError, match=message):
             closelook.compare("demo/gpt2", data, "lrp")
+    with pytest.raises(closelook.UserError, match="`model`: config key 'dtype': Input should be 'float16', 'bfloat16'"):
+        closelook.compare("demo/gpt2", [{"text": "The keys"}], dtype="float23")
     with pytest.raises(closelook.UserError, match="unknown method 'lpr'"):
         closelook.compare("demo/gpt2", ROWS, "lpr")
     with pytest.raises(

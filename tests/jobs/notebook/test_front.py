@@ -1,6 +1,7 @@
 """`import closelook`: explanations are what methods give, with their tokens; a root is read as its manifests say."""
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -194,7 +195,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
             "contextcite gives no relevance of tokens: it is computed from the `ablations` of a run",
         ),
         ({"method": ["lrp", "lrp"]}, "several methods have the same name (lrp, lrp)"),
-        ({"words": "all"}, "`words` must be one of single, first_difference, each, not 'all'"),
+        ({"words": "all"}, "one of single, first_difference, each, not 'all'; a whole answer is explained by `answer`"),
         ({"target": 10**6, "foil": None, "text": TEXT}, "`target`: give token ids from 0 to "),
         ({"target": "are", "foil": 7}, "both words or both token ids"),
         ({"target": 7, "foil": 7, "text": TEXT}, "target equals foil"),
@@ -223,7 +224,8 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"generate": True}, "at least 1, not True"),
         ({"batch": True}, "at least 1, not True"),
         ({"second": 3}, "`second` must be a string, not 3"),
-        ({"label": 3, "target": None, "foil": None}, "`label` must be a string, not 3"),
+        ({"label": 1.5, "target": None, "foil": None}, "`label` must be the name or number of a label, not 1.5"),
+        ({"label": True, "target": None, "foil": None}, "`label` must be the name or number of a label, not True"),
         ({"model": 3}, "`model` must be a hub id, a folder, or a model, pipeline or ModelView in memory, not 3"),
     ],
 )
@@ -232,6 +234,41 @@ def test_what_is_mistyped_is_one_line(gpt2, settings, message):
         closelook.explain(**({"text": [TEXT], "model": gpt2, **PAIR} | settings))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_are_taken_by_number_and_by_name():
+    asked = {"text": "The food was good", "model": closelook.open_model("demo/bert-sentiment"), "method": "lrp"}
+    by_name = closelook.explain(label="negative", foil="positive", **asked)
+    for number in (0, np.int64(0), "0"):
+        by_number = closelook.explain(label=number, foil=1, **asked)
+        assert (by_number.target, by_number.foil) == ("negative", "positive")
+        assert torch.equal(by_number["lrp"], by_name["lrp"])
+    with pytest.raises(closelook.UserError, match="has no label 2"):
+        closelook.explain(label=2, **asked)
+
+
+def test_a_target_of_a_classifier_is_pointed_to_label():
+    for model, text in (("demo/bert-sentiment", "The food was good"), ("demo/vit", "picture.png")):
+        with pytest.raises(closelook.UserError, match="predicts labels, not words: use `label` 'negative' for"):
+            closelook.explain(text, target="negative", model=model)
+    with pytest.raises(closelook.UserError, match="demo/bert-score predicts scores, not words: leave `target` out"):
+        closelook.explain("The food", target="negative", model="demo/bert-score")
+
+
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_a_pickled_explanation_does_not_hold_the_model(gpt2, is_in_memory):
+    given = {"model": gpt2.view.model, "tokenizer": gpt2.tokenizer} if is_in_memory else {"model": gpt2}
+    explanation = closelook.explain(TEXT, **PAIR, **given, method=["attnlrp", "lrp"])
+    stored = pickle.dumps(explanation)
+    weights = sum(parameter.nbytes for parameter in gpt2.view.model.parameters())
+    assert len(stored) < weights / 2
+    read = pickle.loads(stored)
+    assert read.to_dict() == explanation.to_dict()
+    assert torch.equal(read["attnlrp"], explanation["attnlrp"])
+    assert read._repr_html_() == explanation._repr_html_()
+    if is_in_memory:
+        with pytest.raises(closelook.UserError, match="was a model in memory, which is not pickled"):
+            _ = read.opened.view
 
 
 def test_numbers_may_be_those_of_numpy(gpt2):

@@ -392,5 +392,6 @@ def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
     from lrp_core.readers.readout import rows_for
 
     start = view.config.decoder_start_token_id
-    rows = rows_for(view, [{"decoder_input_ids": [7, 8]}, {"decoder_input_ids": None}])
+    rows = rows_for(view, [{"decoder_input_ids": [7, 8], "position": 2}, {"decoder_input_ids": None, "position": 0}])
     assert [row["decoder_input_ids"] for row in rows] == [[start, 7, 8], [start]]
+    assert [row["position"] for row in rows] == [2, 0]

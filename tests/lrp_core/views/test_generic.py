@@ -16,7 +16,8 @@ from lrp_core import (
     load_model,
     random_model,
 )
-from lrp_core.families import FAMILIES
+from lrp_core.families import FAMILIES, family_of_type
+from lrp_core.families.generic import generic_family
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.opening.model import view_of
 from lrp_core.readers.predictions import with_predictions
@@ -187,8 +188,28 @@ def test_loading_says_the_way_out_and_takes_it(tmp_path):
         load_model(tmp_path, family="bert")
 
 
+@pytest.mark.parametrize("model_type", ["mt5", "mbart", "marian", "m2m_100", "pegasus", "gemma3n_text"])
+def test_the_way_out_is_not_said_of_models_that_it_refuses(model_type):
+    with pytest.raises(UnsupportedModel, match=f"no family describes '{model_type}' models") as error:
+        family_of_type(model_type)
+    assert "generic" not in str(error.value)
+    with pytest.raises(UnsupportedModel):
+        generic_family(AutoConfig.for_model(model_type))
+
+
+def test_the_way_out_is_not_said_of_an_altered_encoder_decoder():
+    for family, says in (("bart", False), ("gpt2", True)):
+        with pytest.raises(UnsupportedModel, match="no rule for the activation 'mish'") as error:
+            tiny_model(family, activation_function="mish")
+        assert ("family: generic" in str(error.value)) is says
+
+
 REFUSED = {
     "t5 models are encoder-decoders, which the family 'generic' does not support": ("t5", {}),
+    "gemma3n_text models embed the tokens again in every layer, which no embedding stands for": (
+        "gemma3n_text",
+        {"vocab_size": 50, "num_hidden_layers": 1},
+    ),
     "EsmForMaskedLM gives other logits for the embeddings of tokens than for the tokens": (
         "esm",
         {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},

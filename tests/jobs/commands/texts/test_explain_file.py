@@ -277,3 +277,29 @@ def test_two_calls_do_not_write_one_file(explain_file, tmp_path):
         code, _, err = explain_file()
     assert code == 2
     assert "another process is writing" in err
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_file_of_another_encoding_is_read_by_its_name(closelook, tmp_path, encoding, suffix):
+    text = "The café looked dull."
+    content = {"csv": f"text\n{text}\n", "jsonl": f'{{"text": "{text}"}}\n'}[suffix]
+    file = tmp_path / f"mine.{suffix}"
+    file.write_bytes(content.encode(encoding))
+    command = ("explain-file", str(file), str(tmp_path / "out.parquet"), "--model", MODEL)
+    code, _, err = closelook(*command)
+    assert code == 2
+    if encoding == "latin-1":
+        assert "explain-file reads others by --encoding, such as latin-1" in err
+    code, _, err = closelook(*command, "--encoding", "latin-2000")
+    assert (code, "there is no encoding 'latin-2000'" in err) == (2, True)
+    code, _, err = closelook(*command, "--encoding", encoding)
+    assert code == 0, err
+    assert "café" in " ".join(read(tmp_path)[0]["word"])
+
+
+def test_a_csv_file_without_a_header_is_told_so(closelook, tmp_path):
+    (tmp_path / "mine.csv").write_text("The wolf looked fine.,5\nThe telescope looked dull.,1\n")
+    code, _, err = closelook("explain-file", str(tmp_path / "mine.csv"), str(tmp_path / "out.parquet"), "-m", MODEL)
+    assert code == 2
+    assert "name it with --column text=NAME, or add a first line with the names of columns" in err
