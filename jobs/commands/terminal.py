@@ -6,9 +6,10 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,25 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def encodable(stream: object) -> Iterator[None]:
+    """Inside, the stream writes characters that its encoding lacks as escapes, such as `\\u6211`, and does not fail."""
+    if not isinstance(stream, TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):  # it flushes, and the reader of a pipe may have gone
+            stream.reconfigure(errors=before)
+
+
 def say(text: RenderableType, style: str | None = None, end: str = "\n") -> None:
     """Print on the screen. Brackets in `text` are printed, not read as markup."""
-    console.print(text, style=style, end=end, markup=False)
+    with encodable(console.file):
+        console.print(text, style=style, end=end, markup=False)
 
 
 def complain(text: str, style: str | None = None) -> None:
