@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
-from io import StringIO, TextIOWrapper
+from dataclasses import fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from evaluation.report.spreadsheet import csv_text
 from lrp_core.records.types import UserError
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
@@ -85,11 +85,8 @@ def as_json(value: Any) -> str:
 
 def as_csv(kind: type[Any], rows: Iterable[Any]) -> str:
     """Records of the dataclass `kind` as CSV, with a column for each of its fields and the line ends of CSV."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, [field.name for field in fields(kind)])
-    writer.writeheader()
-    writer.writerows(map(asdict, rows))
-    return text.getvalue()
+    names = [field.name for field in fields(kind)]
+    return csv_text([names, *([getattr(row, name) for name in names] for row in rows)])
 
 
 def fit_for_json(value: Any) -> Any:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from evaluation.benchmark.encoding import words
 from evaluation.report.heatmaps.markup import heatmaps, matrices
+from evaluation.report.spreadsheet import as_text
 from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported, shares_of_all
 from jobs.commands.questions.opened import Opened
@@ -339,7 +340,7 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
         if kind == ".json":
             return as_json(self.to_dict())
         if kind == ".csv":
-            return self.to_frame("word" if by_word else "token").to_csv(index=False)
+            return self.to_frame("word" if by_word else "token").map(as_text).to_csv(index=False)
         if kind == ".tex":
             return "\n".join(_tex(entry, by_word) for entry in every)
         from jobs.commands.questions.explain import page
