@@ -223,6 +223,7 @@ _OPTIONS = (
     "spans",
     "hops",
     "reasoning",
+    "segmenter",
     "family",
     "adapter",
     "decoder_tokenizer",
