@@ -12,6 +12,7 @@ import closelook
 from evaluation.report.heatmaps.markup import latex
 from evaluation.report.heatmaps.tokens import Line, data, in_digits, least, share_of
 from jobs.plan.checkpoints import ModelUnavailable
+from lrp_core.records.types import UserError
 
 TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}
 
@@ -265,3 +266,22 @@ def test_reprs_are_short(gpt2):
 def test_notebooks_show_errors_in_one_line(gpt2):
     for error in (closelook.UserError("say which"), closelook.UnsupportedMethod("no"), ModelUnavailable("gone")):
         assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]
+
+
+def test_figures_have_whole_words_unless_tokens_are_asked_for(gpt2, generated):
+    explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method="lrp")
+    by_word, by_token = (
+        [text.get_text() for text in explanation.plot(*asked).axes[0].texts] for asked in ((), (False,))
+    )
+    assert "keys" in by_word
+    assert "keys" not in by_token
+    columns = [text.get_text() for text in generated.plot().axes[0].texts]
+    assert {token.strip() for token in generated.tokens} <= set(columns), "a matrix has tokens"
+
+
+def test_a_segmenter_is_named_or_given(gpt2):
+    asked = {"model": gpt2, "method": "lrp"}
+    with pytest.raises(UserError, match="`segmenter` 'no_such:cut' is no function that is installed"):
+        closelook.explain(TEXT, segmenter="no_such:cut", **asked)
+    by_name = closelook.explain(TEXT, segmenter="shlex:split", **asked)
+    assert list(by_name.to_frame(by="word")["word"]) == TEXT.split()
