@@ -66,9 +66,8 @@ def _fonts_for(letters: set[str]) -> list[str]:
     """The installed fonts that have most of the `letters` which matplotlib's own fonts lack; warns of letters left."""
     own = [_letters_in(findfont(name)) for name in (_TOKENS, _TITLES)]
     missing = {letter for letter in letters if not letter.isspace() and any(ord(letter) not in font for font in own)}
-    installed = [
-        font for font in fontManager.ttflist if not font.name.startswith("Last Resort")
-    ]  # its glyphs are boxes
+    # The glyphs of Last Resort, which matplotlib brings, are boxes.
+    installed = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
     fonts = []
     while missing:
         numbers = {ord(letter) for letter in missing}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import pandas as pd
 import pytest
@@ -107,7 +108,7 @@ def test_words_are_saved_in_place_of_their_pieces(gpt2, tmp_path):
     assert len(words) < len(explanation.tokens), "a word has pieces, else the test sees nothing"
     for suffix in ("svg", "tex", "html"):
         explanation.save(tmp_path / f"words.{suffix}", by_word=True)
-        explanation.save(tmp_path / f"tokens.{suffix}")
+        explanation.save(tmp_path / f"tokens.{suffix}", by_word=False)
         by_word, by_token = ((tmp_path / f"{name}.{suffix}").read_text() for name in ("words", "tokens"))
         assert "unfathomable" in by_word
         assert "gradient_l2 (means)" in by_word.replace(r"\_", "_")
@@ -179,7 +180,11 @@ def of_a_picture(folder):
 
 
 def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
-    figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="no installed font has"
+        )  # which fonts there are depends on the machine
+        figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
     from matplotlib.figure import Figure
 
     assert isinstance(figure, Figure)

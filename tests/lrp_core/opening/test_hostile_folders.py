@@ -5,6 +5,8 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
+from jobs.config import ModelConfig
+from jobs.stages.report.results import _size
 from lrp_core import UserError, load_model, random_model
 from lrp_core.opening.checkpoint import without_numbers
 from tests.tiny import tiny_config
@@ -77,3 +79,8 @@ def test_an_error_in_the_constructor_of_a_model_is_one_line():
     config.num_attention_heads = 0
     with pytest.raises(UserError, match=r"cannot make a model of this config.json \(ZeroDivisionError: .*\): correct"):
         without_numbers(config)
+
+
+def test_a_report_leaves_out_the_size_of_a_model_that_cannot_be_made(folder):
+    change(folder, n_head=0)
+    assert _size(ModelConfig(name="m", id=str(folder))) is None
