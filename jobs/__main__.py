@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from jobs.commands.options import app
-from jobs.commands.terminal import complain, say
+from jobs.commands.terminal import complain, encodable, say
 from lrp_core.records.types import UserError
 
 # Set before torch is imported: its threads then sleep while they wait for each other. Where other processes use the
@@ -57,7 +57,8 @@ def main() -> None:
     now but may later.
     """
     try:
-        app()
+        with encodable(sys.stdout):
+            app()
     except UserError as error:
         _fail(error, error.exit_code)
     except ModuleNotFoundError as error:

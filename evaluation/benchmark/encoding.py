@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from evaluation.benchmark.samples import Malformed
+from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +21,13 @@ START = "‹start›"  # stands for the token that a decoder reads first, whatev
 _CONTEXT = 8  # tokens before a token that may change its text, such as by a space
 _PART_OF_CHARACTER = "\ufffd"  # what decoding gives for the first bytes of a character
 _BYTES = 4  # of a character, at most
+#: Characters of scripts that put no spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, kana, Han.
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+Segmenter = Callable[[str], Iterable[str]]  # splits a text into its words
 
 
 @dataclass(frozen=True)
@@ -220,19 +229,114 @@ def seen(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [START, *pieces(tokenizer, ids)]
 
 
-def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
-    """The indices of the tokens of each word, in order; `tokens` [T] are texts, `special` [T] marks special tokens.
+class Word(NamedTuple):
+    """A word: the indices of its tokens, and its text, with the space before it."""
 
-    A word begins at a token that starts with a space or follows a special token. A special token is a word of its own,
-    and so is the punctuation before or after a word.
+    tokens: list[int]
+    text: str
+
+
+def words_of(
+    tokenizer: Any,
+    ids: Sequence[int],
+    tokens: Sequence[str],
+    special: Sequence[bool],
+    segmenter: Segmenter | None = None,
+) -> list[Word]:
+    """The words of the tokens `ids` [T], which have the texts `tokens` (see :class:`Pieces`).
+
+    Tokens that spell a character together, byte by byte, are in one word.
+    """
+    joined = _whole_characters(tokenizer, ids, tokens)
+    return words([piece.text for piece in joined], [special[piece.tokens[0]] for piece in joined], joined, segmenter)
+
+
+def _whole_characters(tokenizer: Any, ids: Sequence[int], tokens: Sequence[str]) -> list[Word]:
+    """The tokens with their texts; those that spell a character together are joined."""
+    is_part = [text == "" or _PART_OF_CHARACTER in text for text in tokens]
+    joined, start = [], 0
+    while start < len(tokens):
+        end, text = start + 1, tokens[start]
+        while _PART_OF_CHARACTER in text and end < min(len(tokens), start + _BYTES) and is_part[end]:
+            end += 1
+            text = decoded(tokenizer, ids[start:end])
+        joined.append(Word(list(range(start, end)), text))
+        start = end
+    return joined
+
+
+def named(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The texts of tokens as they are shown: a token without a text of its own is shown by its id.
+
+    >>> named([" the", "", "\ufffd"], [5, 6, 7])
+    [' the', '‹6›', '‹7›']
+    """
+    has_text = [text.strip(_PART_OF_CHARACTER) != "" for text in tokens]
+    return [text if is_shown else f"‹{at}›" for text, is_shown, at in zip(tokens, has_text, ids, strict=True)]
+
+
+def words(
+    texts: Sequence[str],
+    special: Sequence[bool],
+    joined: Sequence[Word] | None = None,
+    segmenter: Segmenter | None = None,
+) -> list[Word]:
+    """The words of pieces [P] with these `texts`; `special` [P] marks special tokens.
+
+    A word begins at a piece that starts with a space or follows a special token. A special token is a word of its own,
+    and so is the punctuation before or after a word. Scripts without spaces, such as Chinese, Japanese and Thai, are
+    split into pieces, or where `segmenter`, a function from a text to the list of its words, splits them. `joined` has
+    the tokens of each piece; None: a piece is a token.
     """
     groups: list[list[int]] = []
-    for at, (token, is_special) in enumerate(zip(tokens, special, strict=True)):
-        if at == 0 or token[:1].isspace() or is_special or special[at - 1]:
+    for at, (text, is_special) in enumerate(zip(texts, special, strict=True)):
+        if at == 0 or text[:1].isspace() or is_special or special[at - 1]:
             groups.append([at])
         else:
             groups[-1].append(at)
-    return [part for group in groups for part in _without_punctuation(group, tokens)]
+    found = []
+    for group in groups:
+        for run in _without_spaces(group, texts, segmenter):
+            for part in _without_punctuation(run, texts):
+                tokens = part if joined is None else [token for at in part for token in joined[at].tokens]
+                found.append(Word(tokens, "".join(texts[at] for at in part)))
+    return found
+
+
+def _without_spaces(group: list[int], texts: Sequence[str], segmenter: Segmenter | None) -> Iterator[list[int]]:
+    """A group of indices of pieces, split beside characters of scripts without spaces, or where `segmenter` splits.
+
+    Combining marks stay with the character before them. Raises UserError if the segmenter changes the text.
+    """
+    text = "".join(texts[at] for at in group)
+    if not _WITHOUT_SPACES.search(text):
+        yield group
+        return
+    ends = None if segmenter is None else _ends(segmenter, text)
+    run, end = [group[0]], len(texts[group[0]])
+    for at in group[1:]:
+        if texts[at] and (_is_border(text, end) if ends is None else end in ends):
+            yield run
+            run = []
+        run.append(at)
+        end += len(texts[at])
+    yield run
+
+
+def _is_border(text: str, at: int) -> bool:
+    """True if the character before or at index `at` is of a script without spaces, and none is a mark on the other."""
+    beside = text[max(at - 1, 0) : at + 1]
+    return bool(_WITHOUT_SPACES.search(beside)) and not _only_marks(text[at : at + 1])
+
+
+def _ends(segmenter: Segmenter, text: str) -> set[int]:
+    """The ends of the words of a text, by the segmenter. Raises UserError if it changes the text."""
+    bare = text.strip()
+    segments = [str(segment) for segment in segmenter(bare)]
+    if "".join(segments) != bare:
+        raise UserError(f"the segmenter turns {bare!r} into {segments}: it must return parts that join to the text")
+    start = len(text) - len(text.lstrip())
+    return {start + end for end in accumulate(map(len, segments))}
 
 
 def _without_punctuation(group: list[int], tokens: Sequence[str]) -> list[list[int]]:

@@ -8,7 +8,7 @@ Shapes: N texts, T tokens of a text, W its words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.encoding import Encoding, encode, words
+from evaluation.benchmark.encoding import Encoding, Word, encode, words
 from evaluation.benchmark.samples import Filled
 from evaluation.schema import TOKENS, WORDS
 
@@ -168,10 +168,27 @@ def _words_of(text: ExplainedText, count: int) -> list[list[int]]:
     """The indices of the tokens of each word among the first `count` tokens; no word has tokens of two sides."""
     groups = []
     for _, run in groupby(range(count), key=lambda at: text.locations[at].side):
-        places = list(run)
-        of_side = words([text.tokens[at] for at in places], [text.special[at] for at in places])
-        groups += [[places[at] for at in group] for group in of_side]
+        joined = list(_whole_characters(text, list(run)))
+        special = [bool(text.special[piece.tokens[0]]) for piece in joined]
+        groups += [word.tokens for word in words([piece.text for piece in joined], special, joined)]
     return groups
+
+
+def _whole_characters(text: ExplainedText, tokens: Sequence[int]) -> Iterator[Word]:
+    """Yield the tokens with their texts; those that share a character of the user's text are joined, and have its."""
+    joined: list[list[int]] = []
+    for at in tokens:
+        start, end = text.locations[at].start, None if not joined else text.locations[joined[-1][-1]].end
+        if start is not None and end is not None and start < end:
+            joined[-1].append(at)
+        else:
+            joined.append([at])
+    for group in joined:
+        spelt = "".join(text.tokens[at] for at in group)
+        if len(group) > 1:
+            space = " " if spelt[:1].isspace() else ""
+            spelt = space + _word(text, group, *_extent([text.locations[at] for at in group]))
+        yield Word(group, spelt)
 
 
 def _counted(sides: Sequence[str]) -> list[int]:

@@ -6,7 +6,6 @@ equal data give equal bytes.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from evaluation.report.heatmaps.tokens import colour
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, ordered
+from evaluation.report.spreadsheet import csv_text
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
@@ -215,12 +215,10 @@ class Plot:
 
     def _data(self, panels: Sequence[Panel | Grid]) -> str:
         """The drawn numbers as CSV: a row for each point of a line, with the ends of the band around it."""
-        sink = io.StringIO()
-        rows = csv.writer(sink, lineterminator="\n")
-        rows.writerow(["panel", "line", *self.axes, "low", "high"])
+        rows: list[list[Any]] = [["panel", "line", *self.axes, "low", "high"]]
         for panel in panels:
-            rows.writerows([panel.title, *point] for line in panel.lines for point in line.points())
-        return sink.getvalue()
+            rows += [[panel.title, *point] for line in panel.lines for point in line.points()]
+        return csv_text(rows, "\n")
 
 
 def _columns(names: Sequence[str], most: int, width: float) -> int:

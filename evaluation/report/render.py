@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
+from evaluation.report.spreadsheet import csv_text
 from evaluation.report.table import DONE, UNDEFINED, Cell, Column, Table
 from evaluation.scoring.statistics import stars
 
@@ -168,16 +168,14 @@ def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
 
 def comma_separated(table: Table) -> str:
     """The table as CSV: a line for each cell with all its fields, and an id that is unique in the report."""
-    text = io.StringIO()
     fields = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", table.section, *table.heads, "group", "label", "side", *fields])
+    rows: list[list[Any]] = [["id", table.section, *table.heads, "group", "label", "side", *fields]]
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
             labels = [row.section, *row.labels, column.group, column.label, column.side]
             cell_id = "/".join([table.name, *labels])
-            writer.writerow([cell_id, *labels, *(getattr(cell, field) for field in fields)])
-    return text.getvalue()
+            rows.append([cell_id, *labels, *(getattr(cell, field) for field in fields)])
+    return csv_text(rows, "\n")
 
 
 def spans(columns: Sequence[Column], key: Callable[[Column], object]) -> Iterator[tuple[Column, int]]:

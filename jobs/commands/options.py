@@ -224,6 +224,7 @@ _OPTIONS = (
     "spans",
     "hops",
     "reasoning",
+    "segmenter",
     "family",
     "adapter",
     "decoder_tokenizer",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, fields
-from io import StringIO
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,32 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from evaluation.report.spreadsheet import csv_text
 from lrp_core.records.types import UserError
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def encodable(stream: object) -> Iterator[None]:
+    """Inside, the stream writes characters that its encoding lacks as escapes, such as `\\u6211`, and does not fail."""
+    if not isinstance(stream, TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):  # it flushes, and the reader of a pipe may have gone
+            stream.reconfigure(errors=before)
+
+
 def say(text: RenderableType, style: str | None = None, end: str = "\n") -> None:
     """Print on the screen. Brackets in `text` are printed, not read as markup."""
-    console.print(text, style=style, end=end, markup=False)
+    with encodable(console.file):
+        console.print(text, style=style, end=end, markup=False)
 
 
 def complain(text: str, style: str | None = None) -> None:
@@ -68,11 +85,8 @@ def as_json(value: Any) -> str:
 
 def as_csv(kind: type[Any], rows: Iterable[Any]) -> str:
     """Records of the dataclass `kind` as CSV, with a column for each of its fields and the line ends of CSV."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, [field.name for field in fields(kind)])
-    writer.writeheader()
-    writer.writerows(map(asdict, rows))
-    return text.getvalue()
+    names = [field.name for field in fields(kind)]
+    return csv_text([names, *([getattr(row, name) for name in names] for row in rows)])
 
 
 def fit_for_json(value: Any) -> Any:

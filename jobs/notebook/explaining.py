@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from evaluation.benchmark.encoding import Segmenter
 from jobs.commands.progress import shown
 from jobs.commands.questions.answers import answers, finer_arguments
 from jobs.commands.questions.many import Outcome, each_answered
 from jobs.commands.questions.opened import AUTO, Opened, open_model
-from jobs.commands.questions.question import Question, Words
+from jobs.commands.questions.question import Question, Words, segmenter_of
 from jobs.config import MethodConfig
 from jobs.config.methods import bound, typed
 from jobs.notebook.explanation import Explanation, Explanations, NotExplained
@@ -47,6 +48,7 @@ def explain(
     layers: bool = False,
     checkpoint: bool = False,
     explanation: str | None = None,
+    segmenter: str | Segmenter | None = None,
     dtype: str | None = None,
     device: str = AUTO,
     family: str | None = None,
@@ -89,6 +91,9 @@ def explain(
     `{NAME: {option: value}}` as in a config, or a `Method`. `explanation` is contrastive, target or log_prob. `layers`
     adds relevance layer by layer, and `checkpoint` recomputes blocks in the backward pass, to save memory.
 
+    Words of scripts without spaces, such as Chinese, are the tokenizer's pieces, or what `segmenter` returns: a
+    function from a text to a list of its words, or its name, such as "jieba:lcut".
+
     Raises UserError, one line that says what to do, if nothing can be explained.
     """
     methods = _methods(method)
@@ -97,7 +102,7 @@ def explain(
     lists = {name: of_each(name, value, len(entries)) for name, value in several.items()}
     lists["answer"] = of_each("answer", answer, len(entries)) if is_list else [plain(answer)]
     settings = {"words": words, "generate": plain(generate), "explanation": explanation, "truncate": truncate}
-    settings |= {"spans": spans, "hops": hops, "reasoning": reasoning}
+    settings |= {"spans": spans, "hops": hops, "reasoning": reasoning, "segmenter": segmenter_of(segmenter)}
     size = _batch_size(batch)
     opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer, tokenizer)
     finer = finer_arguments(layers, checkpoint)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.benchmark.encoding import START, words
+from evaluation.benchmark.encoding import START, Word, named
 from evaluation.report.heatmaps.markup import heatmaps, matrices
+from evaluation.report.spreadsheet import as_text
 from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
 from jobs.commands.questions.export import exported, shares_of_all
 from jobs.commands.questions.opened import Opened
@@ -137,7 +138,7 @@ class Explanation:
                     facts["summed"] = adds_up
                 for side in _sides(answer, relevance):
                     if by == "word":
-                        side = side.by_words(adds_up)
+                        side = side.by_words(answer.words if side.name == "text" else answer.decoder_words, adds_up)
                     cells = zip(side.texts, side.special, side.values, strict=True)
                     for index, (text, special, value) in enumerate(cells):
                         of_row = {"at": index, by: text, "special": special, "relevance": value}
@@ -165,20 +166,22 @@ class Explanation:
         finally:
             terminal.console = screen
 
-    def plot(self, by_word: bool = False) -> Plot:
-        """A figure of matplotlib: coloured tokens, a matrix for several predictions, or maps over an image.
+    def plot(self, by_word: bool | None = None) -> Plot:
+        """A figure of matplotlib: coloured words, a matrix for several predictions, or maps over an image.
 
-        `by_word` is as for `show`.
+        `by_word` is as for `show`; by default, a figure has whole words, and a matrix tokens.
         """
         from evaluation.report.heatmaps.plotted import plotted
 
+        if by_word is None:
+            by_word = self.answers[0].images is None and not is_matrix(self.answers)
         return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
 
-    def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
+    def save(self, path: str | PathLike[str], by_word: bool | None = None) -> None:
         """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .tex, .html, .json.
 
-        `by_word` is as for `show`, but a .json file always has every token. Raises UserError for another suffix, and
-        for a file that cannot be written.
+        `by_word` is as for `plot` or, of text, as for `show`, but a .json file always has every token. Raises UserError
+        for another suffix, and for a file that cannot be written.
         """
         file = Path(path)
         kind = file.suffix.lower()
@@ -188,7 +191,7 @@ class Explanation:
 
                 saved(self.plot(by_word), file)
             elif kind in _WRITERS:
-                file.write_text(_WRITERS[kind](self, by_word), encoding="utf-8")
+                file.write_text(_WRITERS[kind](self, bool(by_word)), encoding="utf-8")
             else:
                 known = ", ".join((".pdf", ".svg", ".png", *_WRITERS))
                 raise UserError(f"the name of the file must end in one of {known}, not {file.name!r}")
@@ -251,19 +254,19 @@ class _Side(NamedTuple):
     special: list[bool]
     values: list[float]
 
-    def by_words(self, adds_up: bool) -> _Side:
-        """The words of these tokens."""
-        groups = words(self.texts, self.special)
-        texts = ["".join(self.texts[at] for at in group).strip() for group in groups]
-        special = [self.special[group[0]] for group in groups]
-        return _Side(self.name, texts, special, of_words(self.values, groups, adds_up))
+    def by_words(self, words: Sequence[Word], adds_up: bool) -> _Side:
+        """The `words` of these tokens."""
+        texts = [word.text.strip() for word in words]
+        special = [self.special[word.tokens[0]] for word in words]
+        return _Side(self.name, texts, special, of_words(self.values, [word.tokens for word in words], adds_up))
 
 
 def _sides(answer: Answer, relevance: Relevance) -> Iterator[_Side]:
-    yield _Side("text", answer.tokens, list(answer.row["special_mask"]), relevance.tokens[0].tolist())
+    yield _Side("text", answer.named_tokens, list(answer.row["special_mask"]), relevance.tokens[0].tolist())
     if answer.decoder is not None and relevance.decoder_tokens is not None:
         started = [piece == START for piece in answer.decoder]
-        yield _Side("decoder", answer.decoder, started, relevance.decoder_tokens[0].tolist())
+        ids = answer.row["decoder_input_ids"][: len(answer.decoder)]
+        yield _Side("decoder", named(answer.decoder, ids), started, relevance.decoder_tokens[0].tolist())
 
 
 @dataclass(frozen=True, repr=False)
@@ -312,12 +315,12 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
         frames = [entry.to_frame(by).assign(text=at) for at, entry in self.explained.items()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def save(self, path: str | PathLike[str], by_word: bool = False) -> None:
+    def save(self, path: str | PathLike[str], by_word: bool | None = None) -> None:
         """Write all explained texts as the suffix of `path` says, in their order.
 
         That is .pdf (a sheet for each), .html (one page), .tex, .json (`to_dict`, with the errors) or .csv
-        (`to_frame`). `by_word` joins the pieces of words, but not in .json. Raises UserError for another suffix, if no
-        text could be explained, and for files that cannot be written.
+        (`to_frame`). `by_word` joins the pieces of words, but not in .json; by default, it does in .pdf. Raises
+        UserError for another suffix, if no text could be explained, and for files that cannot be written.
         """
         file = Path(path)
         kind, every = file.suffix.lower(), list(self.explained.values())
@@ -333,14 +336,14 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
 
                 saved_as_sheets((entry.plot(by_word) for entry in every), file)
             else:
-                file.write_text(self._written(kind, every, by_word), encoding="utf-8")
+                file.write_text(self._written(kind, every, bool(by_word)), encoding="utf-8")
 
     def _written(self, kind: str, every: Sequence[Explanation], by_word: bool) -> str:
         """The content of a file of this kind, which shows `every` explained text; .json has the errors too."""
         if kind == ".json":
             return as_json(self.to_dict())
         if kind == ".csv":
-            return self.to_frame("word" if by_word else "token").to_csv(index=False)
+            return self.to_frame("word" if by_word else "token").map(as_text).to_csv(index=False)
         if kind == ".tex":
             return "\n".join(_tex(entry, by_word) for entry in every)
         from jobs.commands.questions.explain import page

@@ -15,6 +15,7 @@ from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.geometries import GEOMETRIES
 from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
+from lrp_core.opening.checkpoint import CONFIG, files_of_index, weight_files
 from lrp_core.records.types import UserError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ def fetch_weights(location: str, revision: str | None) -> None:
         return
     index = fetch(location, "model.safetensors.index.json", revision)
     if index is not None:
-        files = json.loads(Path(index).read_bytes())["weight_map"].values()
-        for name in sorted(set(files)):
+        for name in files_of_index(Path(index)):
             fetch(location, name, revision)
 
 
@@ -167,6 +167,10 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
         raise ModelUnavailable(f"model {model.name}: {_why_unread(location, offline, error)}") from error
+    except Exception as error:  # the constructors of configs raise what their arithmetic raises
+        raise ModelUnavailable(
+            f"model {model.name}: transformers cannot read its {CONFIG} ({type(error).__name__}: {one_line(error)})"
+        ) from error
 
 
 def _why_unread(location: str, offline: bool, error: Exception) -> str:
@@ -224,8 +228,8 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
 
 
 def numbers_of(directory: Path) -> list[Path]:
-    """The files of a model's directory that decide its numbers: weights and config."""
-    return sorted([directory / "config.json", *directory.glob("*.safetensors")])
+    """The files of a model's directory that decide its numbers: weights and config. Raises as `weight_files`."""
+    return sorted([directory / CONFIG, *weight_files(directory)])
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:

@@ -23,6 +23,7 @@ from jobs.plan.models import Reading, ResolvedModel
 from jobs.store import Store
 from jobs.versions import versions
 from lrp_core.families import FAMILIES, Family
+from lrp_core.opening.checkpoint import weight_files
 
 if TYPE_CHECKING:
     from evaluation.benchmark.pictures import Preprocessing
@@ -122,11 +123,11 @@ def stamp_of(model: ModelConfig, seed: int) -> str | None:
 
 
 def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield name, size, times and inode of every file of a folder."""
-    for path in sorted(folder.iterdir()):
+    """Yield name, size, times and inode of every file of a folder, and of weights in folders below it."""
+    for path in sorted({*folder.iterdir(), *weight_files(folder)}):
         if path.is_file():
             known = path.stat()
-            yield path.name, known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino
+            yield str(path.relative_to(folder)), known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino
 
 
 @cache

@@ -10,9 +10,10 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from evaluation.report.spreadsheet import csv_text
 from lrp_core.records.types import UserError
 from lrp_core.verification.record import Verification
 
@@ -85,7 +86,6 @@ def read(file: Path) -> list[Verified]:
 
 def write(file: Path, lines: Iterable[Verified]) -> None:
     """Write the lines as a CSV file of the registry."""
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.DictWriter(stream, [field.name for field in fields(Verified)], lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(map(asdict, lines))
+    names = [field.name for field in fields(Verified)]
+    rows = [[getattr(line, name) for name in names] for line in lines]
+    file.write_text(csv_text([names, *rows], "\n"), encoding="utf-8", newline="")

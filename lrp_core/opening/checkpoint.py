@@ -7,8 +7,10 @@ their quantiser. Imports no torch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from math import prod
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from lrp_core.families import family_of, family_of_type, register_model_classes
@@ -29,6 +31,12 @@ _PACKAGES = {
     "compressed_tensors": "compressed-tensors",
     **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
 }
+_INDEX = ".safetensors.index.json"  # end of the names of files that list other files of weights
+_ADAPTER = "adapter_config.json"  # transformers applies an adapter that lies beside its base
+#: Names of numbers of modules in a config, and the most of them: even modules without numbers take memory.
+_MODULES, _MOST_MODULES = re.compile(r"(n|num)_(.*_)?(layers?|experts)|(en|de)coder_layers"), 10_000
+_MOST_LABELS = 1_000_000
+_MOST_TIMES, _MOST_BEYOND = 2, 2**28  # a model has at most so many times the numbers of its files, and some more
 _INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
@@ -54,6 +62,7 @@ def read_config(
     check_config(described, name)
     if "model_type" not in described:
         raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
+    _check_counts(described, name)
     if family is None:
         family_of_type(described["model_type"])  # raises UnsupportedModel if no family describes it
     try:
@@ -80,16 +89,94 @@ def without_numbers(config: PretrainedConfig, family: str | None = None) -> PreT
     import torch
     import transformers
 
-    with torch.device("meta"):
-        model: PreTrainedModel = getattr(transformers, family_of(config, name=family).kind.auto).from_config(config)
+    maker = getattr(transformers, family_of(config, name=family).kind.auto)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = maker.from_config(config)
+    except Exception as error:  # the constructors of models raise what their arithmetic raises
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"transformers cannot make a model of this {CONFIG} ({reason}): correct the file") from error
     return model
+
+
+def _check_counts(config: Mapping[str, Any], name: str) -> None:
+    """Raise UserError for a config whose numbers of layers, experts or labels no model has."""
+    for field, count in config.items():
+        most = _MOST_MODULES if _MODULES.fullmatch(field) else _MOST_LABELS if field == "num_labels" else None
+        if most is not None and isinstance(count, int) and not 0 <= count <= most:
+            raise UserError(f"the {CONFIG} of {name} has {field} = {count:,}: correct the file (at most {most:,})")
+
+
+def check_size(config: PretrainedConfig, folder: Path, family: str | None = None) -> None:
+    """Raise UserError if a model of `config` would have many times the numbers that the weights in `folder` have.
+
+    Shapes are compared, those of the model on the meta device: nothing is allocated. A folder without weights, such as
+    one of the hub's cache that lacks them yet, is not checked.
+    """
+    from safetensors import safe_open
+
+    stored = 0
+    for file in weight_files(folder):
+        if file.suffix != ".safetensors":
+            continue
+        with safe_open(file, "np") as weights:
+            for key in weights.keys():  # noqa: SIM118 (no mapping)
+                stored += prod(weights.get_slice(key).get_shape())
+    if not stored:
+        return
+    model = without_numbers(config, family)
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if needed > _MOST_TIMES * stored + _MOST_BEYOND:
+        raise UserError(
+            f"the {CONFIG} of {folder} describes a model of {needed:,} numbers, and the weights hold {stored:,}: "
+            "they do not go together; get the folder again"
+        )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that decide the weights which transformers loads from a folder, sorted.
+
+    Those are *.safetensors in it, indices with the files that these name, which may lie in folders below, and an
+    adapter's settings. Raises UserError for an index that is none, and for names of files outside of the folder.
+    """
+    files = {*folder.glob("*.safetensors"), *folder.glob(f"*{_INDEX}")}
+    files |= {path for path in (folder / _ADAPTER,) if path.is_file()}
+    if (folder / CONFIG).is_file():
+        explicit = config_in(folder).get("transformers_weights")
+        files |= {folder / _inside(explicit, folder / CONFIG)} if explicit else set()
+    for index in [path for path in files if path.name.endswith(_INDEX)]:
+        files |= {folder / name for name in files_of_index(index)}
+    return sorted(files)
+
+
+def files_of_index(index: Path) -> list[str]:
+    """The files that an index lists, relative to the model's folder. Raises UserError as :func:`weight_files`."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} is no index of weights ({type(error).__name__}): download it again") from None
+    return sorted(_inside(name, index) for name in names)
+
+
+def _inside(name: Any, source: Path) -> str:
+    """The `name` of a file that `source` mentions. Raises UserError unless it lies in the same folder, or below it."""
+    path = PurePosixPath(name.replace("\\", "/")) if isinstance(name, str) else None
+    if path is None or path.is_absolute() or ".." in path.parts:
+        raise UserError(
+            f"{source} names {name!r}, which is outside of its folder: give a folder that holds all weights"
+        )
+    return str(name)
 
 
 def check_folder(folder: Path) -> None:
     """Raise UserError for a folder without a config or safetensors weights, with a command that converts others."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}: give the folder that a model was saved to")
-    if any(folder.glob("*.safetensors")):
+    files = weight_files(folder)
+    lacking = [path for path in files if not path.is_file()]
+    if lacking:
+        raise UserError(f"{folder} lacks {lacking[0].relative_to(folder)}, which its index names: download it again")
+    if any(path.suffix == ".safetensors" for path in files):
         return
     others = sorted(path.name for kind in _PICKLED for path in folder.glob(kind))
     if not others:

@@ -2,8 +2,7 @@
 
 A prompt is a text as it is, or a chat as the tokenizer's template writes it. Units are words, sentences, passages or
 turns of a chat. A unit is a span of characters; characters become tokens through offsets. Text in no unit, such as the
-question and what a template adds, is never removed. Sentences are found by spaCy's rules of punctuation, which need no
-model.
+question and what a template adds, is never removed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +17,19 @@ import numpy as np
 
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn, UnitKind
-from lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from spacy.language import Language
     from transformers import PreTrainedTokenizerBase
 
 
 NO_UNIT = -1  # stands for the unit of a token that belongs to none
+_CLOSING = "[\"'»”’)\\]}」』】）]*"  # what may stand behind the mark at the end of a sentence
+_SENTENCE_END = re.compile(rf"(?P<wide>[。．？！]+{_CLOSING})|(?P<marks>[.!?…]+){_CLOSING}(?=\s|$)")
+#: A capital letter alone or several, each with a full stop (J., U.S.), and words that another word follows (Dr.).
+_ABBREVIATION = re.compile(
+    r"(?<!\w)([A-Z]\.)+$|(?<!\w)(Dr|Mr|Mrs|Ms|Mx|Prof|St|Rev|Gen|Col|Capt|Lt|Sgt|Gov|Sen|Rep|Hon|Mt|Ft|Nr|Vol|Fig|Eq"
+    r"|Sec|Ch|pp?|vs|cf|al|approx|ca|e\.g|i\.e|z\.B|u\.a)\.$"
+)
 
 
 def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> list[Span]:
@@ -142,29 +145,32 @@ def without_units(text: str, units: Sequence[Sequence[int]], kept: Sequence[bool
 
 
 def sentences_in(text: str) -> list[Span]:
-    """The sentences [start, end) of a text, without the white space around them. Raises UserError without spaCy."""
+    """The sentences [start, end) of a text, without the white space around them.
+
+    A sentence ends at . ! ? or … before white space, and at 。 ？ ！ or ． wherever they stand, with the quotation
+    marks and brackets behind them. No sentence ends at the full stop of an abbreviation, or before a small letter.
+
+    >>> text = "Dr. Li left at 5 p.m. today. 我喜欢猫。你呢？"
+    >>> [text[start:end] for start, end in sentences_in(text)]
+    ['Dr. Li left at 5 p.m. today.', '我喜欢猫。', '你呢？']
+    """
+    ends = [match.end() for match in _SENTENCE_END.finditer(text) if not _goes_on(text, match)]
     spans = []
-    for sentence in _sentencizer()(text).sents:
-        bare = sentence.text.strip()
+    for start, end in pairwise([0, *ends, len(text)]):
+        bare = text[start:end].strip()
         if bare:
-            start = sentence.start_char + sentence.text.index(bare)
-            spans.append((start, start + len(bare)))
+            begin = start + text[start:end].index(bare)
+            spans.append((begin, begin + len(bare)))
     return spans
 
 
-@cache
-def _sentencizer() -> Language:
-    """spaCy's sentencizer for any language. Raises UserError if spaCy is not installed."""
-    try:
-        import spacy
-    except ImportError:
-        raise UserError(
-            "sentences are found by spaCy, which is not installed: pip install 'closelook[sentences]', or give units"
-        ) from None
-    language = spacy.blank("xx")
-    language.add_pipe("sentencizer")
-    language.max_length = 10_000_000  # characters; spaCy's default limit protects parsers, and there is none here
-    return language
+def _goes_on(text: str, mark: re.Match[str]) -> bool:
+    """True if the sentence goes on behind this mark: a small letter follows, or an abbreviation ends in it."""
+    if mark["wide"]:
+        return False
+    if text[mark.end() :].lstrip()[:1].islower():
+        return True
+    return mark["marks"] == "." and _ABBREVIATION.search(text[: mark.end()]) is not None
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import warnings
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, fontManager
+from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 from PIL import Image
 
@@ -24,7 +27,8 @@ from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visib
 from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
-_FONT: dict[str, Any] = {"family": "DejaVu Sans Mono", "size": _SIZE}
+_TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
+_SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
 _CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
@@ -45,10 +49,47 @@ def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Pl
     """The heat maps of `entries` as a figure: rows of tokens, or of images the pictures.
 
     With `as_matrix` there is a matrix for each method, with a row for each entry and a column for each token.
+    Characters that matplotlib's own fonts lack are drawn with installed fonts that have them; a warning names those
+    that no font has.
     """
-    if "image" in entries[0]:
-        return _pictures(entries[0], title)
-    return _matrices(entries, title) if as_matrix else _rows(entries, title)
+    texts = [title, *(entry["target"] for entry in entries)]
+    texts += [token for entry in entries for token in (*entry["tokens"], *entry.get("decoder", ()))]
+    further = _fonts_for(set("".join(map(visible, texts))))
+    with matplotlib.rc_context({"font.family": [_TITLES, *further]}):
+        if "image" in entries[0]:
+            return _pictures(entries[0], title)
+        font = {"family": [_TOKENS, *further], "size": _SIZE}
+        return _matrices(entries, title, font) if as_matrix else _rows(entries, title, font)
+
+
+def _fonts_for(letters: set[str]) -> list[str]:
+    """The installed fonts that have most of the `letters` which matplotlib's own fonts lack; warns of letters left."""
+    own = [_letters_in(findfont(name)) for name in (_TOKENS, _TITLES)]
+    missing = {letter for letter in letters if not letter.isspace() and any(ord(letter) not in font for font in own)}
+    # The glyphs of Last Resort, which matplotlib brings, are boxes.
+    installed = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
+    fonts = []
+    while missing:
+        numbers = {ord(letter) for letter in missing}
+        best = max(installed, key=lambda font: (len(numbers & _letters_in(font.fname)), font.style == "normal"))
+        added = {letter for letter in missing if ord(letter) in _letters_in(best.fname)}
+        if not added:
+            break
+        fonts.append(best.name)
+        missing -= added
+    if missing:
+        shown = " ".join(sorted(missing)[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
+        warnings.warn(f"no installed font has {shown}: install one that has, such as Noto Sans", stacklevel=3)
+    return fonts
+
+
+@cache
+def _letters_in(path: str) -> frozenset[int]:
+    """The code points that a font file has; none for a file that cannot be read."""
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (RuntimeError, OSError):
+        return frozenset()
 
 
 def saved(figure: Plot, path: Path) -> None:
@@ -74,9 +115,9 @@ def _write(figure: Plot, target: Any, form: str) -> None:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Set the style of written figures, and silence the warning about signs that the font lacks."""
+    """Set the style of written figures, and silence matplotlib's warnings of missing letters, of which ours tell."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # signs that the font lacks are boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
 
 
@@ -105,7 +146,7 @@ class _Strip(NamedTuple):
         return max((start + letters_of(visible(token)) for (token, *_), (_, start) in pairs), default=0)
 
 
-def _rows(entries: Sequence[Entry], title: str) -> Plot:
+def _rows(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
     """The figure with a strip for each row (method) of each entry; several entries have their targets as headings."""
     across, strips = int((_WIDTH - _LABEL) / _LETTER), []
     for entry in entries:
@@ -122,19 +163,19 @@ def _rows(entries: Sequence[Entry], title: str) -> Plot:
     for strip in strips:
         look: dict[str, Any] = {"fontweight": "bold"} if strip.tokens else {"fontstyle": "italic"}
         axes.text(0, top + _LINE * 0.7, strip.label, fontsize=_SIZE, parse_math=False, **look)
-        _draw_strip(axes, strip, top)
+        _draw_strip(axes, strip, top, font)
         top += _LINE * (strip.lines + 0.5)
     return figure
 
 
-def _draw_strip(axes: Axes, strip: _Strip, top: float) -> None:
+def _draw_strip(axes: Axes, strip: _Strip, top: float, font: Mapping[str, Any]) -> None:
     """Draws the tokens of a strip, whose upper edge is at `top` inches, on coloured boxes."""
     for (token, behind, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
         x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token)
         if behind:
             box = Rectangle((x, y + 0.02), letters_of(word) * _LETTER, _LINE * 0.84, color=behind, lw=0)
             axes.add_patch(box)
-        axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **_FONT)
+        axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **font)
 
 
 def _cells(entry: Entry, row: EntryLine) -> Iterator[tuple[str, str | None, bool]]:
@@ -147,7 +188,7 @@ def _cells(entry: Entry, row: EntryLine) -> Iterator[tuple[str, str | None, bool
             yield token, ground(value, row), False
 
 
-def _matrices(entries: Sequence[Entry], title: str) -> Plot:
+def _matrices(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
     """The figure with a matrix for each method: a row for each entry, a column for each token of the longest entry."""
     longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
     tables = [[values_of(entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
@@ -165,10 +206,10 @@ def _matrices(entries: Sequence[Entry], title: str) -> Plot:
         base = top + _LINE + above
         for at, token in enumerate(columns):
             x = left + (at + 0.65) * cell
-            axes.text(x, base - 0.05, visible(token), rotation=90, ha="center", parse_math=False, **_FONT)
+            axes.text(x, base - 0.05, visible(token), rotation=90, ha="center", parse_math=False, **font)
         _draw_matrix(axes, table, (left, base), (cell, tall), numbered=len(columns) <= _NUMBERED)
         for at, entry in enumerate(entries):
-            axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **_FONT)
+            axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **font)
         top = base + tall * len(entries) + _LINE * 0.5
     return figure
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from evaluation.benchmark.encoding import START, words
+from evaluation.benchmark.encoding import START, Word, named, words, words_of
 from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmaps.overlay import patch_names, with_picture
@@ -28,6 +28,7 @@ from lrp_core.readers.readout import rows_for
 from lrp_core.records.explained import CONTRASTIVE, needs_foil
 from lrp_core.records.finer import FINER
 from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.views.view import ModelView
 
 ByMethod = dict[str, Relevance]  # of rows, by the name of the method
 #: Columns of a row that become longer from one prediction of a text to the next.
@@ -92,6 +93,29 @@ class Answer:
         first = next(iter(self.relevance.values()))
         return [float(logit[0]) for logit in (first.logit_target, first.logit_foil) if logit is not None]
 
+    @cached_property
+    def words(self) -> list[Word]:
+        """The words of the tokens that the model read; of an encoder-decoder, that its encoder read."""
+        special = self.row["special_mask"]
+        if self.images is not None:
+            return words(self.tokens, special)
+        ids = self.row["input_ids"][: len(self.tokens)]
+        return words_of(self.opened.tokenizer, ids, self.tokens, special, self.question.segmenter)
+
+    @cached_property
+    def decoder_words(self) -> list[Word]:
+        """The words of the tokens that the decoder of an encoder-decoder has read."""
+        if self.decoder is None:
+            return []
+        special = [True] + [False] * (len(self.decoder) - 1)
+        ids = self.row["decoder_input_ids"][: len(self.decoder)]
+        return words_of(self.opened.writer, ids, self.decoder, special, self.question.segmenter)
+
+    @property
+    def named_tokens(self) -> list[str]:
+        """The texts of `tokens`; a token without a text is shown by its id."""
+        return self.tokens if self.images is not None else named(self.tokens, self.row["input_ids"][: len(self.tokens)])
+
     def lines(self, by_word: bool = False) -> tuple[list[str], list[bool], list[Line]]:
         """(texts of the tokens, is each special, a line of relevance for each method).
 
@@ -110,17 +134,16 @@ class Answer:
             lines.append(beyond_noise(line, self.logits) if method.conserves else line)
         special = self.row["special_mask"]
         if not by_word:
-            return self.tokens, special, lines
+            return self.named_tokens, special, lines
         if self.images is not None:
             raise UserError("an image has no words: leave out the sum by word")
-        groups = words(self.tokens, special)
-        texts = ["".join(self.tokens[at] for at in group) for group in groups]
+        groups = [word.tokens for word in self.words]
         joined = []
         for method, line in zip(self.methods, lines, strict=True):
             adds_up = self.adds_up(method)
             label = line.label if adds_up else f"{line.label} (means)"
             joined.append(line._replace(label=label, values=of_words(line.values, groups, adds_up)))
-        return texts, [special[group[0]] for group in groups], joined
+        return [word.text for word in self.words], [special[group[0]] for group in groups], joined
 
     def adds_up(self, method: Method) -> bool:
         """True if a word has the sum of its pieces' relevance; False if their mean, as no sum is promised."""

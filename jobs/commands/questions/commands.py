@@ -91,6 +91,14 @@ def explain(
     by_word: Annotated[
         bool, typer.Option("--by-word", help="Sum relevance by word; mean for methods without sums.")
     ] = False,
+    segmenter: Annotated[
+        str | None,
+        typer.Option(
+            "--segmenter",
+            metavar="PACKAGE:FUNCTION",
+            help="Splits words of scripts without spaces, as jieba:lcut does.",
+        ),
+    ] = None,
     truncate: Truncate = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also show relevance layer by layer.")] = False,
     checkpoint: Annotated[
@@ -106,12 +114,13 @@ def explain(
     methods = every_typed(method)  # before the heavy imports: a mistyped name shows at once
 
     from jobs.commands.questions.explain import explain as show
-    from jobs.commands.questions.question import chat_in, question_of
+    from jobs.commands.questions.question import chat_in, question_of, segmenter_of
 
     with naming_options():
         if (sentence is None) == (messages is None):
             raise UserError("give either a text or the file of a chat (`messages`)")
         read = {"generate": generate, "prefix": prefix, "words": words, "truncate": truncate, **answered.asked()}
+        read["segmenter"] = segmenter_of(segmenter)
         text_or_chat = sentence if messages is None else chat_in(messages)
         opened = of.open()
         question = question_of(text_or_chat, opened, **vars(asked), **read)

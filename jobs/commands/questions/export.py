@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.benchmark.encoding import START, words
+from evaluation.benchmark.encoding import START
 from jobs.commands.questions.answers import Answer
 from jobs.commands.questions.opened import Opened
 from jobs.commands.questions.question import Question, text_read
@@ -132,8 +132,7 @@ def _plain(answer: Answer) -> dict[str, Any]:
         plain["target_ids"] = [token for _, token, _ in row["span"]]
         plain["span"] = [row["said"].start, row["said"].end]
         plain["part_names"] = row["part_names"]
-    groups = words(answer.tokens, row["special_mask"])
-    plain |= {"tokens": answer.tokens, "words": [[group[0], group[-1] + 1] for group in groups]}
+    plain |= {"tokens": answer.tokens, "words": [[word.tokens[0], word.tokens[-1] + 1] for word in answer.words]}
     plain["logit_target"] = answer.logits[0]
     plain["logit_foil"] = answer.logits[1] if answer.foil is not None else None
     return {**plain, "methods": methods}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from jinja2 import TemplateError
 
-from evaluation.benchmark.encoding import has_spaces
+from evaluation.benchmark.encoding import Segmenter, has_spaces
 from evaluation.benchmark.samples import Filled, Prompt
 from jobs.commands.questions.opened import Opened
 from lrp_core.records.types import UserError
@@ -119,6 +120,7 @@ class Question:
     hops: int = 0  # how often relevance of the part `reasoning` of the answer is passed on to what precedes it
     reasoning: tuple[int, int] | None = None  # characters (start, end) of that part of the answer
     picture: bytes | None = None  # the file of a picture that the caller has in memory
+    segmenter: Segmenter | None = None  # splits text of scripts without spaces into words; None: the tokenizer's pieces
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -305,6 +307,20 @@ def question_of(text_or_chat: Any, opened: Opened, **asked: Any) -> Question:
         asked["answer"] = messages.pop().get("content")
     text, parts = rendered(messages, opened.tokenizer, goes_on)
     return Question(text, parts=parts, **asked)
+
+
+def segmenter_of(value: str | Segmenter | None) -> Segmenter | None:
+    """A caller's `segmenter`: a function, or its name, such as "jieba:lcut". Raises UserError for another name."""
+    if value is None or callable(value):
+        return value
+    module, _, name = str(value).partition(":")
+    try:
+        segmenter: Segmenter = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"`segmenter` {value!r} is no function that is installed ({error}): write PACKAGE:FUNCTION"
+        ) from None
+    return segmenter
 
 
 def spans_of(value: Any) -> str | tuple[tuple[int, int], ...] | None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from evaluation.explained.cases import Case, Disagreement, Importances, disagreements
 from evaluation.explained.cases import cases as cases_of
 from evaluation.explained.pages import PAIRS, overview, sheet
 from evaluation.report.page import Provenance
+from evaluation.report.spreadsheet import csv_text
 from evaluation.schema import WORDS, check
 from evaluation.schema.versioned import SchemaMismatch
 from jobs.commands.terminal import as_csv, say
@@ -54,7 +54,9 @@ def write_decisions(file: Path, to: Path, cases: Sequence[str]) -> None:
     sheets = _files([*chosen, *map(_key_of_pair, shown)])
     provenance = Provenance(file.stem, "", versions())
     (to / "cases").mkdir(parents=True, exist_ok=True)
-    pa.csv.write_csv(importances.table(), to / "importance.csv")
+    table = importances.table()
+    rows = (row.values() for row in table.to_pylist())
+    (to / "importance.csv").write_text(csv_text([table.column_names, *rows]), encoding="utf-8", newline="")
     (to / "disagreements.csv").write_text(as_csv(Disagreement, pairs), encoding="utf-8", newline="")
     for case in every:
         if (key := _key_of_case(case)) in sheets:

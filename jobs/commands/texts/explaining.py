@@ -5,7 +5,6 @@ Finished parts are joined into the output files: rows by word, rows by token, an
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from evaluation.benchmark.sources.files import UTF_8
 from evaluation.explained.rows import Name
+from evaluation.report.spreadsheet import csv_text
 from evaluation.schema import TOKENS, WORDS
 from jobs.commands.progress import shown
 from jobs.commands.questions.opened import Opened
@@ -144,10 +144,8 @@ def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
     if not rows:
         path.unlink(missing_ok=True)
         return
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["row", "id", "where", "reason"])
-        writer.writerows([row.name.row, row.name.id, row.where, row.reason] for row in rows)
+    cells = [[row.name.row, row.name.id, row.where, row.reason] for row in rows]
+    path.write_text(csv_text([["row", "id", "where", "reason"], *cells]), encoding="utf-8", newline="")
 
 
 def explain_file(

@@ -20,6 +20,7 @@ from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig, configured
 from jobs.config.methods import tuned_label
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import in_words
 from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
@@ -27,6 +28,7 @@ from jobs.plan.node import Cell, Plan, Run
 from jobs.products.scores import SCORES as SCORED
 from jobs.store import Artifact, Store
 from lrp_core.methods.record import Method
+from lrp_core.records.types import UserError
 
 #: The hub's owners of the models of Close Look, whose old ids have no owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
@@ -45,7 +47,7 @@ def results_of(run: Run) -> Results:
             scores |= dict(_by_variant(cell_key, store.read(_path(cell_key, 0), SCORES)))
     tuned_on = dict(_tuned_on(plan))
     tasks = {name: config.task(name) for name in of_tokens(config)}
-    sizes = {model.name: _size(model.resolved.config) for model in plan.models}
+    sizes = {model.name: size for model in plan.models if (size := _size(model.resolved.config)) is not None}
     clusters = {task: clusters_of(run.ledger, task) for task in tasks}
     results = Results(
         models=tuple(model.name for model in config.models),
@@ -266,12 +268,15 @@ def _unplanned(run: Run) -> dict[CellKey, str]:
     return dict.fromkeys(cell_keys, MISSING)
 
 
-def _size(model: ModelConfig) -> Size:
-    """The size of a model, from its architecture alone. Tied parameters count once."""
+def _size(model: ModelConfig) -> Size | None:
+    """The size of a model, from its architecture alone, tied parameters once; None for one that cannot be made."""
     from lrp_core.opening.checkpoint import without_numbers
 
-    config = architecture(model)
-    parameters = sum(parameter.numel() for parameter in without_numbers(config, model.family).parameters())
+    try:
+        config = architecture(model)
+        parameters = sum(parameter.numel() for parameter in without_numbers(config, model.family).parameters())
+    except (UserError, ModelUnavailable):
+        return None
     return Size(parameters, config.num_hidden_layers, config.num_attention_heads, config.hidden_size)
 
 

@@ -6,7 +6,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import Pieces, pieces, words
+from evaluation.benchmark.encoding import Pieces, Word, pieces, words, words_of
+from lrp_core.records.types import UserError
 
 
 class WordPieces:
@@ -23,7 +24,7 @@ class Bytes:
 
     parts = (b"The", b" caf", b"\xc3", b"\xa9")
 
-    def decode(self, ids):
+    def decode(self, ids, clean_up_tokenization_spaces=None):
         return b"".join(self.parts[at] for at in ids).decode(errors="replace")
 
 
@@ -88,4 +89,29 @@ def test_a_token_that_has_a_space_behind_some_tokens_alone_is_told_apart():
 )
 def test_punctuation_around_a_word_is_apart_from_it(tokens, expected):
     special = [token.startswith("[") for token in tokens]
-    assert ["".join(tokens[at] for at in group) for group in words(tokens, special)] == expected
+    assert [word.text for word in words(tokens, special)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["我", "喜欢", "猫", "。", "很好"], ["我", "喜欢", "猫", "。", "很好"]),
+        ([" use", "手机", "2", " app"], [" use", "手机", "2", " app"]),
+        (["ไป", "ด", "ี", "กว่า"], ["ไป", "ดี", "กว่า"]),
+    ],
+)
+def test_scripts_without_spaces_are_split_into_pieces_and_marks_stay_with_their_letter(tokens, expected):
+    assert [word.text for word in words(tokens, [False] * len(tokens))] == expected
+
+
+def test_a_segmenter_says_where_words_of_scripts_without_spaces_end():
+    tokens = [" 我", "喜", "欢", "猫", " cats"]
+    found = words(tokens, [False] * 5, segmenter=lambda text: ["我", "喜欢", "猫"])
+    assert [word.text for word in found] == [" 我", "喜欢", "猫", " cats"]
+    with pytest.raises(UserError, match="must return parts that join to the text"):
+        words(tokens, [False] * 5, segmenter=lambda text: ["我", "猫"])
+
+
+def test_tokens_that_spell_a_character_together_are_in_one_word_which_has_it():
+    found = words_of(Bytes(), [0, 1, 2, 3], ["The", " caf", "�", ""], [False] * 4)
+    assert found == [Word([0], "The"), Word([1, 2, 3], " café")]

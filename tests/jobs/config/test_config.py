@@ -23,7 +23,7 @@ def test_every_shipped_config_parses(name, tmp_path):
         (
             "smok",
             [],
-            "no config 'smok' (did you mean 'smoke'?): give a path or one of attnlrp, demo, normxlogit, own, paper, real",
+            "no config 'smok' (did you mean 'smoke'?): give a path or one of attnlrp, demo, normxlogit, own, paper",
         ),
         ("smoke", ["tokn_budget=3"], "unknown config key 'tokn_budget' (did you mean 'token_budget'?)"),
         ("smoke", ["ray.adress=x"], "unknown config key 'ray.adress' (did you mean 'address'?)"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ import closelook
 from evaluation.report.heatmaps.markup import latex
 from evaluation.report.heatmaps.tokens import Line, data, in_digits, least, share_of
 from jobs.plan.checkpoints import ModelUnavailable
+from lrp_core.records.types import UserError
 
 TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}
 
@@ -106,7 +108,7 @@ def test_words_are_saved_in_place_of_their_pieces(gpt2, tmp_path):
     assert len(words) < len(explanation.tokens), "a word has pieces, else the test sees nothing"
     for suffix in ("svg", "tex", "html"):
         explanation.save(tmp_path / f"words.{suffix}", by_word=True)
-        explanation.save(tmp_path / f"tokens.{suffix}")
+        explanation.save(tmp_path / f"tokens.{suffix}", by_word=False)
         by_word, by_token = ((tmp_path / f"{name}.{suffix}").read_text() for name in ("words", "tokens"))
         assert "unfathomable" in by_word
         assert "gradient_l2 (means)" in by_word.replace(r"\_", "_")
@@ -178,7 +180,11 @@ def of_a_picture(folder):
 
 
 def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
-    figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="no installed font has"
+        )  # which fonts there are depends on the machine
+        figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
     from matplotlib.figure import Figure
 
     assert isinstance(figure, Figure)
@@ -265,3 +271,22 @@ def test_reprs_are_short(gpt2):
 def test_notebooks_show_errors_in_one_line(gpt2):
     for error in (closelook.UserError("say which"), closelook.UnsupportedMethod("no"), ModelUnavailable("gone")):
         assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]
+
+
+def test_figures_have_whole_words_unless_tokens_are_asked_for(gpt2, generated):
+    explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method="lrp")
+    by_word, by_token = (
+        [text.get_text() for text in explanation.plot(*asked).axes[0].texts] for asked in ((), (False,))
+    )
+    assert "keys" in by_word
+    assert "keys" not in by_token
+    columns = [text.get_text() for text in generated.plot().axes[0].texts]
+    assert {token.strip() for token in generated.tokens} <= set(columns), "a matrix has tokens"
+
+
+def test_a_segmenter_is_named_or_given(gpt2):
+    asked = {"model": gpt2, "method": "lrp"}
+    with pytest.raises(UserError, match="`segmenter` 'no_such:cut' is no function that is installed"):
+        closelook.explain(TEXT, segmenter="no_such:cut", **asked)
+    by_name = closelook.explain(TEXT, segmenter="shlex:split", **asked)
+    assert list(by_name.to_frame(by="word")["word"]) == TEXT.split()

@@ -1,6 +1,7 @@
 """Configured models: pinned to their weights, opened as configured, out of reach without harm."""
 
 import hashlib
+import json
 import socket
 import threading
 from contextlib import suppress
@@ -11,11 +12,13 @@ import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 from pydantic import ValidationError
-from transformers import ViTConfig
+from safetensors.torch import load_file
+from transformers import AutoConfig, ViTConfig
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.geometries import GEOMETRIES
 from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
+from jobs.plan.known import stamp_of
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.plan.units import WorkerOptions
 from jobs.products.explaining import Explainer
@@ -92,6 +95,43 @@ def test_weights_are_read_once_until_they_change(tmp_path, monkeypatch):
     save_model(tmp_path / "a", seed=1)
     assert resolve(model).identity != before
     assert "model.safetensors" in reads[2:]
+
+
+def test_weights_that_an_index_names_below_the_folder_are_part_of_the_identity(tmp_path):
+    folder, other = save_model(tmp_path / "a"), save_model(tmp_path / "b", seed=1)
+    model = ModelConfig(name="m", id=str(folder))
+    (folder / "weights").mkdir()
+    weights = (folder / "model.safetensors").rename(folder / "weights" / "w.safetensors")
+    names = dict.fromkeys(load_file(weights), "weights/w.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    before = resolve(model).identity, stamp_of(model, 0)
+    weights.write_bytes((other / "model.safetensors").read_bytes())
+    after = resolve(model).identity, stamp_of(model, 0)
+    assert before[0] != after[0]
+    assert before[1] != after[1], "what earlier runs found out is not taken"
+
+
+def test_weights_that_a_config_names_are_part_of_the_identity(tmp_path):
+    folder, other = save_model(tmp_path / "a"), save_model(tmp_path / "b", seed=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "below/w.safetensors"}))
+    (folder / "below").mkdir()
+    identities = set()
+    for source in (folder, other):
+        (folder / "below" / "w.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        identities.add(resolve(ModelConfig(name="m", id=str(folder))).identity)
+    assert len(identities) == 2
+
+
+def test_an_error_in_the_constructor_of_a_config_is_that_of_its_model(tmp_path, monkeypatch):
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("integer division or modulo by zero")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", broken)
+    with pytest.raises(
+        ModelUnavailable, match=r"model m: transformers cannot read its config.json \(ZeroDivisionError"
+    ):
+        resolve(ModelConfig(name="m", id=str(save_model(tmp_path / "a"))))
 
 
 def test_tokenizers_that_split_alike_have_one_key(tmp_path):

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.answers.prompts import NO_UNIT, units_of, units_of_tokens, without_units, words_in
+from evaluation.benchmark.answers.prompts import (
+    NO_UNIT,
+    sentences_in,
+    units_of,
+    units_of_tokens,
+    without_units,
+    words_in,
+)
 from evaluation.benchmark.demo import model_dir
 from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.samples import Malformed
@@ -99,3 +106,22 @@ def test_special_tokens_belong_to_no_unit():
 def test_the_separator_before_a_unit_goes_with_it(kept, text):
     prompt = "Context: A b. C d.\n\nE f. Why?"
     assert without_units(prompt, [(9, 13), (14, 18), (20, 24)], kept) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("我喜欢猫。你呢？好的！", ["我喜欢猫。", "你呢？", "好的！"]),
+        ("彼は「はい。」と言った。「本当？」", ["彼は「はい。」", "と言った。", "「本当？」"]),
+        (
+            " Dr. Smith paid at 5 p.m. in the U.S. yesterday. He left.",
+            ["Dr. Smith paid at 5 p.m. in the U.S. yesterday.", "He left."],
+        ),
+        (
+            'He said "No." It costs 3.5, e.g. here. Really?! J. Li.',
+            ['He said "No."', "It costs 3.5, e.g. here.", "Really?!", "J. Li."],
+        ),
+    ],
+)
+def test_sentences_end_at_marks_of_all_scripts_and_not_at_abbreviations(text, expected):
+    assert [text[start:end] for start, end in sentences_in(text)] == expected
